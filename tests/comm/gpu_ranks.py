@@ -65,8 +65,8 @@ class Pair(Rank):
             def start(store: Any) -> Any:
                 return start_nccl(store, rank, 2, self.device, most_ctas(self.facts), None)
 
-            process_group = start_together(start, self.gather, PATIENCE, self.abort_state.check)
-            collectives = ThroughProcessGroup(process_group, self.stream(), rank, 2, self.abort_state, timeout)
+            process_group, store = start_together(start, self.gather, PATIENCE, self.abort_state.check)
+            collectives = ThroughProcessGroup(process_group, store, self.stream(), rank, 2, self.abort_state, timeout)
             self.nccl = BareCollectives(collectives, self.current)
 
     def stream(self) -> CudaStream:

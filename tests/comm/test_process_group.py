@@ -68,8 +68,8 @@ class World:
         """Start a rank, in its thread."""
         abort_state, stand_in = self.abort_states[rank], self.nccl[rank]
         start = partial(stand_in.start, rank=rank, size=self.size)
-        started = start_together(start, self.gathering.of(rank), timeout, abort_state.check)
-        collectives = ThroughProcessGroup(started, stand_in.stream(), rank, self.size, abort_state, self.timeout)
+        started, store = start_together(start, self.gathering.of(rank), timeout, abort_state.check)
+        collectives = ThroughProcessGroup(started, store, stand_in.stream(), rank, self.size, abort_state, self.timeout)
         return BareCollectives(collectives, HostStream)
 
     def close(self) -> None:

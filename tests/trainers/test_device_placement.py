@@ -115,6 +115,23 @@ class Small(Trainer):
         return Parts(model, optimizer, **parts | copy.deepcopy(WITH.get(params.get("with"), {})))
 
 
+class Alternating(Small):
+    """Steps with two optimizers in turns, one of which allocates its state before the model is on its device."""
+
+    def build(self, params):
+        parts = super().build(params)
+        self.second = torch.optim.Adagrad(parts.model.parameters(), lr=0.01)
+        return parts
+
+    def step(self):
+        for number, (inputs, targets) in enumerate(self.train_batches()):
+            optimizer = self.second if number % 2 else self.optimizer
+            optimizer.zero_grad()
+            self.parts.loss(self.model(inputs), targets).backward()
+            optimizer.step()
+        return self.validate()
+
+
 class Convolutions(Trainer):
     """A network whose widths a child may inherit in part."""
 
@@ -171,6 +188,14 @@ def steps(params: Any) -> Any:
 
 def comparable(metrics: Any) -> Any:
     return {name: value for name, value in metrics.items() if name not in ("data_wait", "latency_ms", "fit_seconds")}
+
+
+def alternating() -> Any:
+    trainer = Alternating(trial({}))
+    check_placed(trainer)
+    metrics = trainer.step()
+    check_placed(trainer)
+    return comparable(metrics)
 
 
 def child(average: float | None) -> Any:
@@ -242,6 +267,11 @@ def test_an_optimizer_steps_where_the_model_is_whenever_it_was_made(device, opti
     params = {"optimizer": optimizer}
     found = device.run(steps, params)
     assert found == pytest.approx(on_the_cpu(steps, params), rel=0.02, abs=0.03)
+
+
+def test_other_optimizers_step_where_the_model_is(device):
+    found = device.run(alternating)
+    assert found == pytest.approx(on_the_cpu(alternating), rel=0.02, abs=0.03)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,15 @@ from hpsearch_comm.data_parallel.optimizer_state import load_exactly
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.parts import Parts
 
-__all__ = ["attributes_of", "check_parameters", "clippable", "optimizer_of", "other_optimizers", "parameters_of"]
+__all__ = [
+    "attributes_of",
+    "check_parameters",
+    "clippable",
+    "move_state",
+    "optimizer_of",
+    "other_optimizers",
+    "parameters_of",
+]
 
 T = TypeVar("T")
 
@@ -35,9 +43,14 @@ def optimizer_of(parts: Parts, model: nn.Module) -> Optimizer:
             f"optimizer must be a torch.optim.Optimizer, or a function that makes one of the model, got one that "
             f"gives {type(optimizer).__name__}"
         )
-    if _has_state_elsewhere(optimizer):
-        load_exactly(optimizer, optimizer.state_dict())  # which puts state where its parameter is
+    move_state(optimizer)
     return optimizer
+
+
+def move_state(optimizer: Optimizer) -> None:
+    """Move an optimizer's state to where its parameters are."""
+    if _has_state_elsewhere(optimizer):
+        load_exactly(optimizer, optimizer.state_dict())
 
 
 def _has_state_elsewhere(optimizer: Optimizer) -> bool:

@@ -45,7 +45,13 @@ from hpsearch_trainers.inheritance import Inherited, inherit
 from hpsearch_trainers.losses import loss_of
 from hpsearch_trainers.moving_average import MovingAverage
 from hpsearch_trainers.normalization import hold_statistics, synchronize
-from hpsearch_trainers.optimizers import attributes_of, check_parameters, optimizer_of, other_optimizers
+from hpsearch_trainers.optimizers import (
+    attributes_of,
+    check_parameters,
+    move_state,
+    optimizer_of,
+    other_optimizers,
+)
 from hpsearch_trainers.own_methods import METHODS, checked
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.precision import check_precision, precision
@@ -114,6 +120,8 @@ class Trainer(ABC):
         self._normalizing = self.group if parts.batch_norm == "sync" else None
         self._synchronized = synchronize(self.model, self._normalizing)
         self.optimizer = optimizer_of(parts, self.model)
+        for other in other_optimizers(self, self.optimizer).values():
+            move_state(other)
         self._rates = Rates(self.optimizer)
         self._average = None if parts.average is None else MovingAverage(self.model, parts.average)
         self._scaler = torch.amp.GradScaler(self.device.type) if parts.autocast is torch.float16 else None

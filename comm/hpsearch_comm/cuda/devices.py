@@ -200,11 +200,11 @@ class Devices:
 
         try:
             start = partial(parts.process_group, options, device, most_ctas(facts))
-            process_group = start_together(start, gather, options.start_timeout, self._abort_state.check)
+            process_group, store = start_together(start, gather, options.start_timeout, self._abort_state.check)
         except NcclError as error:
             return None, str(error)
         nccl = ThroughProcessGroup(
-            process_group, parts.beside(device), options.rank, options.size, self._abort_state, options.timeout
+            process_group, store, parts.beside(device), options.rank, options.size, self._abort_state, options.timeout
         )
         self._open.append(nccl)
         return nccl, None

@@ -146,8 +146,10 @@ Start = Callable[[GatheredStore], Any]
 """Makes this rank's process group and connects it with all others; it may block for as long as they take."""
 
 
-def start_together(start: Start, gather: Gather, timeout: float, check: Callable[[], object]) -> Any:
-    """Return this rank's process group, so that in the end either all ranks have one or none has.
+def start_together(
+    start: Start, gather: Gather, timeout: float, check: Callable[[], object]
+) -> tuple[Any, GatheredStore]:
+    """Return this rank's process group, and its store, so that in the end either all ranks have one or none has.
 
     NCCL blocks while it starts, and where it fails on one rank the others see nothing of it. So it starts in a thread,
     while the ranks tell each other what they see, again and again, until it has started on all or failed on one.
@@ -185,7 +187,7 @@ def start_together(start: Start, gather: Gather, timeout: float, check: Callable
                     raise NcclError(f"NCCL hasn't started on rank {rank}: {theirs}")
                 store.add_values(values)
             if not any(runs for runs, _, _ in everyone):
-                return starting.process_group
+                return starting.process_group, store
     except BaseException:
         store.close()
         starting.give_up()
@@ -281,6 +283,7 @@ class ThroughProcessGroup:
 
     Args:
         process_group: Connected with all ranks; nobody else uses it.
+        store: What it was made with, which must live as long, as its methods are Python's.
         stream: Of the device that all tensors are on; nothing else may be put on it.
         rank: This rank.
         size: Number of ranks.
@@ -289,7 +292,14 @@ class ThroughProcessGroup:
     """
 
     def __init__(
-        self, process_group: Any, stream: CudaStream, rank: int, size: int, abort_state: AbortState, timeout: float
+        self,
+        process_group: Any,
+        store: GatheredStore,
+        stream: CudaStream,
+        rank: int,
+        size: int,
+        abort_state: AbortState,
+        timeout: float,
     ) -> None:
         self.stream = stream
         self.rank = rank
@@ -301,6 +311,7 @@ class ThroughProcessGroup:
         """Whether every operation had ended well before; then it is."""
         self._size = size
         self._process_group = process_group
+        self._store = store
         self._last: DeviceWork | None = None
         me = weakref.ref(self)
         abort_state.on_change(lambda: _abort_if_failed(me))
