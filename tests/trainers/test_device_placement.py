@@ -123,11 +123,11 @@ class Alternating(Small):
         self.second = torch.optim.Adagrad(parts.model.parameters(), lr=0.01)
         return parts
 
-    def step(self):
+    def step(self) -> dict[str, float]:
         for number, (inputs, targets) in enumerate(self.train_batches()):
-            optimizer = self.second if number % 2 else self.optimizer
+            optimizer: Any = self.second if number % 2 else self.optimizer
             optimizer.zero_grad()
-            self.parts.loss(self.model(inputs), targets).backward()
+            self.parts.loss(self.model(inputs), targets).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         return self.validate()
 
