@@ -118,8 +118,8 @@ class Small(Trainer):
 class Alternating(Small):
     """Steps with two optimizers in turns, one of which allocates its state before the model is on its device."""
 
-    def build(self, params):
-        parts = super().build(params)
+    def build(self, params: Any) -> Parts:
+        parts: Parts = super().build(params)  # type: ignore[no-untyped-call]
         self.second = torch.optim.Adagrad(parts.model.parameters(), lr=0.01)
         return parts
 
