@@ -190,6 +190,22 @@ def test_a_collate_function_makes_the_batches(workers):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
 
 
+@pytest.mark.parametrize("ahead", [None, 5])
+def test_its_processes_read_ahead_as_far_as_it_says(ahead, monkeypatch):
+    read_ahead = []
+
+    class Noting(DataLoader[Any]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            read_ahead.append(options["prefetch_factor"])
+            super().__init__(*arguments, **options)
+
+    loader = DataLoader(Numbered(), batch_size=20, num_workers=1, prefetch_factor=ahead)
+    batches = Batches(loader, torch.device("cpu"))
+    monkeypatch.setattr("hpsearch_trainers.batches.DataLoader", Noting)
+    assert len(list(batches.read([torch.arange(20), torch.arange(20, ROWS)]))) == 2
+    assert read_ahead == [ahead or 2]
+
+
 class Graph:
     """A batch of its own kind."""
 
@@ -407,6 +423,22 @@ class Stream(IterableDataset[Any]):
 def test_one_that_cannot_be_divided_is_refused(loader, message):
     with pytest.raises(ConfigurationError, match=message):
         trained(loader())
+
+
+@pytest.mark.parametrize("held_back", [False, True])
+def test_one_that_drops_all_its_rows_is_refused(held_back):
+    loader = DataLoader(DATA, batch_size=60, drop_last=True)
+    with pytest.raises(ConfigurationError, match="at least one batch of all workers, which are 60, got 50: take a"):
+        trained(DATA if held_back else loader, loader if held_back else None)
+
+
+def test_one_that_drops_all_its_rows_on_several_workers_is_refused():
+    def work(group: Any) -> None:
+        loader = DataLoader(DATA, batch_size=30, drop_last=True)
+        with pytest.raises(ConfigurationError, match="at least one batch of all workers, which are 60, got 30: take"):
+            Loaded(Trial({"train": loader}, group=group))
+
+    run_ranks(2, work)
 
 
 def test_another_batch_size_than_its_own_is_refused():

@@ -36,7 +36,7 @@ from hpsearch_trainers.row_randomness import (
     told_apart,
 )
 
-__all__ = ["Batches"]
+__all__ = ["Batches", "in_whole_batches"]
 
 _AHEAD = 2
 """Batches that each loader has ready before they are asked for."""
@@ -90,7 +90,7 @@ class Batches:
             self.rows = _length_of(self._loader.sampler)
             if self._loader.drop_last:
                 assert self._loader.batch_size is not None
-                self.rows -= self.rows % self._loader.batch_size
+                self.rows = in_whole_batches(self.rows, self._loader.batch_size)
 
     @property
     def ordered(self) -> bool:
@@ -206,7 +206,7 @@ class Batches:
             worker_init_fn=functools.partial(_begin_reading, None if loader is None else loader.worker_init_fn),
             multiprocessing_context=None if loader is None else loader.multiprocessing_context,
             timeout=0 if loader is None else loader.timeout,
-            prefetch_factor=_AHEAD,
+            prefetch_factor=_AHEAD if loader is None else loader.prefetch_factor or _AHEAD,
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator().manual_seed(seed),  # else it would draw from the one that the training does
         )
@@ -222,6 +222,24 @@ class Batches:
             if not rows:
                 return _map(self._collate([data[0]]), lambda tensor: tensor[:0])
             return self._collate([data[row] for row in rows])
+
+
+def in_whole_batches(rows: int, batch: int) -> int:
+    """Return how many rows are left under `drop_last`.
+
+    Args:
+        rows: All.
+        batch: Rows of a batch, of all workers together.
+
+    Raises:
+        ConfigurationError: There is no whole batch.
+    """
+    if rows < batch:
+        raise ConfigurationError(
+            f"a DataLoader with drop_last must have the rows of at least one batch of all workers, which are {batch}, "
+            f"got {rows}: take a smaller batch, or leave drop_last out"
+        )
+    return rows - rows % batch
 
 
 def _begin_reading(users: Callable[[int], None] | None, number: int) -> None:

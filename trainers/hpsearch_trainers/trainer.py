@@ -37,7 +37,7 @@ from torch.utils.data import DataLoader
 from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.architectures import architecture_of
-from hpsearch_trainers.batches import Batches
+from hpsearch_trainers.batches import Batches, in_whole_batches
 from hpsearch_trainers.buffers import buffers_kept, synchronize_buffers, synchronize_untrained
 from hpsearch_trainers.evaluation import evaluate, measured
 from hpsearch_trainers.forks import load_average, load_optimizer
@@ -137,7 +137,7 @@ class Trainer(ABC):
         batch = self._scaling.global_batch(parts.batch_size, width)
         rows, order = self._train.rows, None
         if isinstance(parts.train, DataLoader):
-            rows -= rows % batch if parts.train.drop_last else 0
+            rows = in_whole_batches(rows, batch) if parts.train.drop_last else rows
             if self._train.ordered:
                 order = partial(_order_of, self._train, self._seed)
         self._shard = Shard(rows, batch, self._seed, rank, width, order)
