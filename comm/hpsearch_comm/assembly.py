@@ -40,7 +40,7 @@ class Assembly:
     history: History
 
     def close(self) -> None:
-        """Say goodbye, and give everything back, also where Ctrl-C comes between."""
+        """Say goodbye and release everything, also where Ctrl-C comes between."""
         with contextlib.ExitStack() as closing:
             for part in (self.abort_state, self.shm, self.mesh, self.messages, self.control):  # the last one first
                 closing.callback(part.close)

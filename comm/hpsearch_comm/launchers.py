@@ -95,7 +95,7 @@ def _below_hydra() -> MeetingPoint | None:
 
 
 def _of_srun(env: Mapping[str, str]) -> MeetingPoint | None:
-    """Name the job by srun's step, and give the first of its nodes, where rank 0 is but for unusual distributions."""
+    """Name the job by srun's step, and return the first of its nodes, where rank 0 is but for unusual distributions."""
     step, nodes = _step(env), env.get("SLURM_STEP_NODELIST", "")
     if not step or not nodes:
         return None

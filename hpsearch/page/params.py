@@ -87,7 +87,7 @@ def parallel(study: Study) -> Section | None:
     scales = "A line is a trial; axes of parameters span the search space, on its scales."
     words = [*sentences, scales, *_left_out(trials)]
     if more := [axis.name for axis in params[_MOST_AXES:]]:
-        words.append(f"Not drawn for want of room: {', '.join(more)}.")
+        words.append(f"Not drawn because there is no room: {', '.join(more)}.")
     words += lacks
     picture = Picture(_WIDTH, _HEIGHT, "Parallel coordinates", " ".join(sentences))
     picture.draw(*_lines(axes, trials), *_axes(axes), *legend(_keys(trials), _LEFT, _WIDTH, 340)[0])

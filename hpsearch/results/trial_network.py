@@ -208,7 +208,7 @@ def _built_again(study: Study, row: TrialRow) -> tuple[Mapping[str, Any] | None,
     if sweep.program is not None or sweep.command is not None:
         return None, {}, "what a script trains isn't known; its checkpoint is what the script wrote"
     if sweep.trainable is None:
-        return (None, {}, "nothing is known of the networks of trials that are asked for and told of")
+        return None, {}, "nothing is known of the networks of an ask-and-tell study"
     if is_table(sweep.trainable):
         return None, {}, "a recorded table trains nothing"
     try:

@@ -70,8 +70,8 @@ class Rerunning:
         except InvalidKey:
             former = self.origin["directory"]
             raise SweepError(
-                f"{former}: expected a sweep that says what runs a trial, but its trials were asked for and told of. "
-                f"Say it in Python: hpsearch.rerun({former!r}, trainable=...)"
+                f"{former}: expected a sweep that says what runs a trial, but this one was used with ask and tell. "
+                f"Name it in Python: hpsearch.rerun({former!r}, trainable=...)"
             ) from None
         study_dir = None if directory is None else StudyDirectory(directory)
         if study_dir is None or not study_dir.exists():

@@ -257,8 +257,8 @@ def _check_workers_may(study_dir: StudyDirectory, sweep: Sweep, history: Sequenc
     """
     if any(isinstance(entry.event, Opened) and entry.event.backend == ASK_TELL for entry in history):
         raise JournalError(
-            f"{study_dir.path}: the trials of this study are asked for and told of, and whoever asked may still run "
-            f"them, so no workers can go on with it. Go on with `hpsearch ask {shlex.quote(str(study_dir.path))}` and "
+            f"{study_dir.path}: this study is used with ask and tell, and whoever asked may still run its trials, so "
+            f"no workers can resume it. Go on with `hpsearch ask {shlex.quote(str(study_dir.path))}` and "
             "`hpsearch tell`, or run the sweep in a directory of its own."
         )
     sweep.check_runs()

@@ -76,7 +76,7 @@ def table_text(columns: Sequence[Column], screen: Screen = WHOLE, see: str = "in
     if constants:
         lines.append(f"the same in all: {', '.join(f'{column.head}={column.cells[0]}' for column in constants)}")
     if left_out:
-        lines.append(f"for want of room without {', '.join(left_out)}; see them {see}")
+        lines.append(f"left out, as there is no room: {', '.join(left_out)}; see them {see}")
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -306,7 +306,7 @@ class WatchApp(App[None]):
             return True
         instead = f"to resume it: hpsearch resume {self._pasted}"
         if self.study.is_ask_tell:
-            instead = "its trials are asked for and told of"
+            instead = "it is used with ask and tell"
         elif self.study.ended.state == "finished":
             instead = f"it is finished; to extend it: hpsearch extend {self._pasted}"
         self.notify(f"no process runs this study, so there is nothing to {verb}; {instead}", severity="warning")

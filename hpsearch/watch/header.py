@@ -56,7 +56,7 @@ def _state(study: LiveStudy, pasted: str) -> Text:
     elif ended.state == "cancelled":
         line.append(f" {message}{_way_on(ended.state, pasted)}")
     elif ended.state == "open":
-        line.append(": its trials are asked for and told of")
+        line.append(": used with ask and tell")
     elif ended.state == "killed":
         line.append(f": its process ended without a word; go on with: hpsearch resume {pasted}")
     elif ended.state == "not begun":

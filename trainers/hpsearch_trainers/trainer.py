@@ -271,7 +271,7 @@ class Trainer(ABC):
         self.epoch += 1
 
     def _end_epoch(self, loss: float, data_wait: float) -> dict[str, float]:
-        """Count it; give what is told of it but for validation, from its summed loss and its share of waiting."""
+        """Count it; return what is told of it but for validation, from its summed loss and its share of waiting."""
         self.epoch += 1
         self._rates.restore()
         return {

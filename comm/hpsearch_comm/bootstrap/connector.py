@@ -117,7 +117,7 @@ class Connector:
             self._fail(error)
 
     def advance(self) -> socket.socket | None:
-        """Go on after the selector has woken; gives the connection, blocking, once the peer has accepted it.
+        """Go on after the selector has woken; return the connection, blocking, once the peer has accepted it.
 
         Raises:
             RefusedError: The peer refuses, or isn't who it should be.

@@ -91,7 +91,7 @@ class _Member:
 def gather(
     venue: Venue, listening: Sequence[socket.socket], text: str, announce: Callable[[], None] = lambda: None
 ) -> list[str]:
-    """Do rank 0's side: wait for every other rank, and give all of them all texts.
+    """Do rank 0's side: wait for every other rank, and return all of them all texts.
 
     Args:
         venue: The same on every rank, but for the deadline.

@@ -161,7 +161,7 @@ class HostCollectives:
         return [values[start:stop] for start, stop in parts]
 
     def coming_rows(self, operation: Operation, splits: Sequence[int]) -> list[int]:
-        """Tell each rank how many rows it gets, and give how many come from each."""
+        """Tell each rank how many rows it gets, and return how many come from each."""
         return [line[operation.rank] for line in self.allgather_numbers(operation, splits)]
 
     def exchange_rows(

@@ -133,7 +133,7 @@ class Devices:
         return self.parts.current(device)
 
     def close(self) -> None:
-        """Finish what GPUs were given, take leave of NCCL's peers, and give host memory back. Not the group's end."""
+        """Finish what GPUs were given, take leave of NCCL's peers, and release host memory. Not the group's end."""
         if self._process != os.getpid():
             return  # a forked child, which can't use CUDA, and has nothing of its own here
         with contextlib.ExitStack() as closing:

@@ -105,7 +105,7 @@ def _fill(
     first_bytes: float,
     bucket_bytes: float,
 ) -> list[list[int]]:
-    """Fill buckets in the order in which gradients arrive; give them in the order in which they become complete."""
+    """Fill buckets in the order in which gradients arrive; return them in the order in which they become complete."""
     complete: list[list[int]] = []
     filling: dict[Hashable, list[int]] = {}
     filled: dict[Hashable, int] = {}

@@ -135,7 +135,7 @@ class Detector:
             self._send((_HEAD.pack(_WAITING, -1, len(packed)) + packed).ljust(NOTICE_BYTES, b"\0"))
 
     def close(self) -> None:
-        """Say goodbye, and give the connections and the thread back."""
+        """Say goodbye and release the connections and the thread."""
         if self._stop < 0:
             return
         with contextlib.ExitStack() as closing:

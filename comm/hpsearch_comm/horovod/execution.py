@@ -108,7 +108,7 @@ def stand_in(request: Request, device: torch.device) -> Entry:
 
 
 def carry_out(group: Group, entry: Entry) -> None:
-    """Carry out an operation that is no allreduce, and give its results to whoever waits for them."""
+    """Carry out an operation that is no allreduce, and return its results to whoever waits for them."""
     try:
         _KINDS[entry.request.kind](group, entry)
     except UsageError as error:  # of what all ranks agree on, so that nothing has travelled

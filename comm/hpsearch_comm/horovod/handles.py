@@ -53,7 +53,7 @@ def start(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Start an operation of this kind; give its handle.
+    """Start an operation of this kind; return its handle.
 
     Args:
         kind: See `Request`.

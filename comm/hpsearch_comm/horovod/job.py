@@ -142,7 +142,7 @@ _NOT_INITIALIZED = "Horovod has not been initialized: call hvd.init() before thi
 
 
 def set_current_job(job: Job | None) -> Job | None:
-    """Make this the job of this process; give the one that it was in."""
+    """Make this the job of this process; return the one that it was in."""
     global _job
     before, _job = _job, job
     return before

@@ -154,7 +154,7 @@ class Negotiation:
         return json.dumps(entries, separators=(",", ":")).encode() if entries else b""
 
     def take_in(self, messages: Sequence[bytes]) -> list[Decision]:
-        """Take in the messages of all ranks, by rank; give what is to be done now, the same on every rank."""
+        """Take in the messages of all ranks, by rank; return what is to be done now, the same on every rank."""
         for rank, message in enumerate(messages):
             if message:
                 self._read(rank, message)

@@ -17,7 +17,7 @@ __all__ = ["main"]
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command line; give the exit code.
+    """Run the command line; return the exit code.
 
     It is that of the rank that failed first, or 128 and the signal that killed it; 0 if all have ended well; 1 where
     ranks couldn't be started or a host was lost; 2 where the command line can't be read.

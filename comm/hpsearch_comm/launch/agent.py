@@ -155,7 +155,7 @@ class Agent:
         """The processes that were."""
 
     def run(self) -> int:
-        """Serve until the ranks have ended and nothing is left of them; give the exit code."""
+        """Serve until the ranks have ended and nothing is left of them; return the exit code."""
         adopt_orphans()
         with Signals((signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) as signals:
             for descriptor in (0, 1):

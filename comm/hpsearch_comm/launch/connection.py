@@ -140,7 +140,7 @@ class Connection:
                 stream.close()
 
     def _greet(self, data: bytes) -> bytes:
-        """Look for the greeting; give what follows it."""
+        """Look for the greeting; return what follows it."""
         self._head += data
         begin = self._head.find(b"\n" + GREETING)
         end = self._head.find(b"\n", begin + 1)

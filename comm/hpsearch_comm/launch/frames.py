@@ -94,7 +94,7 @@ class FrameReader:
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Take some bytes; give the frames that are complete.
+        """Take some bytes; return the frames that are complete.
 
         Raises:
             LaunchError: They are no frames.

@@ -161,7 +161,7 @@ class Launcher:
             self._output.close()
 
     def run(self) -> int:
-        """Start the ranks and wait until they have ended; give the exit code.
+        """Start the ranks and wait until they have ended; return the exit code.
 
         Raises:
             LaunchError: A host can't be reached, or its ranks can't be started.
@@ -383,7 +383,7 @@ class Launcher:
     # Behind them.
 
     def _close_the_case(self) -> int:
-        """Return how it ended; give the exit code."""
+        """Say how it ended, and return the exit code."""
         self._output.finish_all()
         undone = _UNDONE if self._failed_at is None else ""
         for text in self._lost:

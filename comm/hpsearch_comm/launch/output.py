@@ -31,7 +31,7 @@ class Lines:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take some bytes; give the lines that are complete, each with its end."""
+        """Take some bytes; return the lines that are complete, each with its end."""
         self._rest += data
         # Of a carriage return at the very end it isn't known yet whether it ends a line, or a line feed follows.
         known = len(self._rest) - self._rest.endswith(b"\r")

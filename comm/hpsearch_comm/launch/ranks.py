@@ -118,7 +118,7 @@ class RankProcess:
 
 
 def reap(ranks: Sequence[RankProcess]) -> list[RankProcess]:
-    """Take leave of all children that have ended, orphans among them; give the ranks, those killed by a signal first.
+    """Take leave of all children that have ended, orphans among them; return the ranks, those killed by a signal first.
 
     Ranks that are found together have ended between two looks. One that was killed can't have failed because of
     another, which has raised at most.

@@ -283,7 +283,7 @@ class HostOperations:
         return like.new_empty(shape)
 
     def _counts(self, operation: Operation, mine: int) -> list[int]:
-        """Tell the other ranks a number, and give that of each."""
+        """Tell the other ranks a number, and return that of each."""
         return [count for (count,) in self.host.allgather_numbers(operation, [mine])]
 
     def _algorithm(self, operation: str, nbytes: int, reduction: str, dtype: torch.dtype) -> str:

@@ -50,6 +50,6 @@ class Mailbox:
         return next((receive for receive in self.waiting if receive.source == source), None)
 
     def clear(self) -> list[Receive]:
-        """Take out everything, and give the receives."""
+        """Take out everything, and return the receives."""
         waiting, self.waiting, self._kept = self.waiting, [], []
         return waiting

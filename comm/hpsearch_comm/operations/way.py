@@ -129,7 +129,7 @@ def parts_of(counts: Sequence[int], width: int) -> list[Part]:
 
 
 def allreduce(call: Call, tensor: torch.Tensor, out: torch.Tensor, result: T, operation: Operation) -> T:
-    """Reduce the ranks' tensors, in this machine's memory, into everybody's `out`, and give the result on."""
+    """Reduce the ranks' tensors, in this machine's memory, into everybody's `out`, and pass the result on."""
     carry = call.carry
     assert carry is not None
     mine = flat(tensor)

@@ -131,7 +131,7 @@ class WorkQueue:
         return self._process != os.getpid()
 
     def now(self, prepared: Prepared[T]) -> T:
-        """Run an operation, behind those that are still under way, and give its result."""
+        """Run an operation, behind those that are still under way, and return its result."""
         handle: Handle[T] | None = None
         with self._lock:
             self.check()

@@ -253,7 +253,7 @@ class ShmSegment:
         ]
 
     def empty(self, operation: Operation, nbytes: int) -> torch.Tensor:
-        """Make a buffer that all members can reach, and give this rank's own part of it; every member calls it.
+        """Make a buffer that all members can reach, and return this rank's own part of it; every member calls it.
 
         The memory is zero. It lives as long as tensors over it.
 

@@ -14,7 +14,7 @@ __all__ = ["main"]
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command line; give the exit code: 2 where the parts can't be joined."""
+    """Run the command line; return the exit code: 2 where the parts can't be joined."""
     parser = argparse.ArgumentParser(prog="python -m hpsearch_comm.timeline", description=__doc__)
     command = parser.add_subparsers(required=True).add_parser("merge", help="write one trace from the parts of a group")
     command.add_argument("out", type=Path, metavar="OUT", help="the trace to write")

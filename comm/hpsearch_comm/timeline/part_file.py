@@ -36,7 +36,7 @@ def scratch_beside(path: Path) -> Path:
 
 
 def create_private(path: Path) -> int:
-    """Make a file that its user alone can read; give its descriptor, open for writing.
+    """Make a file that its user alone can read; return its descriptor, open for writing.
 
     Raises:
         FileExistsError: Something stands there, be it a link.

@@ -60,7 +60,7 @@ class CommFuture(_Future):
         self._handles = handles
 
     def then(self, callback: Callable[[Any], Any]) -> torch.futures.Future[Any]:
-        """Call a function with this future when it is completed; give a future of what that returns."""
+        """Call a function with this future when it is completed; return a future of what that returns."""
         self._await()
         return super().then(callback)
 

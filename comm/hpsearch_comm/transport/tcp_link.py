@@ -133,7 +133,7 @@ class TcpLink(Link):
             stream.close()
 
     def differs(self, operation: Operation, header: bytes) -> MismatchError:
-        """End the group because the header that has arrived isn't the one that must; give what to raise."""
+        """End the group because the header that has arrived isn't the one that must; return what to raise."""
         try:
             return operation.disagree(self.peer, self.arriving, header)
         except RefusedError as reason:

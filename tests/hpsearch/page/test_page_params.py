@@ -187,7 +187,7 @@ def test_names_and_marks_of_many_axes_have_room(params, goals):
     )
     section = shown(study)
     if params > 10:
-        assert f"Not drawn for want of room: {', '.join(list(parameters)[10:])}." in section.words
+        assert f"Not drawn because there is no room: {', '.join(list(parameters)[10:])}." in section.words
 
 
 def test_a_space_of_networks_alone_says_that_they_are_too_many():

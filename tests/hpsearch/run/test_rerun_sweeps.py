@@ -57,7 +57,7 @@ def _asked(directory) -> hpsearch.Study:
 
 def test_a_rerun_of_trials_that_ran_elsewhere_is_refused_before_anything_is_made(tmp_path):
     former = _asked(tmp_path / "study")
-    with pytest.raises(hpsearch.SweepError, match=r"asked for and told of.*hpsearch\.rerun\('.*study', trainable="):
+    with pytest.raises(hpsearch.SweepError, match=r"used with ask and tell.*hpsearch\.rerun\('.*study', trainable="):
         hpsearch.rerun(former.directory, directory=tmp_path / "rerun", backend="inline", progress=False)
     assert not (tmp_path / "rerun").exists()
 

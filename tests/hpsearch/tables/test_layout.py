@@ -41,7 +41,7 @@ def test_what_cannot_differ_and_does_not_is_named_once_beneath():
 def test_columns_without_room_are_left_out_from_the_right_and_named():
     text = table_text(COLUMNS, Screen(20), "with --columns")
     assert text.splitlines()[1].split() == ["trial", "state"]
-    assert text.endswith("for want of room without loss, why; see them with --columns\n")
+    assert text.endswith("left out, as there is no room: loss, why; see them with --columns\n")
 
 
 def test_what_is_kept_is_there_however_narrow_the_terminal_is():

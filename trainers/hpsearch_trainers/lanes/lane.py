@@ -100,7 +100,7 @@ class Lane:
         return self.is_bound()
 
     def begin(self, *, clips: bool = True) -> Tensor:
-        """Begin an epoch; give the order of its rows, (rows,).
+        """Begin an epoch; return the order of its rows, (rows,).
 
         Args:
             clips: Its steps clip gradients, where it does; else they are given clipped.
@@ -214,7 +214,7 @@ class Lane:
         return Totals(self.trainer.parts.loss, self.trainer.parts.metrics, self.trainer.device)
 
     def end(self, loss: float) -> dict[str, float]:
-        """End the epoch's training; give what is told of it.
+        """End the epoch's training; return what is told of it.
 
         Args:
             loss: Summed over its rows.

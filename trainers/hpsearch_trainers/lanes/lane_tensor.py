@@ -342,7 +342,7 @@ def of_each(value: Any, lanes: int) -> Sequence[Any]:
 
 
 def within(change: Callable[[Any], Any], value: Any) -> Any:
-    """Change what is in a list, tuple or dictionary; give anything else as it is."""
+    """Change what is in a list, tuple or dictionary; return anything else as it is."""
     if type(value) in (list, tuple):
         return type(value)([change(one) for one in value])
     if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -137,7 +137,7 @@ def check_lanes(trainers: Sequence[Trainer], pack: Pack, same: Callable[[Any, An
 
 
 def _alone_twice(built: Sequence[Trainer], before: Snapshot) -> tuple[list[list[Any]], float]:
-    """Train each for two epochs by itself, and go back; give what came of each epoch, and the seconds of one.
+    """Train each for two epochs by itself, and go back; return what came of each epoch, and the seconds of one.
 
     The first one is trained twice: what doesn't come to the same again keeps something that an epoch that is broken off
     couldn't take back.

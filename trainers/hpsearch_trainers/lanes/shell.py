@@ -121,7 +121,7 @@ class Shell:
         return Traced([one for one, _ in self._stacks if not one.requires_grad], self.generators)
 
     def take_settings(self) -> tuple[int, ...]:
-        """Read rates of dropout, which may differ from lane to lane, from the models; give the way of each layer."""
+        """Read rates of dropout, which may differ from lane to lane, from the models; return the way of each layer."""
         for values, name, modules in self._settings:
             values[:] = [getattr(one, name) for one in modules]
         return tuple(way_of(values) for values, _, _ in self._settings)

@@ -218,7 +218,7 @@ class _Group:
         return columns
 
     def counted(self) -> Sequence[float]:
-        """Count a step; give how many each lane has taken, the same of all its parameters."""
+        """Count a step; return how many each lane has taken, the same of all its parameters."""
         counts = self.kept["step"].add_(1)
         self._steps = None if self._steps is None else [one + 1 for one in self._steps]
         return counts[:, 0].tolist() if self._steps is None else self._steps

@@ -38,7 +38,7 @@ def trying() -> Iterator[None]:
     """Surround a try: the process's random generators stay as they are, and what it prints is lost.
 
     Raises:
-        NotFusible: What runs inside raised something else, but for want of memory.
+        NotFusible: What runs inside raised something else, unless memory ran out.
     """
     before = RandomState()
     lost = io.StringIO()

@@ -269,7 +269,7 @@ class Pipeline(Strategy):
             check_same_output(found, whole, f"in training, too, {what}", f"{advice}, dropout as well")
 
     def _run(self, micro_batches: Sequence[_MicroBatch]) -> Tensor:
-        """Take them through the stage, forward and backward; give their losses, each times its share, on the last."""
+        """Take them through the stage, forward and backward; return their losses, each times its share, on the last."""
         total = torch.zeros((), device=self._device)
         under_way: dict[int, _Passed] = {}
         for direction, number in order_of(self._schedule, self._group.size, self._group.rank, len(micro_batches)):

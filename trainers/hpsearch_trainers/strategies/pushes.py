@@ -121,7 +121,7 @@ class DensePushes:
         ]
 
     def mean(self) -> list[Tensor | None]:
-        """Wait for them; give the mean over all rows for each piece, None where nobody has a gradient.
+        """Wait for them; return the mean over all rows for each piece, None where nobody has a gradient.
 
         They are added up in the order of the workers, so that the sum has the same bits each time.
         """

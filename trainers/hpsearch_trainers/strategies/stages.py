@@ -83,7 +83,7 @@ def cut_evenly(sizes: Sequence[int], count: int) -> list[int]:
 
 
 def _runs(sizes: Sequence[int], most: int, count: int) -> list[int]:
-    """Fill runs up to a sum one after another, each as far as `count` runs can still be made; give their starts."""
+    """Fill runs up to a sum one after another, each as far as `count` runs can still be made; return their starts."""
     starts, total = [0], 0
     for place, size in enumerate(sizes):
         must_start = len(sizes) - place == count - len(starts)
