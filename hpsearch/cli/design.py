@@ -92,7 +92,7 @@ def design_network(args: argparse.Namespace) -> int:
 
 def _way_on(args: argparse.Namespace) -> str:
     folder = args.resume or args.output or Path("runs") / f"design-{_named(args.data)}"
-    return f"go on with: hpsearch design --resume {shlex.quote(str(folder))}"
+    return f"continue with: hpsearch design --resume {shlex.quote(str(folder))}"
 
 
 def _refuse_beside_resume(args: argparse.Namespace) -> None:

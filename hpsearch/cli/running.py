@@ -77,7 +77,7 @@ def check_importable(path: Path, sweep: Sweep, call: str) -> None:
     """Refuse a study whose trainable isn't an import path; `call` is the Python call that resumes it."""
     if (sweep.trainable or "").startswith("__main__:"):
         raise JournalError(
-            f"{path}: its trainable {sweep.trainable!r} was given from Python and can't be imported here; go on "
+            f"{path}: its trainable {sweep.trainable!r} was given from Python and can't be imported here; continue "
             f"with {call}"
         )
 
@@ -137,7 +137,7 @@ def run_and_report(
         with observers_located(source, study_dir):
             return _report(run_study(study_dir, sweep, run, failed))
     except TrainableError as error:
-        mend = f"mend it, then go on with: hpsearch resume {pasted(study_dir.path)}"
+        mend = f"mend it, then continue with: hpsearch resume {pasted(study_dir.path)}"
         raise TrainableError(f"{blame(source, sweep, error)}{error}\n{mend}") from error
 
 
@@ -166,7 +166,9 @@ def observers_located(path: Path | None, study_dir: StudyDirectory | None = None
             raise
         where = f"{locate(path, 'observers')}: " if path is not None and path.is_file() else ""
         resume = "" if study_dir is None else f"hpsearch resume {pasted(study_dir.path)}"
-        mend = f"\nmend it, then go on with: {resume}\nor with others: {resume} --set observers=csv" if resume else ""
+        mend = (
+            f"\nmend it, then continue with: {resume}\nor with others: {resume} --set observers=csv" if resume else ""
+        )
         raise SweepError(f"{where}{error}{mend}") from error
 
 

@@ -164,14 +164,14 @@ def _steer(args: argparse.Namespace, verb: str, details: Mapping[str, Any], done
 
         with AskTell(directory=study_dir.path) as asking:
             asking.steer(verb, details)
-        print(f"{done}; go on with: hpsearch ask {pasted(study_dir.path)}")
+        print(f"{done}; continue with: hpsearch ask {pasted(study_dir.path)}")
         return 0
     if study_dir.holder() is not None:
         return left(study_dir, verb, details, done)
     from hpsearch.run.turns import steer_idle
 
     steer_idle(study_dir, Request(time.time(), verb, process_name(), details), pasted(study_dir.path))
-    print(f"{done}; go on with: hpsearch resume {pasted(study_dir.path)}")
+    print(f"{done}; continue with: hpsearch resume {pasted(study_dir.path)}")
     return 0
 
 

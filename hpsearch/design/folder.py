@@ -63,7 +63,7 @@ class DesignFolder:
             self.path.mkdir(parents=True)
         except FileExistsError:
             go_on = (
-                f"go on with `hpsearch design --resume {shlex.quote(str(self.path))}`, or n"
+                f"continue with `hpsearch design --resume {shlex.quote(str(self.path))}`, or n"
                 if self.record.is_file()
                 else "n"
             )

@@ -336,7 +336,7 @@ def _run_called(directory: StudyDirectory, sweep: Sweep, run: RunSettings, call:
     path = str(directory.path)
     is_importable = not (sweep.trainable or "").startswith("__main__:")
     resume = f", or with: hpsearch resume {shlex.quote(path)}" if is_importable else ""
-    message = f"the study is kept in {path}; go on with the same call of {call} and directory={path!r}{resume}"
+    message = f"the study is kept in {path}; continue with the same call of {call} and directory={path!r}{resume}"
     try:
         with passing_on(run.interrupts, message):
             study = run_study(directory, sweep, run)

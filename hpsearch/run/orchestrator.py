@@ -452,7 +452,7 @@ class Orchestrator:
                 self._time.pause()
                 self._cut(self._sweep_state.running())
                 since = time.strftime("%Y-%m-%d %H:%M:%S")
-                self._observers.say(f"paused since {since}; go on with: hpsearch resume {self._where}")
+                self._observers.say(f"paused since {since}; continue with: hpsearch resume {self._where}")
             case "resume":
                 self._time.go_on()
             case "prune":

@@ -258,7 +258,7 @@ def _check_workers_may(study_dir: StudyDirectory, sweep: Sweep, history: Sequenc
     if any(isinstance(entry.event, Opened) and entry.event.backend == ASK_TELL for entry in history):
         raise JournalError(
             f"{study_dir.path}: this study is used with ask and tell, and whoever asked may still run its trials, so "
-            f"no workers can resume it. Go on with `hpsearch ask {shlex.quote(str(study_dir.path))}` and "
+            f"no workers can resume it. Continue with `hpsearch ask {shlex.quote(str(study_dir.path))}` and "
             "`hpsearch tell`, or run the sweep in a directory of its own."
         )
     sweep.check_runs()

@@ -157,9 +157,9 @@ class Turns:
         opened = next((entry.event for entry in history if isinstance(entry.event, Opened)), None)
         if opened is not None and opened.backend != ASK_TELL:
             raise JournalError(
-                f"{self._study_dir.path}: workers have run the trials of this study, so they can't be asked for. Go on "
-                f"with `hpsearch resume {shlex.quote(str(self._study_dir.path))}`, or ask for those of a study in a "
-                "directory of its own."
+                f"{self._study_dir.path}: workers have run the trials of this study, so they can't be asked for. "
+                f"Resume it with `hpsearch resume {shlex.quote(str(self._study_dir.path))}`, or make another study "
+                "for ask and tell."
             )
         record = journal.study()
         stored = Sweep.from_json(record["sweep"])

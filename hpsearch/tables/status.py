@@ -98,12 +98,12 @@ def way_on(study: Study, directory: Path | str) -> str:
     """Return how to resume an unfinished study, given its directory for display."""
     state = study.state
     resume = f"hpsearch resume {shlex.quote(str(directory))}"
-    command = f"go on with: {resume}"
+    command = f"continue with: {resume}"
     if state == "max_time":
         return f"its limits.max_time, which is over all runs, is used up; {command} --set limits.max_time=TIME"
     if state in CRITERIA:
         changed = f"{_target_key(study)}=VALUE" if state == "target" else "limits.patience=TRIALS"
-        return f"go on with another one, or null for none: {resume} --set {changed}"
+        return f"continue with another one, or null for none: {resume} --set {changed}"
     return command
 
 
@@ -124,7 +124,7 @@ def _state(study: Study, holder: str | None) -> str:
     if study.state == "not begun":
         return f"not begun; begin with: hpsearch resume {shlex.quote(str(study.directory))}"
     if study.state == "killed":
-        return f"killed: its process ended without a word; {way_on(study, study.directory)}"
+        return f"killed: its process died; {way_on(study, study.directory)}"
     if study.state == "open":
         return _open(study)
     if study.state == "finished":

@@ -58,7 +58,7 @@ def _state(study: LiveStudy, pasted: str) -> Text:
     elif ended.state == "open":
         line.append(": used with ask and tell")
     elif ended.state == "killed":
-        line.append(f": its process ended without a word; go on with: hpsearch resume {pasted}")
+        line.append(f": its process died; continue with: hpsearch resume {pasted}")
     elif ended.state == "not begun":
         line.append(f"; begin with: hpsearch resume {pasted}")
     elif ended.state == "running":

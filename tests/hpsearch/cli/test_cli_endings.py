@@ -66,8 +66,8 @@ def test_3_a_second_process_stops_the_sweep_and_resume_goes_on(here, hpsearch_co
     (here / OPEN).touch()
     out, err = running.communicate(timeout=PATIENCE)
     assert (running.returncode, err) == (3, "")
-    assert "stopped; go on with: hpsearch resume study" in out
-    assert "stopped; go on with: hpsearch resume" in hpsearch_command("status", "study").out
+    assert "stopped; continue with: hpsearch resume study" in out
+    assert "stopped; continue with: hpsearch resume" in hpsearch_command("status", "study").out
     assert len(hpsearch.load("study").trials) == 3
 
     assert hpsearch_command("resume", "study", *INLINE).code == 0
@@ -82,7 +82,7 @@ def test_130_a_cancelled_sweep_says_so_wherever_it_is_looked_at(here, hpsearch_c
         out, err = running.communicate(timeout=PATIENCE)
         told, _ = asking.communicate(timeout=PATIENCE)
     assert (running.returncode, err) == (130, "")
-    assert "cancelled; go on with: hpsearch resume study" in out
+    assert "cancelled; continue with: hpsearch resume study" in out
     assert told == "it ends at once; what ran since the last checkpoints runs again on resume\n"
     who = process_name().rpartition(":")[0]
     study = hpsearch.load("study")
@@ -101,7 +101,7 @@ def test_130_ctrl_c_once_ends_at_the_next_report_and_resume_goes_on(here, hpsear
     out, err = running.communicate(timeout=PATIENCE)
     assert (running.returncode, err) == (130, "")
     assert "ending at the next reports; press Ctrl-C again to end at once" in out
-    assert "interrupted; go on with: hpsearch resume study" in out
+    assert "interrupted; continue with: hpsearch resume study" in out
     study = hpsearch.load("study")
     assert study.state == "interrupted"
     assert (study.trials[2].iterations, str(study.trials[2].state)) == (1, "waiting")
@@ -118,7 +118,7 @@ def test_130_ctrl_c_twice_ends_at_once_and_resume_goes_on(here, hpsearch_command
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=PATIENCE)
     assert (running.returncode, err) == (130, "")
-    assert "interrupted; go on with: hpsearch resume study" in out
+    assert "interrupted; continue with: hpsearch resume study" in out
     assert hpsearch.load("study").trials[2].iterations == 0
 
     (here / OPEN).touch()
@@ -129,7 +129,7 @@ def test_130_ctrl_c_twice_ends_at_once_and_resume_goes_on(here, hpsearch_command
 def test_3_the_time_is_up_and_resume_with_more_goes_on(here, hpsearch_command, whole):
     answer = hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study", "--set", "limits.max_time=1e-9")
     assert answer.code == 3
-    assert "go on with: hpsearch resume study --set limits.max_time=TIME" in answer.out
+    assert "continue with: hpsearch resume study --set limits.max_time=TIME" in answer.out
     again = hpsearch_command("resume", "study", *INLINE)  # what was spent counts on
     assert again.code == 3
 
@@ -149,7 +149,7 @@ def test_0_a_trial_reached_the_target_and_resume_goes_on_with_another(here, hpse
         assert f"(metric.target: {goal!r})" in reason
         assert (
             advice.strip()
-            == "go on with another one, or null for none: hpsearch resume study --set metric.target=VALUE"
+            == "continue with another one, or null for none: hpsearch resume study --set metric.target=VALUE"
         )
     shown = hpsearch_command("status", "study").out.splitlines()
     assert shown[1] == f"state       target: {reason.removeprefix('target:').strip()}"
@@ -234,7 +234,7 @@ def test_130_ctrl_c_while_a_worker_waits_for_a_suggestion_leaves_no_process_and_
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, err) == (130, "")
-    assert "interrupted; go on with: hpsearch resume study" in out
+    assert "interrupted; continue with: hpsearch resume study" in out
     with pytest.raises(ProcessLookupError):
         os.kill(int(thinking.read_text()), 0)
     assert hpsearch_command("resume", "study", *INLINE).code == 0

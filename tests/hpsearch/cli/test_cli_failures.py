@@ -28,7 +28,7 @@ def test_a_sweep_in_which_all_fails_ends_with_exit_code_1_and_what_failed_and_go
     error = capsys.readouterr().err
     assert "sweep.yaml:1: trainable: 5 of the 5 trials that were tried have failed" in error
     assert "the last one, trial 4: ValueError: not today\nTraceback" in error
-    assert "go on with: hpsearch resume study" in error
+    assert "continue with: hpsearch resume study" in error
     assert main(["status", "study"]) == 0
     assert "not today" in capsys.readouterr().out
     MOODY.unlink()

@@ -241,7 +241,7 @@ def test_a_metric_that_is_never_reported_names_line_and_nearest_name(here, hpsea
         assert answer.code == 1
         assert "sweep.yaml:3: metric.name: every report must have the sweep's metric 'loss'" in answer.err
         assert "did you mean 'los'?" in answer.err
-        assert "go on with: hpsearch resume study" in answer.err
+        assert "continue with: hpsearch resume study" in answer.err
         assert hpsearch.load("study").state == "error"
 
 
@@ -331,7 +331,7 @@ def test_a_trainable_from_python_is_not_resumed_from_the_command_line(here, hpse
     assert hpsearch.load("study").state == "interrupted"
     answer = hpsearch_command("resume", "study", *INLINE)
     assert answer.code == 1
-    assert "go on with the same call of hpsearch.search" in answer.err
+    assert "continue with the same call of hpsearch.search" in answer.err
 
 
 def test_no_best_trial_before_there_is_a_value(here, hpsearch_command):

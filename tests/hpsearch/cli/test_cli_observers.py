@@ -37,7 +37,7 @@ def test_one_that_cannot_be_made_is_said_and_the_study_goes_on_with_others(here,
     assert answer.code == 1
     assert "observers.unmade_observer:Unmade: must be made of what it observes, but raised" in answer.err
     *_, mend, others = answer.err.splitlines()
-    assert mend == "mend it, then go on with: hpsearch resume 'my study'"
+    assert mend == "mend it, then continue with: hpsearch resume 'my study'"
     words = shlex.split(others.partition(": hpsearch ")[2])
     assert hpsearch_command(*words, *INLINE).code == 0
     study = hpsearch.load("my study")

@@ -212,7 +212,7 @@ def test_a_signal_while_ray_starts_ends_the_sweep_as_interrupted(tmp_path, numbe
         run.process.send_signal(number)
         run.has_ended(130)
         assert run.err == ""
-        assert "interrupted; go on with: hpsearch resume study" in run.out
+        assert "interrupted; continue with: hpsearch resume study" in run.out
     assert finished(tmp_path / "study") == 0
 
 
@@ -272,7 +272,7 @@ def test_a_sigterm_to_the_whole_process_group_ends_the_sweep_as_interrupted(tmp_
         run.has_ended(130, 1)
         if run.process.returncode == 130:
             assert run.err == ""
-            assert "interrupted; go on with: hpsearch resume study" in run.out
+            assert "interrupted; continue with: hpsearch resume study" in run.out
     assert hpsearch.load(tmp_path / "study").state == "interrupted"
 
 
@@ -302,7 +302,7 @@ def test_a_warning_of_preemption_ends_the_sweep_at_the_next_reports_wherever_it_
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(line.split()[0]), number)
         run.has_ended(130)
-        assert "interrupted; go on with: hpsearch resume study" in run.out
+        assert "interrupted; continue with: hpsearch resume study" in run.out
     harmed = [
         event
         for event in events_of(tmp_path / "study")

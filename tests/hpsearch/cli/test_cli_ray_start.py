@@ -120,7 +120,7 @@ def test_a_program_that_isnt_there_is_said_with_its_line_before_ray_starts(
     (error,) = [line for line in answer.err.splitlines() if line.startswith("hpsearch: ")]
     assert error.startswith("hpsearch: sweep.yaml:11: program: `program` must be a file, but there is no 'trian.py'")
     assert "(did you mean 'train.py'?)" in answer.err
-    assert "go on with: hpsearch resume study" in answer.err
+    assert "continue with: hpsearch resume study" in answer.err
 
 
 @pytest.mark.parametrize(

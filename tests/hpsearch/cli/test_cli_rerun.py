@@ -190,7 +190,11 @@ def test_fewer_configurations_than_asked_for_are_said(study, hpsearch_command):
         ("rerun no", 1, "expected a study's directory"),
         ("rerun study --dir study", 1, "expected no study, or a rerun of trials .*, but the one there is no rerun"),
         ("rerun failed", 1, r"no trial has a value of 'loss' yet \(4 failed\)"),
-        ("rerun mine", 1, r"'__main__:train' was given from Python .* go on with hpsearch.rerun\('mine', trainable="),
+        (
+            "rerun mine",
+            1,
+            r"'__main__:train' was given from Python .* continue with hpsearch.rerun\('mine', trainable=",
+        ),
     ],
 )
 def test_mistakes(study, hpsearch_command, words, code, expected):

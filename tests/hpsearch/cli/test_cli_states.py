@@ -125,9 +125,9 @@ def test_also_of_one_that_has_not_begun(here, hpsearch_command):
 @pytest.mark.parametrize(
     ("state", "line"),
     [
-        ("killed", "killed: its process ended without a word; go on with: hpsearch resume"),
-        ("interrupted", "interrupted; go on with: hpsearch resume"),
-        ("error", "error: it broke\n            mend it and go on with: hpsearch resume"),
+        ("killed", "killed: its process died; continue with: hpsearch resume"),
+        ("interrupted", "interrupted; continue with: hpsearch resume"),
+        ("error", "error: it broke\n            mend it and continue with: hpsearch resume"),
         ("running", "running in me@here:4711\n"),
     ],
 )
@@ -140,7 +140,7 @@ def test_of_one_that_was_cancelled_status_watch_and_history_say_when_and_by_whom
     with standing(finished, *STUDIES["cancelled"]):
         status = hpsearch_command("status", finished).out
         found = re.search(
-            r"state       (cancelled at [-\d]{10} [:\d]{8}, by bo@box); go on with: hpsearch resume", status
+            r"state       (cancelled at [-\d]{10} [:\d]{8}, by bo@box); continue with: hpsearch resume", status
         )
         assert found is not None
         live = LiveStudy(Tail(StudyDirectory(finished)).look())

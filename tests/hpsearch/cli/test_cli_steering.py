@@ -37,11 +37,11 @@ def stopped(here: Path, hpsearch_command: Call) -> Path:
 def test_a_finished_study_is_extended_without_running_anything_and_resume_goes_on(study, hpsearch_command):
     before = len(of_kind(study, Started))
     answer = hpsearch_command("extend", "study", "--run-cap", 6)
-    assert (answer.code, answer.out) == (0, "extended to run_cap 6; go on with: hpsearch resume study\n")
+    assert (answer.code, answer.out) == (0, "extended to run_cap 6; continue with: hpsearch resume study\n")
     assert len(of_kind(study, Started)) == before
     assert events_of(study)[-1] == Extended(6)
     assert hpsearch.load(study).state == "extended"
-    assert "extended; go on with: hpsearch resume" in hpsearch_command("status", "study").out
+    assert "extended; continue with: hpsearch resume" in hpsearch_command("status", "study").out
     assert hpsearch_command("resume", "study", *INLINE).code == 0
     assert len(hpsearch.load(study).trials) == 6
     by_set = hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "other", "--set", "run_cap=6")
@@ -88,7 +88,7 @@ def test_the_hint_of_a_refusal_can_be_pasted_and_the_points_are_tried(study, hps
     assert hpsearch_command(*words).code == 0
     Path("point.json").write_text(json.dumps([{"x": 0.5}]))
     answer = hpsearch_command("add", "study", "--json", "point.json")
-    assert answer.out == "added 1 point, which the next trials take; go on with: hpsearch resume study\n"
+    assert answer.out == "added 1 point, which the next trials take; continue with: hpsearch resume study\n"
     again = hpsearch_command("add", "study", "--params", "x=0.5")
     assert "a point must be a new one, but x=0.5 is not: it waits already" in again.err
     assert hpsearch_command("resume", "study", *INLINE).code == 0
@@ -168,7 +168,7 @@ def test_trials_that_run_elsewhere_are_steered_without_a_process(here, hpsearch_
     assert hpsearch.load("lab").state == "finished"
     assert hpsearch_command("ask", "lab").code == 6
     answer = hpsearch_command("extend", "lab", "--run-cap", 3)
-    assert answer.out == "extended to run_cap 3; go on with: hpsearch ask lab\n"
+    assert answer.out == "extended to run_cap 3; continue with: hpsearch ask lab\n"
     assert hpsearch_command("add", "lab", "--params", "x=0.5").code == 0
     assert json.loads(hpsearch_command("ask", "lab").out)["params"] == {"x": 0.5}
     for verb in ("pause", "stop", "cancel"):
@@ -212,7 +212,7 @@ def test_a_live_sweep_rests_goes_on_loses_a_trial_and_ends_at_once(here, hpsearc
         assert hpsearch_command("cancel", "study").code == 0
         out, err = process.communicate(timeout=PATIENCE)
         assert (process.returncode, err) == (130, "")
-        assert "go on with: hpsearch resume" in out
+        assert "continue with: hpsearch resume" in out
     assert {event.trial for event in of_kind(here / "study", Pruned)} == {0, 1}
     assert len(of_kind(here / "study", Opened)) == 1
     assert [event.verb for event in of_kind(here / "study", Steered) if event.refused] == ["pause", "retry"]

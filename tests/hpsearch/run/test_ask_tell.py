@@ -238,7 +238,7 @@ def test_a_study_is_either_asked_or_run(tmp_path, opened):
     backend = ScriptedBackend(lambda task: [done(task)])
     if opened:
         ask(AskTell(sweep_of(), directory=tmp_path / "asked"))
-        with pytest.raises(JournalError, match=r"is used with ask and tell.*Go on with `hpsearch ask"):
+        with pytest.raises(JournalError, match=r"is used with ask and tell.*Continue with `hpsearch ask"):
             run_scripted(tmp_path / "asked", sweep_of(), backend)
         run_scripted(tmp_path / "run", sweep_of(), backend)
         with pytest.raises(JournalError, match="workers have run the trials of this study"):

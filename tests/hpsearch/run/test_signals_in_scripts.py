@@ -99,7 +99,7 @@ def test_it_ends_as_by_the_signal_once_the_sweep_is_wound_down(script, tmp_path,
         (tmp_path / "open-a").touch()
         out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, said(out)) == (code, ends)
-    assert f"the study is kept in {tmp_path / 'a'}; go on with the same call of search" in err
+    assert f"the study is kept in {tmp_path / 'a'}; continue with the same call of search" in err
     assert not (tmp_path / "b").exists()
     assert hpsearch.load(tmp_path / "a").state == "interrupted"
     with begun(script, "inline", "a") as process:

@@ -82,7 +82,7 @@ def test_a_signal_ends_the_sweep_at_the_next_report_and_then_the_caller(tmp_path
         told = capsys.readouterr().err
         assert isinstance(ended.value, SystemExit)
         assert ended.value.code == 128 + number
-    assert f"the study is kept in {tmp_path / 's'}; go on with the same call of search and directory=" in told
+    assert f"the study is kept in {tmp_path / 's'}; continue with the same call of search and directory=" in told
     assert "hpsearch resume" not in told  # which couldn't import this function
     left = hpsearch.load(vars(ended.value)["directory"])
     assert left.directory == tmp_path / "s"

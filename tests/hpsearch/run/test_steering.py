@@ -99,7 +99,7 @@ def test_a_paused_sweep_starts_nothing_until_it_is_resumed_and_gives_the_same_ta
     assert not [row for row in paused.trials if row.state is TrialState.RUNNING]
     text = status_text(paused, "ada@here:1")
     assert "paused since" in text
-    assert f"go on with: hpsearch resume {path}" in text
+    assert f"continue with: hpsearch resume {path}" in text
     cut = [event for event in of_kind(path, Finished) if event.cut]
     assert len(cut) == 3  # those that ran went on from a checkpoint
     assert outcomes(path) == [("pause", "done"), ("resume", "done")]
