@@ -29,7 +29,7 @@ def design_network_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--limit", action="append", default=[], metavar="NAME=NUMBER", help=text)
     command.add_argument("--time", metavar="TIME", help="for all of it, such as 90s or 1h (default: 10m)")
     command.add_argument("--output", type=target, metavar="DIR", help="(default: runs/design-<name of DATA>)")
-    text = "go on with a design that was interrupted, or whose sweep.yaml you have changed"
+    text = "continue a design that was interrupted, or whose sweep.yaml you have changed"
     command.add_argument("--resume", type=Path, metavar="DIR", help=text)
     command.add_argument("--sweep-only", action="store_true", help="end when the sweep is written, before it runs")
     text = "of the rows, which the search never sees (default: %(default)s)"

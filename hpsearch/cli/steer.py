@@ -86,16 +86,18 @@ def extend(args: argparse.Namespace) -> int:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add what `hpsearch add` takes."""
     add_study(command)
-    text = "a point, its values in YAML; what it leaves out is drawn; may be repeated"
+    text = "a configuration, its values in YAML; what it leaves out is sampled; may be repeated"
     command.add_argument("--params", action="append", default=[], metavar="NAME=VALUE,...", help=text)
-    text = "a point, or an array of them (-: standard input)"
+    text = "a configuration, or an array of them (-: standard input)"
     command.add_argument("--json", type=Path, metavar="FILE", help=text)
 
 
 def add(args: argparse.Namespace) -> int:
     """Add configurations to try."""
     points = _points(args)
-    return _steer(args, "add", {"points": points}, f"added {counted(len(points), 'point')}, which the next trials take")
+    return _steer(
+        args, "add", {"points": points}, f"added {counted(len(points), 'configuration')}, which the next trials take"
+    )
 
 
 def prune_arguments(command: argparse.ArgumentParser) -> None:
@@ -185,11 +187,13 @@ def _points(args: argparse.Namespace) -> list[dict[str, Any]]:
             raise SweepError(f"{name}: must be an object of parameters and their values, or an array of such")
         points += listed
     if not points:
-        raise SweepError("add: which points? Name --params lr=0.1,hidden=64 or --json FILE")
+        raise SweepError("add: which configurations? Name --params lr=0.1,hidden=64 or --json FILE")
     try:
         json.dumps(points, allow_nan=False)
     except (TypeError, ValueError):  # YAML has dates, and both have NaN
-        raise SweepError(f"add: a point must hold finite numbers, texts, lists and mappings, got {points}") from None
+        raise SweepError(
+            f"add: a configuration must hold finite numbers, texts, lists and mappings, got {points}"
+        ) from None
     return points
 
 

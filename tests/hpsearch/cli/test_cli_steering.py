@@ -55,12 +55,12 @@ REFUSED = [
     ("extend study --run-cap 2", "it differs in\n  run_cap: "),
     ("extend study --max-iter 9", "--max-iter 9: this study has begun, and can be extended by more of --run-cap, and"),
     ("extend study --brackets 2", "--brackets 2: this study has begun"),
-    ("add study", "which points? Name --params lr=0.1,hidden=64 or --json FILE"),
+    ("add study", "which configurations? Name --params lr=0.1,hidden=64 or --json FILE"),
     ("add study --params x", "--params x: must be NAME=VALUE,..., such as lr=0.1,hidden=64, got 'x'"),
     ("add study --params x=1,x=2", "must name each parameter once, got x again"),
     ("add study --params x=7.0", "params.x: must "),
-    ("add study --params x=.nan", "a point must hold finite numbers"),
-    ("add study --params x=2026-11-24", "a point must hold finite numbers, texts, lists and mappings"),
+    ("add study --params x=.nan", "a configuration must hold finite numbers"),
+    ("add study --params x=2026-11-24", "a configuration must hold finite numbers, texts, lists and mappings"),
     ("add study --params z=0.5", "params.z: isn't a parameter"),
     ("add study --params x=0.5", "make room with: hpsearch extend study --run-cap 5"),
     ("add study --json none.json", "none.json: must be JSON"),
@@ -88,7 +88,7 @@ def test_the_hint_of_a_refusal_can_be_pasted_and_the_points_are_tried(study, hps
     assert hpsearch_command(*words).code == 0
     Path("point.json").write_text(json.dumps([{"x": 0.5}]))
     answer = hpsearch_command("add", "study", "--json", "point.json")
-    assert answer.out == "added 1 point, which the next trials take; continue with: hpsearch resume study\n"
+    assert answer.out == "added 1 configuration, which the next trials take; continue with: hpsearch resume study\n"
     again = hpsearch_command("add", "study", "--params", "x=0.5")
     assert "a point must be a new one, but x=0.5 is not: it waits already" in again.err
     assert hpsearch_command("resume", "study", *INLINE).code == 0
