@@ -94,7 +94,7 @@ def disagree_on_the_device() -> str:
 
 
 def asked_of_nccl() -> list[str]:
-    """Give what has been asked of NCCL's stand-in."""
+    """Return the calls that NCCL's stand-in has received."""
     return sorted({name for ranks in taken_for_cuda for name in ranks.log(hvd.rank())})
 
 

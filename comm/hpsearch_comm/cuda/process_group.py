@@ -415,8 +415,8 @@ class ThroughProcessGroup:
     def abort(self) -> None:
         """Abort what is under way, in the background: torch may take long, or for ever, if NCCL hangs.
 
-        Whoever waits is told at once, as it looks at `aborted`. The process goes on with a thread that is stuck in
-        torch; a worker of a sweep whose rank doesn't come back is replaced.
+        A thread that waits for an operation polls `aborted`, so it raises at once. A thread that is stuck in torch is
+        left behind. If the rank of a sweep's worker doesn't return, the worker is replaced.
         """
         self.aborted = True
         process_group, self._process_group = self._process_group, None

@@ -100,7 +100,7 @@ class Membership:
                 self.waiting_since = None
 
     def meet(self) -> dict[int, Roster]:
-        """Have those who have come meet, if nobody is awaited; return what each of them is told."""
+        """Form the group if every expected rank has arrived; return the roster for each of them."""
         if not self._coming or self.awaited:
             return {}
         members = sorted(self._coming)

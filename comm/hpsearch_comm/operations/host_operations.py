@@ -347,7 +347,7 @@ def _check_gathered(out: object, rows: torch.Tensor) -> torch.Tensor:
 
 
 def _gathered_fits(operation: Operation, out: torch.Tensor, rows: torch.Tensor, shape: tuple[int, ...]) -> bool:
-    """Return whether the gathered rows, of this shape, fit into `out`; if not, the caller is told at the end."""
+    """Return whether gathered rows of this shape fit into `out`; if not, the error is raised at the end."""
     try:
         check_out("allgather", out, rows, shape)
     except UsageError as error:

@@ -124,7 +124,7 @@ class ThroughMemory:
 
 
 def parts_of(counts: Sequence[int], width: int) -> list[Part]:
-    """Return the runs of elements that so many rows of `width` each take, one behind the other."""
+    """Return the runs of elements, in sequence, that these counts of rows of `width` elements take."""
     return [((stop - count) * width, stop * width) for count, stop in zip(counts, accumulate(counts), strict=True)]
 
 
