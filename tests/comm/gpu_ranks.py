@@ -19,8 +19,9 @@ from hpsearch_comm.collectives.host_collectives import HostCollectives
 from hpsearch_comm.collectives.reduction import reduction_for
 from hpsearch_comm.cuda.eligibility import DeviceFacts, can_use_nccl, local_facts, most_ctas
 from hpsearch_comm.cuda.nccl import start_nccl
-from hpsearch_comm.cuda.process_group import ThroughProcessGroup, start_together
+from hpsearch_comm.cuda.process_group import ThroughProcessGroup
 from hpsearch_comm.cuda.staging import ThroughHost
+from hpsearch_comm.cuda.start import start_together
 from hpsearch_comm.cuda.stream import CudaStream
 from hpsearch_comm.failure.abort import AbortState
 from tests.comm.bare_collectives import BareCollectives

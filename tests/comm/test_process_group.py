@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from hpsearch_comm.cuda import nccl, process_group
-from hpsearch_comm.cuda.process_group import ThroughProcessGroup, start_together, supports
+from hpsearch_comm.cuda.process_group import ThroughProcessGroup, supports
+from hpsearch_comm.cuda.start import start_together
 from hpsearch_comm.errors import CommError, CommTimeoutError, GroupClosedError, NcclError, PeerLost
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.header import DTYPES

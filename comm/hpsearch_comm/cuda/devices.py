@@ -16,8 +16,9 @@ from hpsearch_comm.bootstrap.interface import interface_name
 from hpsearch_comm.cuda.eligibility import DeviceFacts, can_use_nccl, local_facts, most_ctas
 from hpsearch_comm.cuda.nccl import start_nccl
 from hpsearch_comm.cuda.operations import Alone, DeviceOperations
-from hpsearch_comm.cuda.process_group import ThroughProcessGroup, start_together
+from hpsearch_comm.cuda.process_group import ThroughProcessGroup
 from hpsearch_comm.cuda.staging import CHUNK_BYTES, ThroughHost, pinned
+from hpsearch_comm.cuda.start import start_together
 from hpsearch_comm.cuda.stream import CudaStream, check_capture
 from hpsearch_comm.errors import ConfigurationError, NcclError, UsageError
 from hpsearch_comm.failure.abort import AbortState

@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -28,6 +27,7 @@ import torch
 from torch import distributed as dist
 from torch.autograd.graph import increment_version
 
+from hpsearch_comm.cuda.start import GatheredStore, abort, in_background
 from hpsearch_comm.cuda.stream import CudaStream, Event, wait_until
 from hpsearch_comm.errors import CommError, CommTimeoutError, GroupClosedError, NcclError, PeerLost
 from hpsearch_comm.failure.abort import AbortState
@@ -36,17 +36,12 @@ from hpsearch_comm.operations.contiguous import flat, is_plain, put_back
 from hpsearch_comm.operations.way import Part, Turn
 from hpsearch_comm.operations.work import UnderWay
 
-__all__ = ["DeviceWork", "Gather", "Start", "ThroughProcessGroup", "supports"]
-
-Gather = Callable[[Any], list[Any]]
-"""Returns the values of all ranks, by rank; called by all of them alike. Values are those of JSON."""
+__all__ = ["DeviceWork", "ThroughProcessGroup", "supports"]
 
 CLOSE_SECONDS = 5.0
 """How long the end of the last operations, and the goodbye of the ranks, may take."""
 GRACE_SECONDS = 0.5
 """How long the group's watcher has to name a dead peer before the error of NCCL is raised."""
-LOOK_SECONDS = 0.02
-"""How long a rank waits for its own process group before it looks at the others'."""
 
 _NATIVE = frozenset(
     (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64)
@@ -79,154 +74,6 @@ def supports(op: str, dtype: torch.dtype) -> bool:
     if dtype.is_floating_point and op in ("min", "max"):
         return False
     return op in _OPERATORS and (dtype in _NATIVE or dtype is torch.bool)
-
-
-class GatheredStore(dist.Store):  # type: ignore[name-defined,misc]
-    """The store by which torch's process groups find each other: `start_together` passes its values around.
-
-    So they travel over the group's own connections, whose ranks have proved the secret.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._values: dict[str, bytes] = {}
-        self._new: dict[str, str] = {}
-        self._changed = threading.Condition()
-        self._closed = False
-
-    def set(self, key: str, value: str | bytes) -> None:
-        """Store a value for all ranks."""
-        data = value.encode() if isinstance(value, str) else bytes(value)
-        with self._changed:
-            self._values[key] = data
-            self._new[key] = data.hex()
-            self._changed.notify_all()
-
-    def get(self, key: str) -> bytes:
-        """Return a value as soon as some rank has set it.
-
-        Raises:
-            NcclError: The start was given up.
-        """
-        self.wait([key])
-        return self._values[key]
-
-    def wait(self, keys: Sequence[str], timeout: object = None) -> None:
-        """Wait until all of these are set; `start_together` has the timeout."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or all(key in self._values for key in keys))
-            if self._closed:
-                raise NcclError("the start of the process group was given up")
-
-    def check(self, keys: Sequence[str]) -> bool:
-        """Return whether all of these are set."""
-        with self._changed:
-            return all(key in self._values for key in keys)
-
-    def new_values(self) -> dict[str, str]:
-        """Return what this rank has set since the last call, in hexadecimal."""
-        with self._changed:
-            new, self._new = self._new, {}
-            return new
-
-    def add_values(self, values: Mapping[str, str]) -> None:
-        """Add what another rank has set."""
-        with self._changed:
-            self._values.update({key: bytes.fromhex(data) for key, data in values.items()})
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        """End the waits."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-
-Start = Callable[[GatheredStore], Any]
-"""Makes this rank's process group and connects it with all others; it may block for as long as they take."""
-
-
-def start_together(
-    start: Start, gather: Gather, timeout: float, check: Callable[[], object]
-) -> tuple[Any, GatheredStore]:
-    """Return this rank's process group, and its store, so that in the end either all ranks have one or none has.
-
-    NCCL blocks while it starts, and where it fails on one rank the others see nothing of it. So it starts in a thread,
-    while the ranks tell each other what they see, again and again, until it has started on all or failed on one.
-
-    Args:
-        start: Makes the process group.
-        gather: By which the ranks tell each other what they see.
-        timeout: Seconds that it may take.
-        check: Raises when the group has failed.
-
-    Raises:
-        NcclError: It hasn't started on some rank. Every rank raises it, and none has a process group then.
-        PeerLost, CommTimeoutError: Not all ranks have come.
-    """
-    store = GatheredStore()
-    starting = _Starting(start, store)
-    until = time.monotonic() + timeout
-    try:
-        while True:
-            starting.join(LOOK_SECONDS)
-            check()
-            if starting.error is not None:
-                raise starting.error
-            running = starting.is_alive()
-            problem = starting.problem
-            if running and time.monotonic() > until:
-                problem = (
-                    f"it was still waiting for its peers after {timeout:g} s: can they reach each other by the "
-                    "interface that NCCL chooses? See HPSEARCH_COMM_INTERFACE, NCCL_SOCKET_IFNAME, and NCCL_DEBUG=INFO "
-                    "for what it does"
-                )
-            everyone = gather([running, problem, store.new_values()])
-            for rank, (_, theirs, values) in enumerate(everyone):
-                if theirs is not None:
-                    raise NcclError(f"NCCL hasn't started on rank {rank}: {theirs}")
-                store.add_values(values)
-            if not any(runs for runs, _, _ in everyone):
-                return starting.process_group, store
-    except BaseException:
-        store.close()
-        starting.give_up()
-        raise
-
-
-class _Starting(threading.Thread):
-    """The thread in which a process group starts. One that is given up aborts it when it has started after all."""
-
-    def __init__(self, start: Start, store: GatheredStore) -> None:
-        super().__init__(name="hpsearch-comm-nccl-start", daemon=True)
-        self.process_group: Any = None
-        self.problem: str | None = None
-        self.error: BaseException | None = None
-        self._make, self._store = start, store
-        self._given_up = False
-        self._lock = threading.Lock()
-        self.start()
-
-    def run(self) -> None:
-        try:
-            process_group = self._make(self._store)
-        except (RuntimeError, ValueError, NcclError) as error:  # those of torch
-            self.problem = str(error).partition("\n")[0] or type(error).__name__
-            return
-        except BaseException as error:
-            self.error = error
-            return
-        with self._lock:
-            if not self._given_up:
-                self.process_group = process_group
-                return
-        process_group.abort()
-
-    def give_up(self) -> None:
-        with self._lock:
-            self._given_up = True
-            process_group, self.process_group = self.process_group, None
-        _abort(process_group)
 
 
 class DeviceWork(UnderWay):
@@ -420,7 +267,7 @@ class ThroughProcessGroup:
         """
         self.aborted = True
         process_group, self._process_group = self._process_group, None
-        _abort(process_group)
+        abort(process_group)
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Finish what is under way, and take leave of the peers, so that no memory goes while another still reads it.
@@ -440,10 +287,10 @@ class ThroughProcessGroup:
         if process_group is not None and not self.aborted:
             # torch 2.6 has it under another name.
             shutdown = getattr(process_group, "shutdown", None) or process_group._shutdown
-            leaving = _in_background(shutdown)
+            leaving = in_background(shutdown)
             leaving.join(max(0.0, until - time.monotonic()))
             if leaving.is_alive():
-                _abort(process_group)
+                abort(process_group)
 
     @contextlib.contextmanager
     def _launch(self, turn: Turn, what: Callable[[], str], *tensors: torch.Tensor) -> Iterator[DeviceWork]:
@@ -572,25 +419,6 @@ def _abort_if_failed(reference: weakref.ref[ThroughProcessGroup]) -> None:
     owner = reference()
     if owner is not None and not owner.aborted and owner.abort_state.error is not None:
         owner.abort()
-
-
-def _abort(process_group: Any) -> None:
-    """Abort and free it in a thread, as each may block for as long as NCCL does."""
-    if process_group is None:
-        return
-    held = [process_group]
-
-    def end() -> None:
-        held[0].abort()
-        held.clear()
-
-    _in_background(end)
-
-
-def _in_background(step: Callable[[], object]) -> threading.Thread:
-    thread = threading.Thread(target=step, name="hpsearch-comm-nccl-end", daemon=True)
-    thread.start()
-    return thread
 
 
 def _options(options: Any, **values: Any) -> Any:
