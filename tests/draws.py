@@ -16,7 +16,7 @@ from hypothesis.internal.constants_ast import Constants
 
 __all__ = ["draw_few", "hold", "register"]
 
-_FEW = 5
+_FEW = 4
 """Examples of a test in `make test`."""
 
 

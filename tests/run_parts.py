@@ -38,20 +38,20 @@ _JOBS = tuple(
 )
 
 PLACES: dict[str, tuple[str, ...]] = {
-    "rooms": ("tests/hpsearch",),
     "comm": ("tests/comm",),
-    "jobs": _JOBS,
-    "ray": ("tests/hpsearch/backends",),
-    "strategies": ("tests/trainers/strategies",),
-    "trainers": ("tests/trainers",),
+    "rooms": ("tests/hpsearch",),
     "results": (
         *(f"tests/hpsearch/{room}" for room in ("results", "tables", "page", "export")),
         "tests/hpsearch/worker",
         "tests/hpsearch/design",
         "tests/hpsearch/searchers",
     ),
+    "trainers": ("tests/trainers",),
     "run": ("tests/hpsearch/run",),
+    "jobs": _JOBS,
+    "strategies": ("tests/trainers/strategies",),
     "cli": ("tests/hpsearch/cli",),
+    "ray": ("tests/hpsearch/backends",),
     "rest": ("tests",),
 }
 """Where the tests of each part are. What lies within, and is of a part of its own, is left out."""

@@ -145,6 +145,7 @@ def test_figures_are_read_among_other_lines():
     assert figures_in("hello\nfigure\tan epoch\t1e3\tms\nbye\n") == [Figure("an epoch", 1000.0, "ms")]
 
 
+@pytest.mark.exhaustive
 def test_the_benchmarks_measure_on_any_device():
     figures = list(measure(torch.device("cpu"), rounds=1, trials=2, epochs=1))
     assert len(figures) == 8

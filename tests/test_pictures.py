@@ -21,6 +21,7 @@ from tests.watch_pictures import watch
 needs_chromium = pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium isn't installed")
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("name", pictures())
 def test_a_picture_is_what_is_drawn_to_the_byte(name):
     svg = pictures()[name]

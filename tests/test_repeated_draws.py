@@ -95,6 +95,7 @@ def test_fresh_runs_draw_others_and_more_where_a_test_has_no_number_of_its_own(d
     assert len(fresh["plain"]) > 200
 
 
+@pytest.mark.exhaustive
 def test_for_make_test_a_few_of_the_same_are_drawn_where_a_test_has_more_of_its_own(drawn, usual):
     few = drawn("--hypothesis-profile=few")
     assert (len(few["plain"]), len(few["many"]), len(few["counted"])) == (5, 5, 5)

@@ -56,17 +56,20 @@ def test_one_summary_tells_all_parts_and_names_what_failed(tests_of, capfd):
     assert {line.partition(": ")[0] for line in lines[: lines.index("", 1)] if line} <= {"one", "two"}
 
 
+@pytest.mark.exhaustive
 def test_parts_that_all_pass_end_well(tests_of, capfd):
     assert run({"one": tests_of("one", "def test_good(): pass")}, []) == 0
     assert capfd.readouterr().out.splitlines()[-1] == "1 passed, 0 failed, 0 skipped"
 
 
+@pytest.mark.exhaustive
 def test_a_part_without_any_test_left_is_no_failure_but_nothing_at_all_is(tests_of, capfd):
     good, none = tests_of("good", "def test_good(): pass"), tests_of("none", "def test_other(): pass")
     assert run({"good": good, "none": none}, ["-k", "good and not other"]) == 0
     assert run({"none": none}, ["-k", "missing"]) == 1
 
 
+@pytest.mark.exhaustive
 def test_parts_that_break_off_are_failures(tests_of, capfd):
     texts = {"one": "import no_such_module", "two": "import os; os._exit(3)", "three": "def test_good(): pass"}
     assert run({name: tests_of(name, text) for name, text in texts.items()}, []) == 1
@@ -74,6 +77,7 @@ def test_parts_that_break_off_are_failures(tests_of, capfd):
     assert {line.partition(":")[0] for line in lines if "pytest ended with" in line} == {"one", "two"}
 
 
+@pytest.mark.exhaustive
 def test_a_process_that_is_left_behind_is_named_and_a_failure(tests_of, capfd, monkeypatch):
     monkeypatch.setattr("tests.run_parts._LEAVING_SECONDS", 0.0)
     leaves = """
@@ -88,6 +92,7 @@ def test_a_process_that_is_left_behind_is_named_and_a_failure(tests_of, capfd, m
     os.kill(int(left.split()[2]), signal.SIGKILL)
 
 
+@pytest.mark.exhaustive
 def test_no_more_parts_run_at_once_than_asked_for_and_each_in_its_turn(tests_of, tmp_path, capfd):
     alone = f"""
     import pathlib
@@ -102,6 +107,7 @@ def test_no_more_parts_run_at_once_than_asked_for_and_each_in_its_turn(tests_of,
     assert (tmp_path / "order").read_text() == "bacd"
 
 
+@pytest.mark.exhaustive
 def test_parts_that_wait_their_turn_do_not_begin_after_ctrl_c(tests_of, capfd):
     interrupts = "import os, signal\ndef test_it(): os.kill(os.getppid(), signal.SIGINT)"
     words = {"one": tests_of("one", interrupts), "two": tests_of("two", "def test_good(): pass")}
@@ -111,6 +117,7 @@ def test_parts_that_wait_their_turn_do_not_begin_after_ctrl_c(tests_of, capfd):
     assert lines[-1] in ("0 passed, 0 failed, 0 skipped", "1 passed, 0 failed, 0 skipped")
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_ends_all_parts_and_sums_up(tests_of):
     words = {
         name: tests_of(

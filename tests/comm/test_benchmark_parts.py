@@ -277,6 +277,7 @@ def test_all_ranks_repeat_equally_often(tmp_path: Path) -> None:
     assert len(blocks[0].begins) == len(blocks[1].begins)
 
 
+@pytest.mark.exhaustive
 def test_trainers_take_many_short_turns_and_each_is_first_in_its_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

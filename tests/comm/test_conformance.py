@@ -251,7 +251,7 @@ def test_long_narrow_floats_are_summed_in_float32_in_a_chain_and_in_place():
     run_ranks(2, work)
 
 
-@pytest.mark.some_cases(2)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("way", ["shared-direct", "shared-butterfly", "tcp-ring", "hosts-hierarchical"])
 def test_eight_ranks(way):
     def work(group: comm.Group) -> list[torch.Tensor]:

@@ -52,6 +52,7 @@ def nothing_leaks() -> Iterator[None]:
         yield
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("hosts", ["aaa", "abc"])
 @pytest.mark.parametrize(
     ("change", "word"),

@@ -152,6 +152,7 @@ def test_it_works_under_autocast():
         torch.testing.assert_close(seen, torch.full((1, 2), 1.5))
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("compiled_first", [False, True])
 def test_a_compiled_model_is_averaged_as_an_ordinary_one(compiled_first):
     def work(group):

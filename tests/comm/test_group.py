@@ -233,7 +233,7 @@ def test_a_duplicate_keeps_nothing_of_its_parent(size, close):
     run_ranks(size, work)
 
 
-@pytest.mark.some_cases(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("options", [{}, {"transport": "tcp"}, {"hosts": ["a", "a", "b"]}])
 def test_a_hundred_groups_leave_nothing_behind(options):
     def work(group: comm.Group) -> None:

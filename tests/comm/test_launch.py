@@ -217,11 +217,13 @@ def test_rank_0_reads_standard_input_to_the_last_byte_and_others_have_none(tmp_p
     assert sorted(out.splitlines()) == expected
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("program", ["exec <&-; sleep 1", "true", "head -c 1 > /dev/null"])
 def test_input_that_rank_0_does_not_read_holds_up_nobody(tmp_path, program):
     assert launch(tmp_path, "-np", "2", "sh", "-c", program, data=bytes(3_000_000))[0] == 0
 
 
+@pytest.mark.exhaustive
 def test_standard_streams_may_be_closed(tmp_path):
     words = f'"{sys.executable}" -m hpsearch_comm.launch -np 2 sh -c "cat; echo out; echo err >&2; echo x >> ran"'
     done = subprocess.run(["sh", "-c", f"{words} <&- >&- 2>&-"], cwd=tmp_path, text=True)
@@ -251,6 +253,7 @@ def test_torch_distributed_meets_by_the_same_variables(tmp_path):
     assert sorted(out.splitlines()) == ["[0] 0 [2.0, 2.0]", "[1] 1 [2.0, 2.0]"]
 
 
+@pytest.mark.exhaustive
 def test_input_from_a_file_and_none_at_all(tmp_path):
     (tmp_path / "in").write_text("from a file\n")
     words = f'"{sys.executable}" -m hpsearch_comm.launch -np 1 cat'

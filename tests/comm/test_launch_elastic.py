@@ -14,21 +14,20 @@ import pytest
 from tests.comm.elastic_training import TRAINS, check
 from tests.comm.forming import wait_until
 from tests.comm.launching import launch, launching, script
-from tests.rarely import rarely
+
+pytestmark = pytest.mark.exhaustive  # each starts several processes that import torch
 
 
 @pytest.mark.parametrize(
     ("deaths", "sizes"),
     [
         ([3, None], [2] * 3 + [1] * 5),
-        *rarely(
-            ([3, 3, None, None], [4] * 3 + [2] * 5),
-            ([None, 5, None, None], [4] * 5 + [3] * 3),
-            (["start", None, None, None], [3] * 8),
-            ([0, None, None, 0], [2] * 8),
-            ([1, None, 4, 6], [4] + [3] * 3 + [2] * 2 + [1] * 2),
-            ([None, "start", 7, 7], [3] * 7 + [1]),
-        ),
+        ([3, 3, None, None], [4] * 3 + [2] * 5),
+        ([None, 5, None, None], [4] * 5 + [3] * 3),
+        (["start", None, None, None], [3] * 8),
+        ([0, None, None, 0], [2] * 8),
+        ([1, None, 4, 6], [4] + [3] * 3 + [2] * 2 + [1] * 2),
+        ([None, "start", 7, 7], [3] * 7 + [1]),
     ],
 )
 def test_a_training_goes_on_to_the_same_end_without_those_that_are_killed(tmp_path, deaths, sizes):
@@ -42,7 +41,6 @@ def test_a_training_goes_on_to_the_same_end_without_those_that_are_killed(tmp_pa
         assert (deaths[rank] is not None) == any(re.match(line, text) for text in err.splitlines())
 
 
-@pytest.mark.exhaustive
 def test_it_ends_where_fewer_are_left_than_must_be(tmp_path):
     """The exit code is that of the rank that was lost too much, and none of those before."""
     code, _, err = launch(tmp_path, "-np", "3", "--min-np", "2", script(tmp_path, TRAINS), json.dumps([3, 5, None]))
@@ -56,7 +54,6 @@ def test_it_ends_where_fewer_are_left_than_must_be(tmp_path):
     assert not list(tmp_path.glob("told.*"))
 
 
-@pytest.mark.exhaustive
 def test_a_rank_that_raises_shows_its_traceback_and_the_others_go_on(tmp_path):
     text = TRAINS.replace("os.kill(os.getpid(), signal.SIGKILL)", 'raise ValueError(f"no step {where}")')
     code, _, err = launch(tmp_path, "-np", "3", "--min-np", "2", script(tmp_path, text), json.dumps([None, 4, None]))
@@ -66,7 +63,6 @@ def test_a_rank_that_raises_shows_its_traceback_and_the_others_go_on(tmp_path):
     assert "rank 1 on localhost ended with exit code 1: 2 left, of 2 that must be (--min-np)\n" in err
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("where", ["before", "connected", "with a group"])
 def test_a_rank_that_dies_while_they_meet_anew_is_left_out_at_once(tmp_path, where):
     """Not by a time-out: there is none within the patience of the test."""
@@ -86,7 +82,6 @@ def test_a_rank_that_dies_while_they_meet_anew_is_left_out_at_once(tmp_path, whe
     check(tmp_path, [0, 3], [4] * 3 + [2] * 5)
 
 
-@pytest.mark.exhaustive
 def test_a_rank_that_hangs_is_killed_when_the_others_have_waited_for_it(tmp_path):
     text = TRAINS.replace(
         "os.getpid(), signal.SIGKILL", "os.getpid(), signal.SIGSTOP if started_as == 2 else signal.SIGKILL"
@@ -101,7 +96,6 @@ def test_a_rank_that_hangs_is_killed_when_the_others_have_waited_for_it(tmp_path
     assert err.count("rank 2 on localhost") == 1
 
 
-@pytest.mark.exhaustive
 def test_a_rank_that_hangs_while_nobody_dies_is_killed_where_a_stall_is_to_end_the_job(tmp_path):
     text = TRAINS.replace("os.getpid(), signal.SIGKILL", "os.getpid(), signal.SIGSTOP")
     words = ("-np", "3", "--min-np", "2", "--elastic-timeout", "10", script(tmp_path, text))
@@ -111,7 +105,6 @@ def test_a_rank_that_hangs_while_nobody_dies_is_killed_where_a_stall_is_to_end_t
     assert "rank 1 on localhost is killed, as it hasn't come to meet the others within 10 s" in err
 
 
-@pytest.mark.exhaustive
 def test_a_rank_that_does_not_come_at_all_is_killed_after_the_start_timeout(tmp_path):
     text = TRAINS.replace("os.getpid(), signal.SIGKILL", "os.getpid(), signal.SIGSTOP")
     words = ("-np", "3", "--min-np", "2", "--start-timeout", "20", script(tmp_path, text))
@@ -121,7 +114,6 @@ def test_a_rank_that_does_not_come_at_all_is_killed_after_the_start_timeout(tmp_
     assert "rank 0 on localhost is killed, as it hasn't come to meet the others within 20 s (--start-timeout): " in err
 
 
-@pytest.mark.exhaustive
 def test_ranks_that_disagree_all_meet_anew(tmp_path):
     text = TRAINS.replace(
         "os.kill(os.getpid(), signal.SIGKILL)", "hvd.allreduce(torch.ones(1 + hvd.rank()), name=str(deaths.pop()))"
@@ -131,7 +123,6 @@ def test_ranks_that_disagree_all_meet_anew(tmp_path):
     check(tmp_path, [0, 1], [2] * 8)
 
 
-@pytest.mark.exhaustive
 def test_a_rank_that_is_done_may_take_its_time_and_the_others_wait_until_it_has_ended(tmp_path):
     text = """
         import os, time
@@ -171,7 +162,6 @@ def test_a_rank_that_is_done_may_take_its_time_and_the_others_wait_until_it_has_
     assert err.count("must wait for rank 0, whose work is done, to end or to come too") == 1
 
 
-@pytest.mark.exhaustive
 def test_losses_count_as_no_failures_of_the_training(tmp_path):
     """Four ranks die one after the other, and there is no commit in between."""
     text = TRAINS.replace("state.commit()", "state.step == 8 and state.commit()")
@@ -182,7 +172,6 @@ def test_losses_count_as_no_failures_of_the_training(tmp_path):
     check(tmp_path, [4], [1] * 8)
 
 
-@pytest.mark.exhaustive
 def test_an_interrupt_ends_all_of_them_also_one_that_would_go_on(tmp_path):
     wait = """started_as == 2 and signal.signal(signal.SIGINT, signal.SIG_IGN)
             if state.step == 3:
@@ -197,7 +186,6 @@ def test_an_interrupt_ends_all_of_them_also_one_that_would_go_on(tmp_path):
     assert "(--min-np)" not in err
 
 
-@pytest.mark.exhaustive
 def test_nothing_is_left_where_the_launcher_is_killed_while_ranks_wait_to_meet(tmp_path):
     text = TRAINS.replace("die(state.step)", "started_as or (Path('at.0').write_text('waits\\n'), signal.pause())")
     with launching(tmp_path, "-np", "2", "--min-np", "1", script(tmp_path, text), json.dumps([None] * 2)) as run:
@@ -206,7 +194,6 @@ def test_nothing_is_left_where_the_launcher_is_killed_while_ranks_wait_to_meet(t
         wait_until(lambda: not run.processes())
 
 
-@pytest.mark.exhaustive
 def test_a_program_that_closes_what_the_launcher_has_opened_is_told(tmp_path):
     between = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))"
     program = (sys.executable, "-c", between, script(tmp_path, TRAINS), json.dumps([None] * 2))
@@ -235,7 +222,6 @@ BEGINS = """
 """
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("how", ["raise OSError('no room to save')", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_a_loss_behind_which_nobody_meets_again_is_the_exit_code(tmp_path, how):
     """Rank 0 alone saves, and nobody is rank 0 behind it."""
@@ -249,7 +235,6 @@ def test_a_loss_behind_which_nobody_meets_again_is_the_exit_code(tmp_path, how):
     assert re.match(r"hpsearch_comm\.launch: rank 0 on localhost .*: what it alone was to do", err.splitlines()[-1])
 
 
-@pytest.mark.exhaustive
 def test_ranks_that_end_by_themselves_on_a_signal_may_meet_until_then(tmp_path):
     text = f"""
     import signal
@@ -277,7 +262,6 @@ def test_ranks_that_end_by_themselves_on_a_signal_may_meet_until_then(tmp_path):
     assert "ranks 0 and 1 go on, as ranks 0 and 1; rank 2 ended with exit code 0 before" in err
 
 
-@pytest.mark.exhaustive
 def test_a_death_within_a_sync_leaves_nobody_with_a_part_of_the_state(tmp_path):
     text = f"""{BEGINS}
     class Kills:
@@ -302,7 +286,6 @@ def test_a_death_within_a_sync_leaves_nobody_with_a_part_of_the_state(tmp_path):
     assert sorted(out.splitlines()) == ["[1] 1.0 1", "[2] 1.0 1"]
 
 
-@pytest.mark.exhaustive
 def test_a_death_within_a_callback_is_one_more_loss(tmp_path):
     text = f"""{BEGINS}
     def reset():
@@ -325,7 +308,6 @@ def test_a_death_within_a_callback_is_one_more_loss(tmp_path):
     assert sorted(out.splitlines()) == ["[2] 2.0", "[3] 2.0"]
 
 
-@pytest.mark.exhaustive
 def test_a_rank_that_hangs_in_a_second_training_is_killed_as_in_the_first(tmp_path):
     text = f"""{BEGINS}
     @hvd.elastic.run
@@ -344,7 +326,6 @@ def test_a_rank_that_hangs_in_a_second_training_is_killed_as_in_the_first(tmp_pa
     assert out == "[0] 3.0 1.0\n"
 
 
-@pytest.mark.exhaustive
 def test_ranks_that_are_in_different_trainings_say_so(tmp_path):
     """Rank 0 has ended the first one, and rank 1 hasn't: neither may go on with the other's state."""
     text = f"""{BEGINS}
@@ -369,7 +350,6 @@ def test_ranks_that_are_in_different_trainings_say_so(tmp_path):
     assert "are in call 2 again, call 1 again, by rank" in err
 
 
-@pytest.mark.exhaustive
 def test_what_a_dead_rank_has_started_ends_while_the_others_go_on(tmp_path):
     """Also what doesn't heed SIGTERM; what others have started stays."""
     text = f"""{BEGINS}

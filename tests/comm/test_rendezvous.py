@@ -71,6 +71,7 @@ def test_a_group_of_one_meets_nobody(meeting):
     assert meeting.rank(0, 1, seconds=0)() == addresses(1)
 
 
+@pytest.mark.some_cases(1)
 def test_groups_meet_at_one_place_one_after_another(meeting):
     # Without any pause between them: some ranks may be in the next group while others still leave the last.
     def one_after_another(rank: int) -> list[list[str]]:
@@ -82,6 +83,7 @@ def test_groups_meet_at_one_place_one_after_another(meeting):
     assert found == dict.fromkeys(range(3), expected)
 
 
+@pytest.mark.some_cases(1)
 def test_the_first_deadline_of_any_rank_names_the_missing_to_all(meeting):
     # Only rank 2 gives up soon; the others would wait for longer.
     def meet(soon: float) -> dict[int, list[str] | Exception]:

@@ -21,6 +21,7 @@ def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.mark.some_cases(1)
 def test_every_dtype_and_length_arrives(way):
     def work(group: comm.Group) -> None:
         for dtype in DTYPES:

@@ -293,6 +293,7 @@ def test_a_compiled_model_trains_as_one_that_is_not_and_shares_its_checkpoints(b
     assert after == pytest.approx(without_rest([plain.step()])[0][1], rel=0.2 if backend is True else 1e-6)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_each_trial_of_a_process_is_compiled():
     class Wide(Plain):

@@ -74,7 +74,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
     del sys.modules["users_own"]
 
 
-@pytest.mark.some_cases(3)
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     ("statement", "name"),
     [
@@ -103,7 +103,7 @@ def test_a_value_that_changed_is_named(module, statement, name):
     assert [changed for changed, _ in found] == [f"users_own.{name}"]
 
 
-@pytest.mark.some_cases(2)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "statement",
     [

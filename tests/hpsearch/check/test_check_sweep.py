@@ -217,6 +217,7 @@ def test_a_python_script_is_compared_as_a_function_is(check, tmp_path):
     assert named(comparisons(answer)["restored"]) == {("optimizer", "momentum_buffer of SGD", 2)}
 
 
+@pytest.mark.exhaustive
 def test_a_script_in_another_language_is_compared_by_its_metrics_and_checkpoints(check, tmp_path):
     (tmp_path / "count.sh").write_text(COUNTER)
     script = {"program": "count.sh", "command": ["sh", "${program}"]}
@@ -250,6 +251,7 @@ def test_what_is_wrong_is_told_with_what_to_do(check):
     assert "running trial 0 again, in a fresh process" in answer.err
 
 
+@pytest.mark.exhaustive
 def test_a_first_trial_that_fails_is_the_error(check, capsys):
     check("right", "--help")
     assert main(["check", "sweep.yaml", "--set", "trainable=train:fails"]) == 1
@@ -258,6 +260,7 @@ def test_a_first_trial_that_fails_is_the_error(check, capsys):
     assert "sweep.yaml:1: trainable: trial 0 failed: ValueError: not today\nTraceback" in err
 
 
+@pytest.mark.exhaustive
 def test_a_trainable_that_cannot_be_imported_is_the_error(check):
     answer = check("nothing_like_it")
     assert answer.code == 1

@@ -64,6 +64,7 @@ def run(hpsearch_command: Call, *options: str) -> None:
     assert hpsearch_command(*command).code == 0
 
 
+@pytest.mark.exhaustive
 def test_a_checkpoint_is_on_the_disk_before_the_journal_names_it(here, hpsearch_command, monkeypatch):
     flushed = Flushed(here / "study", monkeypatch)
     run(hpsearch_command, "--durable")

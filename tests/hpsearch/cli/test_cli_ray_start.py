@@ -25,18 +25,15 @@ sys.exit(main(["run", "sweep.yaml", "--dir", "study"]))
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.ray
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        pytest.param("SystemExit(15)", "SystemExit: 15", marks=pytest.mark.exhaustive),
-        pytest.param(
-            "OSError(28, 'No space left on device', '/tmp/ray')",
-            "OSError: [Errno 28] No space left on device",
-            marks=pytest.mark.exhaustive,
-        ),
+        ("SystemExit(15)", "SystemExit: 15"),
+        ("OSError(28, 'No space left on device', '/tmp/ray')", "OSError: [Errno 28] No space left on device"),
         ("ray.exceptions.RaySystemError('no GCS\\n  a\\n  b')", "RaySystemError: System error: no GCS"),
-        pytest.param("KeyError('node_ip')", "KeyError: 'node_ip'", marks=pytest.mark.exhaustive),
+        ("KeyError('node_ip')", "KeyError: 'node_ip'"),
     ],
 )
 def test_whatever_rays_start_raises_is_one_message_with_the_way_on(here, hpsearch_command, error, told):

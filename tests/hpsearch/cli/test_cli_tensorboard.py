@@ -69,6 +69,7 @@ def asked(server: str, path: str) -> Any:
         return json.loads(answer.read())
 
 
+@pytest.mark.exhaustive
 def test_the_server_has_what_the_addresses_ask_for(studies):
     with served("runs/sweep-1", "runs/sweep-2", "--top", "4", cwd=studies.parent) as (told, _):
         assert told["sweep-1,"] == "sweep-2: the best 4 of 8 trials; --top N shows others, --all all"

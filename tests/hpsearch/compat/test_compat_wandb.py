@@ -331,6 +331,7 @@ def test_a_script_whose_run_ends_with_an_exit_code_has_failed(tmp_path, monkeypa
     assert "finish(exit_code=3)" in str(row.failure)
 
 
+@pytest.mark.exhaustive
 def test_a_script_whose_run_failed_by_an_error_is_described_by_that_error(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     script = "import hpsearch.compat.wandb as wandb\nwith wandb.init():\n    wandb.log({'val_loss': 1})\n    1 / 0\n"

@@ -333,6 +333,7 @@ def test_a_folder_that_holds_something_is_left_alone(here, capsys):
     assert [path.name for path in (here / "out").iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.exhaustive
 def test_a_misspelt_target_is_put_right_with_the_same_folder(here, capsys):
     words = ["table.csv", "--output", "out", "--time", "10m", "--sweep-only", "--target"]
     refused = designed(capsys, *words, "Anwser")
@@ -366,6 +367,7 @@ def test_misspelt_words_are_told_with_the_nearest(here, capsys, words, told):
     assert told in answer.err
 
 
+@pytest.mark.exhaustive
 def test_what_was_asked_for_is_not_changed_by_going_on(here, capsys):
     sweep_only(capsys)
     answer = designed(capsys, "--resume", "out", "--goal", "f1", "--seed", "3")

@@ -154,6 +154,7 @@ def test_optuna_reads_values_and_constraints(study: hpsearch.Study, folder: Path
     assert [trial.state for trial in found.trials].count(OptunaState.FAIL) >= 1
 
 
+@pytest.mark.some_cases(1)
 def test_optunas_best_trials_are_our_front_of_those_that_ran_to_their_end(
     tmp_path: Path, study: hpsearch.Study
 ) -> None:

@@ -63,6 +63,7 @@ def test_lightning_goes_on_from_each_segment_to_the_bit_whatever_the_schedule(ev
     assert output(cut).count("ended finished") == 12  # and not interrupted
 
 
+@pytest.mark.exhaustive
 def test_pytorch_lightning_is_taken_as_well_and_a_training_that_is_too_short_is_refused(tmp_path):
     parameters = {"schedule": "epoch", "library": "pytorch_lightning"}
     study = search(tmp_path / "s", lightning_trainables, max_iter=2, parameters=parameters)
@@ -74,7 +75,8 @@ def test_pytorch_lightning_is_taken_as_well_and_a_training_that_is_too_short_is_
 OFTEN = {"eval_strategy": "steps", "eval_steps": 7, "eval_on_start": True, "save_strategy": "steps", "save_steps": 1}
 
 
-@pytest.mark.parametrize("arguments", [pytest.param({}, marks=pytest.mark.exhaustive), OFTEN])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("arguments", [{}, OFTEN])
 def test_transformers_goes_on_from_each_segment_to_the_bit_at_epochs_and_between(arguments, tmp_path):
     parameters = {"elsewhere": True, **({"arguments": arguments} if arguments else {})}
     whole = search(tmp_path / "whole", transformers_trainables, max_iter=5, parameters=parameters)

@@ -201,6 +201,7 @@ def test_a_kill_between_the_calls_for_a_trial_leaves_each_trial_once_and_whole(n
     check(study, name)
 
 
+@pytest.mark.exhaustive
 def test_mlflow_gets_names_that_it_takes_each_its_own():
     fitted = fit_names(["optimizer.lr", "cell[0]", "cell(0)", "../up", "a//b", "/root", "µ b", ".", *LONG])
     assert fitted["optimizer.lr"] == "optimizer.lr"
@@ -225,6 +226,7 @@ def test_a_name_that_mlflow_takes_stays_whatever_comes_before_it():
     }
 
 
+@pytest.mark.exhaustive
 def test_wandb_that_is_told_to_be_online_says_at_once_that_nobody_is_logged_in(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -264,6 +264,7 @@ def test_the_front_shows_no_more_than_some_trial_has(tmp_path):
     assert all(x1 < x0 and y1 == y0 for (x0, y0), (x1, y1) in zip(corners[::2], corners[1::2], strict=False))
 
 
+@pytest.mark.exhaustive
 def test_what_is_left_out_of_the_brackets_is_said_and_the_best_tenth_is_one_of_all(tmp_path):
     def train(trial: hpsearch.RunningTrial) -> None:
         for _ in trial.iterations():

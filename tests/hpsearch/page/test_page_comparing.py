@@ -58,6 +58,7 @@ def seeds(folder: Path) -> list[hpsearch.Study]:
     return [*few, *more]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("chosen", [slice(0, 13), slice(5, 7), slice(0, 3)], ids=["seeds", "one each", "one side"])
 def test_each_line_that_the_command_prints_stands_in_a_table_or_in_words(seeds, chosen, capsys):
     studies = seeds[chosen]
@@ -109,6 +110,7 @@ def test_of_several_goals_hypervolumes_are_compared_and_no_best_trial(folder):
     ]
 
 
+@pytest.mark.exhaustive
 def test_many_sides_with_long_names_have_a_key_within_the_picture(folder):
     studies = [
         searched(

@@ -58,6 +58,7 @@ def both(few: Sequence[hpsearch.Study], more: Sequence[hpsearch.Study]) -> Compa
     return compare(*few, *more)
 
 
+@pytest.mark.exhaustive
 def test_studies_that_differ_in_their_seed_alone_are_one_side(both):
     assert [(side.label, [run.seed for run in side.runs]) for side in both.sides] == [
         ("few", list(SEEDS)),
@@ -66,6 +67,7 @@ def test_studies_that_differ_in_their_seed_alone_are_one_side(both):
     assert both.differing(both.sides[1]) == {"name": ("'few'", "'more'"), "run_cap": ("2", "6")}
 
 
+@pytest.mark.exhaustive
 def test_the_best_after_so_much_is_what_the_study_would_have_had_if_it_had_ended_there(more):
     (side,) = compare(*more).sides
     for run in side.runs:
@@ -286,6 +288,7 @@ def test_the_command_prints_and_draws(both, folder, capsys):
     assert call(capsys, "compare", *directories, "--plots", directories[0] / "study.db").code == 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("goal", ["minimize", "maximize"])
 def test_the_best_is_drawn_in_steps_within_its_quartiles(folder, goal):
     sides = [

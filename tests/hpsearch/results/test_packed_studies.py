@@ -39,6 +39,7 @@ def test_the_best_one_is_written_out_where_it_is_asked_for(study):
     assert len(StudyDirectory(study.directory).packs()) == 1
 
 
+@pytest.mark.exhaustive
 def test_tables_and_exports_name_the_place(study, tmp_path, capsys):
     (place,) = {row.checkpoint for row in study.trials if row.checkpoint is not None}
     assert main(["trials", str(study.directory), "--columns", "trial,checkpoint", "--format", "csv"]) == 0

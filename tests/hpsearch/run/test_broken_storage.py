@@ -77,7 +77,7 @@ def begun(tmp_path: Path) -> Path:
     return study
 
 
-@pytest.mark.some_cases(2)
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("harm", ["gone", "state.pt", "random.pt", "no random.pt", "a FIFO"])
 def test_a_checkpoint_that_is_gone_or_damaged_costs_its_iterations_and_nothing_else(begun, expected, harm):
     for checkpoint in begun.glob("trials/*/*/hpsearch-checkpoint-*"):
@@ -176,6 +176,7 @@ def forks(trial: hpsearch.RunningTrial) -> None:
     total(trial)
 
 
+@pytest.mark.exhaustive
 def test_a_forked_child_that_returns_does_not_become_a_second_driver(tmp_path, expected):
     assert csv(search(tmp_path / "forks", forks)) == expected
 

@@ -52,6 +52,7 @@ def counting(epochs: Path, checkpoints: bool):
     return train
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("checkpoints", [True, False])
 def test_a_trainable_that_counts_its_epochs_on_disk_counts_what_the_plan_says(tmp_path, checkpoints):
     epochs = tmp_path / "epochs.txt"

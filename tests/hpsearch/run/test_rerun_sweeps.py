@@ -9,6 +9,7 @@ from hpsearch.run.rerunning import plan_rerun
 from tests.hpsearch.support.scripted import sweep_of
 
 
+@pytest.mark.exhaustive
 def test_a_rerun_runs_all_of_a_search_that_learned_and_ended_at_its_target(tmp_path):
     def train(trial):
         for _ in trial.iterations():

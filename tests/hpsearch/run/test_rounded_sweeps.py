@@ -41,6 +41,7 @@ def rounded(directory: Path, **options: Any) -> Study:
     return search(directory, ("", "nan", "draws", "step"), **merged(given, options))
 
 
+@pytest.mark.exhaustive
 @ALL_WAYS
 def test_a_worker_with_a_part_of_a_gpu_trains_many_and_no_row_depends_on_the_others(way, tmp_path, monkeypatch):
     monkeypatch.setattr(hpsearch_trainers.lanes, "RoundingFuser", way)

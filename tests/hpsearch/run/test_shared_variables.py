@@ -36,7 +36,7 @@ def search(directory: Path, puts: tuple[str, ...], **options: Any) -> Study:
     return lane_sweeps.search(directory, **(given | options))
 
 
-@pytest.mark.some_cases(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("puts", ["forward", "loss"])
 def test_it_ends_at_once_and_goes_on_with_one_trial_at_a_time_to_the_table_of_that(puts, tmp_path):
     bound: dict[str, Any] = {

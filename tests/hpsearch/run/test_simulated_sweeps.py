@@ -65,7 +65,7 @@ def table(study: hpsearch.Study, times: bool = False) -> tuple[str, list[str], l
     return csv, [row.reason for row in rows], [row.parent for row in rows]
 
 
-@pytest.mark.some_cases(3)
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("name", SWEEPS)
 @pytest.mark.parametrize("workers", [1, 5])
 def test_a_simulated_sweep_gives_the_table_of_the_training_that_it_stands_for(tmp_path, name, workers):

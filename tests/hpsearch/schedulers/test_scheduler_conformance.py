@@ -368,6 +368,7 @@ def drive_alone(scheduler: Scheduler) -> None:
         scheduler.observe(Outcome(trial, answer.until or TO_ITS_OWN_END, 0.5))
 
 
+@pytest.mark.exhaustive
 def test_a_trial_leaves_no_memory_but_its_share_of_the_rungs():
     scheduler = BracketScheduler(hyperband_brackets(27), 3, Objective(Metric("score", "maximize")), run_cap=10_000)
     tracemalloc.start()

@@ -339,6 +339,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
     return search(tmp_path_factory.mktemp("whole") / "study", Climbing.kind, 8)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("how", ["raises", "dies"])
 def test_what_goes_wrong_with_it_ends_the_sweep_which_can_be_resumed(tmp_path, monkeypatch, how, whole):
     monkeypatch.setenv("TEST_SEARCHER_FAILS", how)

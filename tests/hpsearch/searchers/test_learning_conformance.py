@@ -80,7 +80,7 @@ def key(suggestion: Suggestion | None) -> str:
     return json.dumps(suggestion and suggestion.params)
 
 
-@pytest.mark.some_cases(2)
+@pytest.mark.some_cases(1)
 def test_whatever_it_is_told_it_suggests_points_of_the_space_each_once_and_the_same_ones_again(method, kind):
     @examples(method, 10)
     @given(spaces(), st.integers(0, 2**32 - 1), st.sampled_from(["minimize", "maximize"]), st.sampled_from([0.0, 0.5]))
@@ -152,7 +152,7 @@ def test_a_finite_space_of_structures_is_tried_to_the_last_point(method, kind):
     assert sorted(map(key, given)) == sorted(map(json.dumps, points))
 
 
-@pytest.mark.some_cases(2)
+@pytest.mark.some_cases(1)
 def test_it_learns(method, kind):
     """Where x is best at 0.3, more suggestions than draws lie beside it; who doesn't learn is left out."""
     if method in ("optuna.samplers:RandomSampler", "optuna.samplers:QMCSampler"):

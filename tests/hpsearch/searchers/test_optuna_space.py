@@ -54,6 +54,7 @@ def test_every_multiple_of_a_step_may_be_suggested(odd):
     assert [decoded(theirs, theirs.encode(point) or {}) for point in points] == points
 
 
+@pytest.mark.some_cases(11)
 @pytest.mark.parametrize("method", ["tpe", "gp", "optuna.samplers:NSGAIISampler"])
 @pytest.mark.parametrize("odd", ODD, ids=str)
 def test_suggestions_lie_in_odd_ranges(method, odd):

@@ -119,6 +119,7 @@ def test_in_a_process_of_its_own_a_search_goes_on_from_any_event_too(method, ear
         resumed.close()
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("method", ["tpe", "evolution", *rarely("cmaes", METHODS[-2], "bohb", "curves")])
 def test_lives_with_losses_reverts_and_drops_replay_and_go_on(method):
     """Whatever happens to attempts, what is resumed gives the same next suggestions."""

@@ -33,8 +33,6 @@ class Small(Trainer):
             raise ValueError("there is no such network")
         if fault == "exit":
             raise SystemExit("it leaves")
-        if fault == "slow build":
-            time.sleep(3.0)
         if fault == "endless build":
             time.sleep(1000)
         if fault == "settings":

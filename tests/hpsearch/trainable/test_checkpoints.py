@@ -180,6 +180,7 @@ def test_a_damaged_checkpoint_is_refused_with_its_path(tmp_path: Path, name: str
         read(checkpoint)
 
 
+@pytest.mark.exhaustive
 def test_a_byte_that_isnt_as_it_was_written_changes_no_weight_in_silence(tmp_path: Path) -> None:
     weights = torch.arange(20.0)
     checkpoint = write(tmp_path, {"weights": weights, "names": ["a"]})

@@ -31,6 +31,7 @@ def test_the_default_command_passes_every_parameter_to_the_program(tmp_path: Pat
     ]
 
 
+@pytest.mark.exhaustive
 def test_values_are_written_as_wandb_writes_them(tmp_path: Path) -> None:
     flat = {"flag": True, "off": False, "none": None, "mixed": [True, None, "a", 1e-05], "map": {"b": ["c"]}, "x": 0.1}
     utils = pytest.importorskip("wandb.sdk.launch.sweeps.utils")

@@ -73,7 +73,7 @@ def by_params(past: WarmStart, rows: list[TrialRow]) -> dict[int, Past]:
     return {numbers[repr(dict(one.params))]: one for one in past.past}
 
 
-@pytest.mark.some_cases(5)
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("name", SOURCES)
 @pytest.mark.parametrize("max_iter", [9, 27])
 def test_every_trial_with_a_score_is_taken_with_it(name: str, max_iter: int, study: hpsearch.Study, kind: str) -> None:
@@ -101,7 +101,7 @@ def test_constraints_are_those_of_the_sweep_that_begins(name: str, study: hpsear
         assert excess == (row.metrics["ms"] - 5.0) / 5.0
 
 
-@pytest.mark.some_cases(1)
+@pytest.mark.exhaustive
 def test_a_study_keeps_what_it_began_with(study: hpsearch.Study, kind: str, tmp_path: Path) -> None:
     found = begun(study, **KINDS[kind])
     assert any(not is_valid(score) for one in found.past for score in one.values.values()) == (kind != "constrained")

@@ -148,6 +148,7 @@ def test_one_study_by_two_names_is_no_two_sources(tmp_path, monkeypatch):
     assert not Path("twice").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_study_of_optunas_by_two_names_is_no_two_sources(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     study = optuna.create_study(storage="sqlite:///o.db", study_name="o")

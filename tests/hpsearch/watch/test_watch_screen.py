@@ -196,6 +196,7 @@ def test_a_row_changes_when_a_segment_is_journaled_and_so_does_the_page(live, tm
     watch(tmp_path / "live", script)
 
 
+@pytest.mark.exhaustive
 def test_a_study_that_takes_the_place_of_another_is_shown_instead(source, tmp_path):
     place = tmp_path / "live"
     other = study_of_goals(tmp_path / "other", **TWO_GOALS, backend="inline", observers=[], progress=False)
@@ -298,6 +299,7 @@ def test_a_study_without_trials_and_one_without_a_metric_are_shown(source, tmp_p
     watch(tmp_path / "free", script)
 
 
+@pytest.mark.exhaustive
 def test_thousands_of_trials_make_no_more_lines_than_are_seen(tmp_path):
     study = hpsearch.search(
         Bowl,

@@ -135,6 +135,7 @@ def test_trials_that_would_train_with_what_anothers_build_has_put_fail_before_th
     assert results[2].reports == ()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("puts", ["forward", "class"])
 def test_a_trial_that_goes_on_after_another_was_built_is_built_again(tmp_path, puts):
     expected = alone(tmp_path, puts, (1, 3))

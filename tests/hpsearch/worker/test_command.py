@@ -576,6 +576,7 @@ TRAINS = """
 """
 
 
+@pytest.mark.exhaustive
 def test_a_python_script_has_the_same_trial_and_gives_the_same_bits_when_continued(script: Script) -> None:
     script.open(TRAINS, PYTHON, save_every=2)
     channel = Listening()
@@ -679,6 +680,7 @@ def test_a_cut_reaches_a_python_script_at_its_next_report(script: Script) -> Non
     assert (result.failure, result.cut, result.iteration) == (None, True, 3)
 
 
+@pytest.mark.exhaustive
 def test_a_python_script_that_reports_without_pause_ends_at_the_report_where_it_is_cut(script: Script) -> None:
     script.open(
         """

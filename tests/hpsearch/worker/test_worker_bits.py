@@ -160,6 +160,7 @@ def test_a_loop_that_neither_looks_at_its_checkpoint_nor_calls_iterations_has_fa
     assert "trial.checkpoint and without trial.iterations()" in rest.failure.message
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("trainable", [train, Train, own_loop])
 def test_warm_cold_and_uninterrupted_runs_give_the_same_bits(tmp_path: Path, trainable: Any) -> None:
     whole = [run(worker_on(tmp_path, trainable), segment(0, 6))]

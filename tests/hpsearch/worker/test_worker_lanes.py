@@ -281,6 +281,7 @@ def test_a_full_disk_is_the_storages_fault_and_no_trials(tmp_path, monkeypatch):
     many.close()
 
 
+@pytest.mark.exhaustive
 def test_where_it_rounds_a_trial_with_settings_of_its_own_has_the_bits_that_it_has_beside_others(tmp_path):
     params = {"lr": 0.1, "hidden": 24, "dropout": 0.3, "fault": "settings"}
     last = 10  # as many kinds of settings as are remembered, and more

@@ -15,6 +15,7 @@ from hpsearch_trainers.measures import parameters
 from tests.trainers.architectures.drawn import architectures, images
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=15)
 @given(value=architectures, inputs=images)
 def test_the_parameters_are_those_of_the_network(value: Any, inputs: Any) -> None:
@@ -105,7 +106,7 @@ MEASURED: dict[str, tuple[Any, tuple[int, ...], float]] = {
 """Architectures, inputs, and how far an estimate may be off."""
 
 
-@pytest.mark.some_cases(2)
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize("copies", [0, 1, 2])
 @pytest.mark.parametrize("name", MEASURED)
 def test_the_memory_is_what_torch_allocates_on_the_cpu(name: str, copies: int) -> None:

@@ -95,6 +95,7 @@ class _Reads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.some_cases(1)
 @FEW_CALLS
 @pytest.mark.parametrize("optimizer", ["momentum", "fused sgd"])
 def test_an_epoch_waits_for_the_device_as_often_whatever_its_steps(optimizer, way):

@@ -103,7 +103,7 @@ def test_lanes_of_adam_with_betas_of_their_own_are_fused(layers):
     assert [(one.lanes, one.alone_because) for one in Fuser(fewest=2).step(trainers)] == [(4, None)] * 4
 
 
-@pytest.mark.some_cases(2)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("layers", [["relu"], ["exponential"], ["powers"]])
 def test_lanes_in_bfloat16_are_fused_or_say_why_they_arent(layers):
     lanes = [{"layers": layers, "lr": 0.1 * (1 + n), "precision": "bf16"} for n in range(4)]

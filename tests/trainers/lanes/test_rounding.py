@@ -122,7 +122,7 @@ def test_an_epoch_is_that_of_each_alone_but_for_rounding(kind, size, way):
     assert kind is MLP or not all(same_bits(*pair) for pair in pairs), "convolutions of all lanes at once round"
 
 
-@pytest.mark.some_cases(2)
+@pytest.mark.exhaustive
 @ALL_WAYS
 @pytest.mark.parametrize(("kind", "size"), [(MLP, {"hidden": 24}), (CNN, {"channels": 4})])
 def test_digits_have_the_same_bits_whoever_is_beside_them(kind, size, way):
@@ -136,6 +136,7 @@ def test_digits_have_the_same_bits_whoever_is_beside_them(kind, size, way):
     assert_same((), (), ours, theirs)
 
 
+@pytest.mark.some_cases(1)
 @ALL_WAYS
 def test_a_lane_that_is_no_number_hurts_nobody(way):
     lanes = [{**LANES[0], "lr": 1e30}, *LANES[:3]]
@@ -175,6 +176,7 @@ class Faulty(Drawn):
         return type(parts)(model, parts.optimizer, loss, parts.train, validation=parts.validation, batch_size=16)
 
 
+@pytest.mark.some_cases(1)
 @ALL_WAYS
 def test_one_that_raises_fails_alone_and_the_others_have_what_they_would_have(way):
     lanes = [*LANES[:2], {**LANES[2], "fault": "raises", "at": 1}]

@@ -46,6 +46,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return told
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(
     ("loss", "is_plain"),
     [

@@ -137,7 +137,7 @@ def trained_alike(kind: type[Trainer], lanes: list[dict[str, Any]], epochs: int 
     return stepped
 
 
-@pytest.mark.some_cases(4)
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("meddle", MEDDLE, ids=lambda one: one.__name__)
 @pytest.mark.parametrize("by", ["loss", "schedule"])
 @pytest.mark.parametrize(

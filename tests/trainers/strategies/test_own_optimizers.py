@@ -72,7 +72,7 @@ USES = [
 ]
 
 
-@pytest.mark.some_cases(2)
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(("width", "parallel"), USES)
 def test_steps_are_counted_once_and_go_on_from_a_checkpoint(width, parallel, monkeypatch):
     monkeypatch.setitem(MODELS, "wide", wide)

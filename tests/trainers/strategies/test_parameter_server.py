@@ -29,6 +29,7 @@ def served(width: int, servers: int, epochs: int = 3, state: Any = None, **param
     return run_ranks(width, train)
 
 
+@pytest.mark.some_cases(1)
 @pytest.mark.parametrize(("width", "servers"), [(3, 1), (4, 2), (4, 3)])
 def test_losses_are_those_of_one_worker(width, servers):
     alone = curve(3)
@@ -64,6 +65,7 @@ def channels_last() -> nn.Module:
     return nn.Sequential(nn.Unflatten(1, (3, 2, 2)), convolution, nn.Flatten(), nn.Linear(8, 5))
 
 
+@pytest.mark.exhaustive
 def test_weights_in_another_order_of_memory_are_whole(monkeypatch):
     monkeypatch.setitem(MODELS, "channels", channels_last)
     found, _ = served(4, 2, model="channels")[0]

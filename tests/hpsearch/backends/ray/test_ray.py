@@ -57,7 +57,8 @@ def expected(tmp_path: Path) -> str:
     return csv(search(trainables.total, tmp_path / "inline", backend="inline", resources={"workers": None}))
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("workers", [1, 2])
 def test_any_number_of_workers_gives_the_table_of_one_process(ray_cluster, tmp_path, expected, workers):
     assert csv(search(trainables.total, tmp_path / "ray", resources={"workers": workers})) == expected
 
@@ -65,9 +66,10 @@ def test_any_number_of_workers_gives_the_table_of_one_process(ray_cluster, tmp_p
 def test_the_pool_serves_the_next_search_of_the_process(ray_cluster, tmp_path):
     import ray
 
-    search(trainables.total, tmp_path / "one")
+    one_worker = {"resources": {"workers": 1}}  # of two, the first search may be over before the second is made
+    search(trainables.total, tmp_path / "one", **one_worker)
     before = {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
-    study = search(trainables.without_checkpoints, tmp_path / "two")
+    study = search(trainables.without_checkpoints, tmp_path / "two", **one_worker)
     after = {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
     assert study.state == "finished"
     assert after == before
@@ -142,6 +144,7 @@ def test_a_worker_is_replaced_after_a_trial_that_raised(ray_cluster, tmp_path):
     assert len(events(study.directory, Failed)) == 2
 
 
+@pytest.mark.exhaustive
 def test_no_worker_is_made_in_place_of_one_that_the_last_trial_cost(ray_cluster, tmp_path, monkeypatch):
     asked, add = [], WorkerPool._add
 

@@ -84,6 +84,7 @@ def test_a_sweep_ends_though_its_last_objects_close_hangs(ray_cluster, tmp_path,
     assert study.state == "finished"
 
 
+@pytest.mark.exhaustive
 def test_a_fresh_process_runs_each_segment_and_closes_its_object(ray_cluster, tmp_path):
     with opened(tmp_path, fresh_process=True) as driver:
         params = {"x": 1.0, "folder": str(tmp_path)}
@@ -168,6 +169,7 @@ def test_a_script_that_fails_doesnt_cost_its_worker(ray_cluster, tmp_path, monke
     assert len(set(workers)) < 4  # one, unless another cause took it down meanwhile
 
 
+@pytest.mark.exhaustive
 def test_a_workers_collector_leaves_out_what_it_has_imported(ray_cluster, tmp_path):
     options = {"early_terminate": None, "run_cap": 1, "max_iter": 1, "resources": {"workers": 1}}
     search(trainables.tells_what_the_collector_leaves_out, tmp_path / "warm", **options)
