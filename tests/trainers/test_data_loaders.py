@@ -175,6 +175,7 @@ def doubled(rows: list[Any]) -> Any:
     return 2 * torch.stack([inputs for inputs, _ in rows]), torch.stack([target for _, target in rows])
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes")  # on one core
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_collate_function_makes_the_batches(workers):
     threads = torch.get_num_threads()
