@@ -16,7 +16,7 @@ import torch
 import hpsearch_comm.horovod as hvd
 from hpsearch_comm import Group
 from tests.benchmarks.figures import Figure
-from tests.comm.horovod_ends import enter
+from tests.comm.horovod.horovod_ends import enter
 from tests.comm.process_ranks import ProcessRanks
 
 __all__ = ["measure", "timed"]

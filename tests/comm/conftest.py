@@ -15,9 +15,12 @@ def _needing(package: str) -> list[str]:
     """Name the test modules that import a package which isn't installed."""
     if find_spec(package) is not None:
         return []
-    modules = Path(__file__).parent.glob("test_*.py")
+    folder = Path(__file__).parent
+    modules = folder.rglob("test_*.py")
     imports = (f"\nfrom {package} import", f"\nimport {package}\n")
-    return sorted(module.name for module in modules if any(line in module.read_text() for line in imports))
+    return sorted(
+        str(module.relative_to(folder)) for module in modules if any(line in module.read_text() for line in imports)
+    )
 
 
 collect_ignore = [module for package in ("hypothesis", "psutil") for module in _needing(package)]

@@ -19,7 +19,7 @@ from hpsearch_comm import environment as environment_module
 from hpsearch_comm.bootstrap.rendezvous import KnownAddresses, MasterRendezvous, StoreRendezvous
 from hpsearch_comm.environment import VARIABLES, Arguments, init, read_environment
 from tests.comm.forming import PATIENCE
-from tests.comm.launched import launched, under_torchrun
+from tests.comm.launch.launched import launched, under_torchrun
 from tests.comm.meeting import all_said, free_port, given_time, leaving_nothing, outcomes
 from tests.forked import forked
 

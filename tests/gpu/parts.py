@@ -69,9 +69,8 @@ STAND_IN_PARTS: tuple[Part, ...] = (
     Part(
         "comm, Gloo for NCCL",
         (
-            *("-m", "pytest", "-m", "not gpu", "tests/comm/test_process_group.py", "tests/comm/test_host_staging.py"),
-            *("tests/comm/test_device_agreement.py", "tests/comm/test_device_collectives.py"),
-            *("tests/comm/test_torch_devices.py", "tests/comm/test_horovod_cuda.py"),
+            *("-m", "pytest", "-m", "not gpu", "tests/comm/cuda"),
+            *("tests/comm/torch_backend/test_torch_devices.py", "tests/comm/horovod/test_horovod_cuda.py"),
         ),
         400,
         ("pytest", *_ALL),

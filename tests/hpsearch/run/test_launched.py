@@ -14,7 +14,7 @@ from hpsearch.errors import SweepError, TellError
 from hpsearch.run.ask_tell import AskTell
 from hpsearch.run.launched import check_launched_once
 from hpsearch.trial import TrialState
-from tests.comm.recorded_launchers import HYDRA, OPEN_MPI_4, OPEN_MPI_5, SRUN, SRUN_PMI2, SRUN_TWO_HOSTS
+from tests.comm.launch.recorded_launchers import HYDRA, OPEN_MPI_4, OPEN_MPI_5, SRUN, SRUN_PMI2, SRUN_TWO_HOSTS
 from tests.hpsearch.support.asking import ask, asked_sweep
 from tests.hpsearch.support.command_line import call, write_sweep
 from tests.hpsearch.support.warm import search_bowl

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.comm.process_ranks import ProcessRanks
-from tests.comm.torch_ranks import TorchRanks
+from tests.comm.torch_backend.torch_ranks import TorchRanks
 from tests.trainers.strategies import char_trainings
 
 TEXT = "the quick brown fox jumps over the lazy dog; " * 60

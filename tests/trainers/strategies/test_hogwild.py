@@ -22,7 +22,7 @@ from hpsearch_trainers.strategies import hogwild, strategy_of
 from hpsearch_trainers.strategies.strategy import Trained
 from tests.comm.leftovers import shared_memory_files
 from tests.comm.process_ranks import ProcessRanks
-from tests.comm.test_shm_segment import mapped
+from tests.comm.shm.test_shm_segment import mapped
 from tests.comm.thread_ranks import run_ranks
 from tests.trainers.test_trainer import MODELS, FakeTrial, Small, data, mlp
 
