@@ -84,8 +84,8 @@ def _below_hydra() -> MeetingPoint | None:
             text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
             return None
-        name, _, others = text.partition("(")[2].rpartition(") ")
-        fields = others.split()
+        name, _, after_name = text.partition("(")[2].rpartition(") ")
+        fields = after_name.split()
         if name == "hydra_pmi_proxy":
             # A container may have numbers of its own, and sockets of its host's.
             numbers = Path("/proc/self/ns/pid").readlink()
@@ -165,9 +165,9 @@ def launched_rank(env: Mapping[str, str]) -> tuple[str, str] | None:
         The rank in words, such as `rank 1 of 4 under srun (SLURM_PROCID, SLURM_STEP_NUM_TASKS)`, and the name of the
         variable that holds how many there are; None if no launcher says that there are several.
     """
-    said = [(launcher.name, launcher.rank, launcher.size) for launcher in _LAUNCHERS]
-    said.append(("torchrun, or another launcher that sets its variables", "RANK", "WORLD_SIZE"))
-    for name, rank, size in said:
+    candidates = [(launcher.name, launcher.rank, launcher.size) for launcher in _LAUNCHERS]
+    candidates.append(("torchrun, or another launcher that sets its variables", "RANK", "WORLD_SIZE"))
+    for name, rank, size in candidates:
         if rank in env and env.get(size, "").strip() not in ("", "1"):
             return f"rank {env[rank]} of {env[size]} under {name} ({rank}, {size})", size
     return None
@@ -192,10 +192,12 @@ def with_launcher(env: dict[str, str]) -> tuple[dict[str, str], MeetingPoint | N
         return env, None
     if launcher.rank not in env:
         raise ConfigurationError(f"expected {launcher.rank} to be set, since {launcher.size}={env[launcher.size]} is")
-    said = {"RANK": env[launcher.rank], "WORLD_SIZE": env[launcher.size]}
-    where = f"rank {said['RANK']} of {said['WORLD_SIZE']} under {launcher.name} ({launcher.rank}, {launcher.size})"
+    expected = {"RANK": env[launcher.rank], "WORLD_SIZE": env[launcher.size]}
+    where = (
+        f"rank {expected['RANK']} of {expected['WORLD_SIZE']} under {launcher.name} ({launcher.rank}, {launcher.size})"
+    )
     alone = f"To have it train by itself, take {launcher.size} out of its environment"
-    for name, value in said.items():
+    for name, value in expected.items():
         if env.get(name, value) != value:
             raise ConfigurationError(
                 f"expected {name} to be {value} or not set, since this process is {where}, got {name}={env[name]}: "
@@ -204,13 +206,13 @@ def with_launcher(env: dict[str, str]) -> tuple[dict[str, str], MeetingPoint | N
     missing = [name for name in _PLACE if name not in env]
     meeting = launcher.meeting(env) if len(missing) == len(_PLACE) else None
     if missing and meeting is None:
-        given = [f"{name}={env[name]}, which doesn't go alone" for name in _PLACE if name in env]
-        why = "".join(given) or "which doesn't say where all of them can meet"
+        present = [f"{name}={env[name]}, which doesn't go alone" for name in _PLACE if name in env]
+        why = "".join(present) or "which doesn't say where all of them can meet"
         raise ConfigurationError(
             f"expected {' and '.join(missing)} to be set, since this process is {where}, {why}: the host of rank 0, "
             f"and a port that is free there, the same on every rank, as by {launcher.advice}. {alone}"
         )
-    return {**said, **env}, meeting
+    return {**expected, **env}, meeting
 
 
 def _warn_outside_of_srun(env: Mapping[str, str]) -> None:

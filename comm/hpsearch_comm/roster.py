@@ -24,7 +24,7 @@ from typing import Any
 from hpsearch_comm.bootstrap.inheritance import close_in_children
 from hpsearch_comm.errors import RendezvousError
 
-__all__ = ["BUSY", "DONE", "VARIABLE", "Coming", "LauncherLine", "Roster", "describe_socket", "read_word"]
+__all__ = ["BUSY", "DONE", "VARIABLE", "Coming", "LauncherLine", "Roster", "describe_socket", "read_message"]
 
 VARIABLE = "HPSEARCH_COMM_ELASTIC"
 """Says which descriptor a rank's end is, and which socket that must be."""
@@ -80,17 +80,17 @@ class Roster:
         return cls(**{**fields, "addresses": tuple(fields["addresses"])})
 
 
-def read_word(line: bytes) -> Coming | str:
+def read_message(line: bytes) -> Coming | str:
     """Read what a rank says: that it comes, or DONE or BUSY.
 
     Raises:
         ValueError: It is neither.
     """
-    word = json.loads(line)
-    if word in (DONE, BUSY):
-        return str(word)
-    if isinstance(word, dict) and type(word.get("call")) is int and isinstance(word.get("address"), str):
-        return Coming(word["call"], word["address"])
+    message = json.loads(line)
+    if message in (DONE, BUSY):
+        return str(message)
+    if isinstance(message, dict) and type(message.get("call")) is int and isinstance(message.get("address"), str):
+        return Coming(message["call"], message["address"])
     raise ValueError(f"expected a rank to come, or to be done or busy, got {line!r:.100}")
 
 
@@ -109,7 +109,7 @@ class LauncherLine:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = close_in_children(sock)
         self._calls = itertools.count()
-        self._arrived = bytearray()
+        self._received = bytearray()
 
     @classmethod
     def open(cls, env: Mapping[str, str]) -> LauncherLine | None:
@@ -137,7 +137,7 @@ class LauncherLine:
         )
         return None
 
-    def come(self, address: str) -> Roster:
+    def meet(self, address: str) -> Roster:
         """Say that this process wants to meet the others, and wait until it is told who meets.
 
         Args:
@@ -147,37 +147,37 @@ class LauncherLine:
             RendezvousError: The launcher is gone.
         """
         call = next(self._calls)
-        self._say({"call": call, "address": address})
+        self._send({"call": call, "address": address})
         # A call that was interrupted may be answered later.
-        while (roster := Roster.from_line(self._hear())).call != call:
+        while (roster := Roster.from_line(self._receive_line())).call != call:
             pass
         return roster
 
-    def say_done(self, done: bool = True) -> None:
+    def send_done(self, done: bool = True) -> None:
         """Return whether this process may take as long as it likes until it comes again, or ends."""
-        self._say(DONE if done else BUSY)
+        self._send(DONE if done else BUSY)
 
     def close(self) -> None:
         """Let the launcher hear nothing more of this process."""
         self._sock.close()
 
-    def _say(self, word: Any) -> None:
+    def _send(self, message: Any) -> None:
         try:
-            self._sock.sendall(json.dumps(word).encode() + b"\n")
+            self._sock.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
             raise _gone() from None
 
-    def _hear(self) -> bytes:
-        while (end := self._arrived.find(b"\n")) < 0:
+    def _receive_line(self) -> bytes:
+        while (end := self._received.find(b"\n")) < 0:
             try:
                 data = self._sock.recv(_CHUNK)
             except OSError:
                 data = b""
             if not data:
                 raise _gone()
-            self._arrived += data
-        line = bytes(self._arrived[:end])
-        del self._arrived[: end + 1]
+            self._received += data
+        line = bytes(self._received[:end])
+        del self._received[: end + 1]
         return line
 
 

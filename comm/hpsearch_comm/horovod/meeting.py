@@ -16,7 +16,7 @@ from hpsearch_comm.errors import CommTimeoutError, PeerLost, RefusedError, Rende
 from hpsearch_comm.group import Group
 from hpsearch_comm.roster import LauncherLine
 
-__all__ = ["be_done", "is_elastic", "meet"]
+__all__ = ["is_elastic", "meet", "set_done"]
 
 _MOST_FAILURES = 3
 """Of equally many ranks to meet: those that die meanwhile make them fewer."""
@@ -47,7 +47,7 @@ def meet(begin: Callable[[Group], _T]) -> _T:
     size = failures = 0
     while True:
         with Listener(interface, towards, host) as listener:
-            roster = line.come(listener.address.to_text())
+            roster = line.meet(listener.address.to_text())
             size, failures = len(roster.addresses), failures if len(roster.addresses) == size else 0
             os.environ.update(roster.variables())
             addresses, name = KnownAddresses(roster.addresses), f"horovod {roster.number}"
@@ -60,10 +60,10 @@ def meet(begin: Callable[[Group], _T]) -> _T:
                 _log.warning("meeting anew, as not all ranks have met: %s", error)
 
 
-def be_done(done: bool = True) -> None:
+def set_done(is_done: bool = True) -> None:
     """Tell the launcher whether this process may take as long as it likes until it comes to meet others, or ends."""
     if line := _launcher():
-        line.say_done(done)
+        line.send_done(is_done)
 
 
 def is_elastic() -> bool:

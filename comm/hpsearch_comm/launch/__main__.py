@@ -16,7 +16,7 @@ from hpsearch_comm.launch.writer import Writer
 __all__ = ["main"]
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code.
 
     It is that of the rank that failed first, or 128 and the signal that killed it; 0 if all have ended well; 1 where
@@ -25,15 +25,15 @@ def main(words: Sequence[str] | None = None) -> int:
     _open_standard_streams()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # were it ignored, nobody would learn how an agent has ended
     try:
-        return _run(words)
+        return _run(argv)
     except KeyboardInterrupt:  # before the launcher, or after it, while a pager holds up the end
         return 128 + signal.SIGINT
 
 
-def _run(words: Sequence[str] | None) -> int:
+def _run(argv: Sequence[str] | None) -> int:
     parser = make_parser()
     try:
-        job = read_job(parser.parse_args(words), os.environ)
+        job = read_job(parser.parse_args(argv), os.environ)
     except ConfigurationError as error:
         parser.error(str(error))
     writer = Writer()

@@ -28,7 +28,7 @@ from hpsearch_comm.launch.orphans import adopt_orphans, descendants, end_descend
 from hpsearch_comm.launch.place import hold_port, meeting_address
 from hpsearch_comm.launch.ranks import RankProcess, reap
 from hpsearch_comm.launch.signals import Signals
-from hpsearch_comm.launch.variables import SECRET, for_rank, without_other_launchers
+from hpsearch_comm.launch.variables import SECRET, rank_variables, without_other_launchers
 from hpsearch_comm.launch.version import source_digest, version
 
 __all__ = ["Agent", "Channel", "main"]
@@ -44,21 +44,21 @@ class Channel:
     Args:
         sock: This end.
         selector: Calls what is due.
-        hear: Is given each line that the rank says, without its end.
+        on_line: Is given each line that the rank says, without its end.
     """
 
-    def __init__(self, sock: socket.socket, selector: selectors.BaseSelector, hear: Callable[[bytes], None]) -> None:
+    def __init__(self, sock: socket.socket, selector: selectors.BaseSelector, on_line: Callable[[bytes], None]) -> None:
         self._sock = sock
         self._sock.setblocking(False)
-        self._hear = hear
+        self._on_line = on_line
         self._selector: selectors.BaseSelector | None = selector
-        self._arrived = b""
-        self._leaving = b""
-        selector.register(self._sock, selectors.EVENT_READ, self._go_on)
+        self._received = b""
+        self._outgoing = b""
+        selector.register(self._sock, selectors.EVENT_READ, self._on_ready)
 
-    def say(self, line: bytes) -> None:
+    def send(self, line: bytes) -> None:
         """Put a line, with its end, on its way to the rank."""
-        self._leaving += line
+        self._outgoing += line
         self._write()
 
     def close(self) -> None:
@@ -66,7 +66,7 @@ class Channel:
         self._stop()
         self._sock.close()
 
-    def _go_on(self) -> None:
+    def _on_ready(self) -> None:
         self._read()
         self._write()
 
@@ -80,25 +80,27 @@ class Channel:
         if not data:  # nobody has the other end any more
             self._stop()
             return
-        *lines, self._arrived = (self._arrived + data).split(b"\n")
-        if len(self._arrived) > _MOST_BYTES:
-            raise LaunchError(f"expected lines of at most {_MOST_BYTES} bytes of a rank, got {self._arrived[:64]!r}...")
+        *lines, self._received = (self._received + data).split(b"\n")
+        if len(self._received) > _MOST_BYTES:
+            raise LaunchError(
+                f"expected lines of at most {_MOST_BYTES} bytes of a rank, got {self._received[:64]!r}..."
+            )
         for line in lines:
-            self._hear(line)
+            self._on_line(line)
 
     def _write(self) -> None:
         if self._selector is None:
             return
         try:
-            while self._leaving:
-                self._leaving = self._leaving[self._sock.send(self._leaving) :]
+            while self._outgoing:
+                self._outgoing = self._outgoing[self._sock.send(self._outgoing) :]
         except BlockingIOError:
             pass
         except OSError:  # it has ended, as its process will tell
-            self._leaving = b""
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._leaving else 0)
+            self._outgoing = b""
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outgoing else 0)
         with contextlib.suppress(KeyError):
-            self._selector.modify(self._sock, wanted, self._go_on)
+            self._selector.modify(self._sock, events, self._on_ready)
 
     def _stop(self) -> None:
         if self._selector is not None:
@@ -131,7 +133,7 @@ class Agent:
 
     def __init__(self, silence: float) -> None:
         self._silence = silence
-        self._heard = time.monotonic()
+        self._last_heard = time.monotonic()
         self._selector = selectors.PollSelector()
         self._reader = FrameReader()
         self._outgoing: collections.deque[memoryview] = collections.deque()
@@ -145,13 +147,13 @@ class Agent:
         self._ended: list[RankProcess] = []
         """Those that have, whose children may still write."""
         self._input = memoryview(b"")
-        self._started = self._gone = self._told_to_end = False
+        self._started = self._launcher_gone = self._is_stopping = False
         self._kill_at: float | None = None
-        self._bereft: dict[int, float] = {}
+        self._orphaned_groups: dict[int, float] = {}
         """When what a rank has left that has died, in its process group, is told to end, where the others go on."""
         self._clear_at: float | None = None
         """When what the ranks have left is told to end."""
-        self._told: set[int] = set()
+        self._terminated: set[int] = set()
         """The processes that were."""
 
     def run(self) -> int:
@@ -161,7 +163,7 @@ class Agent:
             for descriptor in (0, 1):
                 os.set_blocking(descriptor, False)
             self._selector.register(signals, _READ, lambda: None)
-            self._selector.register(0, _READ, self._hear)
+            self._selector.register(0, _READ, self._read_launcher)
             self._greet()
             while not self._is_done():
                 for key, _ in self._selector.select(_TICK_SECONDS if self._is_ending() else 1.0):
@@ -172,7 +174,7 @@ class Agent:
                         reason = f"expected the agent to stay until its ranks have ended, got {name}"
                         self._fail(1, reason, _GRACE_SECONDS)
                 self._reap()
-                self._look_at_the_time()
+                self._check_deadlines()
         return 0
 
     def _greet(self) -> None:
@@ -186,23 +188,23 @@ class Agent:
         # On a line of its own, whatever a login has written before.
         self._send(b"\n" + GREETING + json.dumps(facts).encode() + b"\n")
 
-    def _hear(self) -> None:
+    def _read_launcher(self) -> None:
         try:
             data = os.read(0, _CHUNK)
         except BlockingIOError:
             return
         except OSError:
             data = b""
-        self._heard = time.monotonic()
+        self._last_heard = time.monotonic()
         if not data:
-            self._lose()
+            self._on_launcher_gone()
             return
         for frame in self._reader.feed(data):
-            self._obey(frame)
+            self._handle(frame)
 
-    def _obey(self, frame: Frame) -> None:
-        if frame.kind is FrameKind.PLACE:
-            self._find_place(frame.value)
+    def _handle(self, frame: Frame) -> None:
+        if frame.kind is FrameKind.CHOOSE_ADDRESS:
+            self._choose_address(frame.value)
         elif frame.kind is FrameKind.START:
             self._start(frame.value)
         elif frame.kind is FrameKind.INPUT:
@@ -210,23 +212,23 @@ class Agent:
         elif frame.kind is FrameKind.SIGNAL:
             for rank in self._ranks.values():
                 rank.signal(frame.number)
-        elif frame.kind is FrameKind.TELL:
+        elif frame.kind is FrameKind.TO_RANK:
             if frame.number in self._channels:
-                self._channels[frame.number].say(frame.payload)
+                self._channels[frame.number].send(frame.payload)
         elif frame.kind is FrameKind.KILL:
             if frame.number in self._ranks:
                 self._ranks[frame.number].signal(signal.SIGKILL)
         elif frame.kind is FrameKind.END:
             self._end(frame.number / 1000)
 
-    def _find_place(self, wanted: dict[str, Any]) -> None:
+    def _choose_address(self, request: dict[str, Any]) -> None:
         try:
-            address = meeting_address(**wanted)
+            address = meeting_address(**request)
             self._held_port = hold_port()
         except (ConfigurationError, OSError) as error:
             self._fail(1, str(error))
             return
-        self._send(pack_value(FrameKind.FOUND, {"address": address, "port": self._held_port.getsockname()[1]}))
+        self._send(pack_value(FrameKind.ADDRESS, {"address": address, "port": self._held_port.getsockname()[1]}))
 
     def _start(self, order: dict[str, Any]) -> None:
         ranks, command = range(*order["ranks"]), order["command"]
@@ -241,18 +243,20 @@ class Agent:
             return
         self._started = True
         for rank in ranks:
-            variables = for_rank(rank, ranks, order["size"], order["address"], order["port"])
+            variables = rank_variables(rank, ranks, order["size"], order["address"], order["port"])
             environment = base | order["exports"] | variables
             try:
                 process = RankProcess(rank, command, environment, rank == 0, order["elastic"])
             except (OSError, ValueError) as error:
                 code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _CAN_NOT_RUN
-                why = getattr(error, "strerror", None) or error
-                self._fail(code, f"expected a program that can be run, got {command[0]!r}: {why}")
+                reason = getattr(error, "strerror", None) or error
+                self._fail(code, f"expected a program that can be run, got {command[0]!r}: {reason}")
                 return
             self._ranks[rank] = process
-            if process.line is not None:
-                self._channels[rank] = Channel(process.line, self._selector, partial(self._say, FrameKind.SAID, rank))
+            if process.elastic_socket is not None:
+                self._channels[rank] = Channel(
+                    process.elastic_socket, self._selector, partial(self._send_from_rank, FrameKind.FROM_RANK, rank)
+                )
         if not self._throttled:
             self._listen_to_ranks()
 
@@ -273,19 +277,19 @@ class Agent:
             return
         data = rank.read(descriptor)
         if data:
-            self._say(_KINDS[rank.streams[descriptor]], rank.rank, data)
+            self._send_from_rank(_KINDS[rank.streams[descriptor]], rank.rank, data)
         elif data is not None:
             self._selector.unregister(descriptor)
             rank.outputs.remove(descriptor)
             os.close(descriptor)
 
-    def _forward_rest(self) -> bool:
+    def _forward_remaining(self) -> bool:
         """Send what is left in the streams of ranks that have ended. Returns whether there was anything."""
         sent = False
         for rank in self._ended:
             for descriptor in rank.outputs:
                 if data := rank.drain(descriptor):
-                    self._say(_KINDS[rank.streams[descriptor]], rank.rank, data)
+                    self._send_from_rank(_KINDS[rank.streams[descriptor]], rank.rank, data)
                     sent = True
         return sent
 
@@ -293,13 +297,13 @@ class Agent:
         for rank in reap(list(self._ranks.values())):
             for descriptor in rank.outputs:
                 if data := rank.drain(descriptor):
-                    self._say(_KINDS[rank.streams[descriptor]], rank.rank, data)
+                    self._send_from_rank(_KINDS[rank.streams[descriptor]], rank.rank, data)
             self._stop_input(rank)
             del self._ranks[rank.rank]
             if channel := self._channels.pop(rank.rank, None):
                 channel.close()
                 if rank.process.returncode != 0:
-                    self._bereft[rank.process.pid] = time.monotonic() + _LEAVING_SECONDS
+                    self._orphaned_groups[rank.process.pid] = time.monotonic() + _LEAVING_SECONDS
             self._ended.append(rank)
             self._send(pack_value(FrameKind.ENDED, rank.process.returncode, rank.rank))
 
@@ -308,7 +312,7 @@ class Agent:
     def _take_input(self, data: bytes) -> None:
         rank = self._ranks.get(0)
         if rank is None or rank.input is None:
-            self._send(pack(FrameKind.TAKEN, 1))
+            self._send(pack(FrameKind.INPUT_TAKEN, 1))
         elif not data:
             self._stop_input(rank)
         else:
@@ -324,11 +328,11 @@ class Agent:
             return
         except OSError:  # it reads no more
             self._stop_input(rank)
-            self._send(pack(FrameKind.TAKEN, 1))
+            self._send(pack(FrameKind.INPUT_TAKEN, 1))
             return
         if not self._input:
             self._selector.unregister(rank.input)
-            self._send(pack(FrameKind.TAKEN))
+            self._send(pack(FrameKind.INPUT_TAKEN))
 
     def _stop_input(self, rank: RankProcess) -> None:
         if rank.input is not None:
@@ -338,11 +342,11 @@ class Agent:
 
     # To the launcher.
 
-    def _say(self, kind: FrameKind, rank: int, data: bytes) -> None:
+    def _send_from_rank(self, kind: FrameKind, rank: int, data: bytes) -> None:
         self._send(pack(kind, rank, data))
 
     def _send(self, message: bytes) -> None:
-        if self._gone:
+        if self._launcher_gone:
             return
         self._outgoing.append(memoryview(message))
         self._queued += len(message)
@@ -355,7 +359,7 @@ class Agent:
             except BlockingIOError:
                 break
             except OSError:
-                self._lose()
+                self._on_launcher_gone()
                 return
             self._queued -= written
             self._outgoing[0] = self._outgoing[0][written:]
@@ -364,12 +368,12 @@ class Agent:
         self._watch_output(bool(self._outgoing))
         self._throttle()
 
-    def _watch_output(self, wanted: bool) -> None:
+    def _watch_output(self, enabled: bool) -> None:
         # Where standard input and output are one socket, as under sshd, they are still two descriptors.
         watched = 1 in self._selector.get_map()
-        if wanted and not watched:
+        if enabled and not watched:
             self._selector.register(1, _WRITE, self._flush)
-        elif watched and not wanted:
+        elif watched and not enabled:
             self._selector.unregister(1)
 
     def _throttle(self) -> None:
@@ -385,11 +389,11 @@ class Agent:
 
     # The end.
 
-    def _lose(self) -> None:
+    def _on_launcher_gone(self) -> None:
         """Take note that the launcher is gone."""
-        if self._gone:
+        if self._launcher_gone:
             return
-        self._gone = True
+        self._launcher_gone = True
         self._outgoing.clear()
         self._queued = 0
         for descriptor in (0, 1):
@@ -401,7 +405,7 @@ class Agent:
 
     def _end(self, seconds: float) -> None:
         """Have the ranks end, and kill them after so many seconds."""
-        first, self._told_to_end = not self._told_to_end, True
+        first, self._is_stopping = not self._is_stopping, True
         if first and seconds > 0:
             for rank in self._ranks.values():
                 rank.signal(signal.SIGTERM)
@@ -410,37 +414,37 @@ class Agent:
         self._kill_at = deadline if self._kill_at is None else min(self._kill_at, deadline)
 
     def _is_ending(self) -> bool:
-        return self._told_to_end or self._clear_at is not None or bool(self._bereft)
+        return self._is_stopping or self._clear_at is not None or bool(self._orphaned_groups)
 
-    def _look_at_the_time(self) -> None:
+    def _check_deadlines(self) -> None:
         now = time.monotonic()
-        if self._silence and not self._gone and now - self._heard > self._silence:
+        if self._silence and not self._launcher_gone and now - self._last_heard > self._silence:
             print("the launcher was silent for too long", file=sys.stderr, flush=True)
-            self._lose()
+            self._on_launcher_gone()
         if self._kill_at is not None and now >= self._kill_at:
             for rank in self._ranks.values():
                 rank.signal(signal.SIGKILL)
         if self._has_no_ranks():
             self._clear_at = self._clear_at or now + _LEAVING_SECONDS
-            self._clear_up(descendants(os.getpid()), self._clear_at, now)
-        for group, at in list(self._bereft.items()):
-            if left := in_group(group, descendants(os.getpid())):
-                self._clear_up(left, at, now)
+            self._kill_leftovers(descendants(os.getpid()), self._clear_at, now)
+        for group, deadline in list(self._orphaned_groups.items()):
+            if leftovers := in_group(group, descendants(os.getpid())):
+                self._kill_leftovers(leftovers, deadline, now)
             else:
-                del self._bereft[group]
+                del self._orphaned_groups[group]
 
-    def _clear_up(self, left: list[int], at: float, now: float) -> None:
+    def _kill_leftovers(self, processes: list[int], deadline: float, now: float) -> None:
         """End what ranks have left: what hasn't ended by itself by then is told to, and a little later killed."""
-        if now >= at:
-            number = signal.SIGTERM if now < at + _LEAVING_SECONDS else signal.SIGKILL
-            for process in left:
-                if number == signal.SIGKILL or process not in self._told:
-                    self._told.add(process)
+        if now >= deadline:
+            number = signal.SIGTERM if now < deadline + _LEAVING_SECONDS else signal.SIGKILL
+            for process in processes:
+                if number == signal.SIGKILL or process not in self._terminated:
+                    self._terminated.add(process)
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.kill(process, number)
 
     def _has_no_ranks(self) -> bool:
-        return not self._ranks and (self._started or self._told_to_end)
+        return not self._ranks and (self._started or self._is_stopping)
 
     def _is_done(self) -> bool:
         """Whether all is over, and all that was written is on its way."""
@@ -448,15 +452,15 @@ class Agent:
             return False
         if descendants(os.getpid()):
             return self._clear_at is not None and time.monotonic() > self._clear_at + _LAST_SECONDS
-        return not self._forward_rest()
+        return not self._forward_remaining()
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run an agent. The one argument is the silence, in seconds, that it bears."""
-    words = sys.argv[1:] if words is None else words
+    argv = sys.argv[1:] if argv is None else argv
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # were it ignored, nobody would learn how a rank has ended
     try:
-        return Agent(float(words[0]) if words else 0.0).run()
+        return Agent(float(argv[0]) if argv else 0.0).run()
     except LaunchError as error:
         print(error, file=sys.stderr)
         return 1

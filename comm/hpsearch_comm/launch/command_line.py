@@ -16,11 +16,11 @@ from hpsearch_comm.launch.hosts import (
     LOCAL,
     Host,
     HostRanks,
+    assign_ranks,
     is_here,
     merge_local,
     parse_hostfile,
     parse_hosts,
-    share_out,
 )
 from hpsearch_comm.launch.job import LaunchJob
 from hpsearch_comm.launch.ssh import Ssh
@@ -85,16 +85,16 @@ def read_job(arguments: argparse.Namespace, env: Mapping[str, str]) -> LaunchJob
     Raises:
         ConfigurationError: They don't go together, or a file can't be read.
     """
-    shares = _shares(arguments)
-    least, elastic_timeout = _elastic(arguments, shares[-1].ranks.stop)
+    host_ranks = _host_ranks(arguments)
+    least, elastic_timeout = _elastic(arguments, host_ranks[-1].ranks.stop)
     exports = parse_exports(arguments.env, env)
-    said = {**env, **exports}
-    interface = arguments.interface or said.get(_INTERFACE, "").strip() or None
+    merged_env = {**env, **exports}
+    interface = arguments.interface or merged_env.get(_INTERFACE, "").strip() or None
     if interface is not None:
-        _check_interface(interface, shares)
+        _check_interface(interface, host_ranks)
     if arguments.interface:
         exports[_INTERFACE] = arguments.interface
-    start_timeout = _seconds(said, _START_TIMEOUT)
+    start_timeout = _seconds(merged_env, _START_TIMEOUT)
     if arguments.start_timeout is not None:
         start_timeout = _positive(arguments.start_timeout, "--start-timeout")
         exports[_START_TIMEOUT] = f"{start_timeout:g}"
@@ -102,7 +102,7 @@ def read_job(arguments: argparse.Namespace, env: Mapping[str, str]) -> LaunchJob
         raise ConfigurationError(f"expected --ssh-port from 1 to 65535, got {arguments.ssh_port}")
     python = arguments.python or sys.executable
     return LaunchJob(
-        shares=shares,
+        host_ranks=host_ranks,
         command=_command(python, arguments),
         python=python,
         directory=arguments.wdir or _current_directory(),
@@ -112,7 +112,7 @@ def read_job(arguments: argparse.Namespace, env: Mapping[str, str]) -> LaunchJob
         interface=interface,
         ssh=Ssh(arguments.ssh_port, arguments.ssh_identity, arguments.ssh_config, tuple(arguments.ssh_option)),
         start_timeout=start_timeout,
-        silence=_seconds(said, _HEARTBEAT_TIMEOUT),
+        silence=_seconds(merged_env, _HEARTBEAT_TIMEOUT),
         prefix=not arguments.no_prefix,
         output=arguments.output,
         least=least,
@@ -121,7 +121,7 @@ def read_job(arguments: argparse.Namespace, env: Mapping[str, str]) -> LaunchJob
     )
 
 
-def _shares(arguments: argparse.Namespace) -> tuple[HostRanks, ...]:
+def _host_ranks(arguments: argparse.Namespace) -> tuple[HostRanks, ...]:
     size = arguments.num_proc
     if size is not None and not 1 <= size <= _MOST_RANKS:
         raise ConfigurationError(f"expected -np to be a whole number from 1 to {_MOST_RANKS}, got {size}")
@@ -134,7 +134,7 @@ def _shares(arguments: argparse.Namespace) -> tuple[HostRanks, ...]:
     else:
         hosts = (Host(LOCAL, size),)
     hosts = merge_local(hosts, is_here)
-    return share_out(hosts, sum(host.slots for host in hosts) if size is None else size)
+    return assign_ranks(hosts, sum(host.slots for host in hosts) if size is None else size)
 
 
 def _elastic(arguments: argparse.Namespace, size: int) -> tuple[int | None, float]:
@@ -157,12 +157,12 @@ def _command(python: str, arguments: argparse.Namespace) -> tuple[str, ...]:
     return (arguments.program, *arguments.arguments)
 
 
-def _check_interface(interface: str, shares: Sequence[HostRanks]) -> None:
+def _check_interface(interface: str, host_ranks: Sequence[HostRanks]) -> None:
     try:
         ipaddress.ip_address(interface)
     except ValueError:
         return
-    if len(shares) > 1:
+    if len(host_ranks) > 1:
         raise ConfigurationError(
             f"expected --interface (or {_INTERFACE}) to be an interface or a network, which all hosts have, got the "
             f"address {interface} of a single one"

@@ -26,7 +26,7 @@ class Connection:
     """Starts an agent, and speaks with it. Nothing here waits.
 
     Args:
-        share: The host and its ranks.
+        host_ranks: The host and its ranks.
         command: What runs the agent.
         environment: Of that process.
 
@@ -34,9 +34,9 @@ class Connection:
         OSError: The command can't be run.
     """
 
-    def __init__(self, share: HostRanks, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        self.share = share
-        self.name = share.host.name
+    def __init__(self, host_ranks: HostRanks, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.host_ranks = host_ranks
+        self.name = host_ranks.host.name
         self.local = self.name == LOCAL
         self.process = subprocess.Popen(
             command,
@@ -56,19 +56,19 @@ class Connection:
             os.set_blocking(stream.fileno(), False)
         self.greeting: dict[str, Any] | None = None
         """What the agent has said of itself and its host."""
-        self.living = set(share.ranks)
+        self.alive = set(host_ranks.ranks)
         """The ranks whose end hasn't been told."""
         self.is_open = True
         """Whether more may come from the agent."""
         self._reader = FrameReader()
         self._head = b""
-        self._said = b""
+        self._diagnostics = b""
         self._outgoing: collections.deque[memoryview] = collections.deque()
 
     @property
-    def said(self) -> str:
+    def diagnostics(self) -> str:
         """The end of what came beside the frames: from ssh, a login, the agent's own mishaps."""
-        return self._said.decode("utf-8", "replace")
+        return self._diagnostics.decode("utf-8", "replace")
 
     def read(self) -> list[Frame]:
         """Take what the agent has sent; at its end `is_open` is no longer set.
@@ -84,7 +84,7 @@ class Connection:
             self._remember(self._head)
             return []
         try:
-            return list(self._reader.feed(data if self.greeting is not None else self._greet(data)))
+            return list(self._reader.feed(data if self.greeting is not None else self._read_greeting(data)))
         except LaunchError as error:
             raise LaunchError(f"{self.name}: {error}") from None
 
@@ -118,7 +118,7 @@ class Connection:
         """Whether something waits to be written."""
         return bool(self._outgoing)
 
-    def let_go(self) -> None:
+    def close_input(self) -> None:
         """Let its input end: the agent ends its ranks, and itself."""
         self._outgoing.clear()
         with contextlib.suppress(OSError):
@@ -139,7 +139,7 @@ class Connection:
             with contextlib.suppress(OSError):
                 stream.close()
 
-    def _greet(self, data: bytes) -> bytes:
+    def _read_greeting(self, data: bytes) -> bytes:
         """Look for the greeting; return what follows it."""
         self._head += data
         begin = self._head.find(b"\n" + GREETING)
@@ -148,11 +148,11 @@ class Connection:
             return b""
         self._remember(self._head[:begin])
         self.greeting = json.loads(self._head[begin + 1 + len(GREETING) : end])
-        rest, self._head = self._head[end + 1 :], b""
-        return rest
+        remaining, self._head = self._head[end + 1 :], b""
+        return remaining
 
     def _remember(self, data: bytes) -> None:
-        self._said = (self._said + data)[-_TAIL:]
+        self._diagnostics = (self._diagnostics + data)[-_TAIL:]
 
 
 def _read(descriptor: int) -> bytes | None:

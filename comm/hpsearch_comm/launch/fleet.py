@@ -25,38 +25,38 @@ class Fleet:
     """Opens connections to agents, and waits for what they say.
 
     Args:
-        take: Is given each frame, with its connection.
-        part: Is given a connection from which nothing more comes.
-        explain: Is told what ssh, or an agent, says beside.
+        on_frame: Is given each frame, with its connection.
+        on_disconnect: Is given a connection from which nothing more comes.
+        log: Is given what ssh, or an agent, says beside.
     """
 
     def __init__(
         self,
-        take: Callable[[Connection, Frame], None],
-        part: Callable[[Connection], None],
-        explain: Callable[[str], None],
+        on_frame: Callable[[Connection, Frame], None],
+        on_disconnect: Callable[[Connection], None],
+        log: Callable[[str], None],
     ) -> None:
         self.connections: list[Connection] = []
         self.selector = selectors.PollSelector()  # unlike others, it takes files, such as standard input may be
-        self._take = take
-        self._part = part
-        self._explain = explain
+        self._on_frame = on_frame
+        self._on_disconnect = on_disconnect
+        self._log = log
 
-    def open(self, share: HostRanks, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def open(self, host_ranks: HostRanks, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start an agent.
 
         Raises:
             LaunchError: The command can't be run.
         """
         try:
-            connection = Connection(share, command, environment)
+            connection = Connection(host_ranks, command, environment)
         except OSError as error:
             raise LaunchError(
                 f"expected to be able to run {command[0]} on this host, got: {error.strerror or error}. Install it"
                 + (", or name another Python (--python)" if "ssh" not in command[0] else "")
             ) from None
         self.connections.append(connection)
-        self.selector.register(connection.error, _READ, partial(self._overhear, connection))
+        self.selector.register(connection.error, _READ, partial(self._read_error, connection))
 
     @property
     def is_open(self) -> bool:
@@ -64,40 +64,40 @@ class Fleet:
         return any(connection.is_open for connection in self.connections)
 
     @property
-    def living(self) -> list[int]:
+    def alive(self) -> list[int]:
         """The ranks whose end hasn't been told."""
-        return [rank for connection in self.connections for rank in connection.living]
+        return [rank for connection in self.connections for rank in connection.alive]
 
-    def step(self, seconds: float, hear: bool) -> None:
+    def step(self, seconds: float, receive: bool) -> None:
         """Wait for something to happen, for so many seconds, and deal with it.
 
         Args:
             seconds: How long.
-            hear: Whether agents are heard, or wait until there is room for what they say.
+            receive: Whether agents are heard, or wait until there is room for what they say.
         """
         for connection in self.connections:
             if connection.is_open:
-                self._watch(connection.output, hear, _READ, partial(self._hear, connection))
+                self._watch(connection.output, receive, _READ, partial(self._receive, connection))
                 self._watch(connection.input, connection.is_sending, _WRITE, connection.flush)
         for key, _ in self.selector.select(seconds):
             key.data()
 
-    def tell_all(self, message: bytes) -> None:
+    def broadcast(self, message: bytes) -> None:
         """Send a frame to every agent that is there."""
         for connection in self.connections:
             if connection.is_open and connection.greeting is not None:
                 connection.send(message)
 
-    def give_up(self) -> None:
+    def kill(self) -> None:
         """Wait no longer for the agents that haven't ended."""
         for connection in self.connections:
             if connection.is_open:
                 connection.process.kill()
 
-    def dismiss(self) -> None:
+    def close(self) -> None:
         """Let all agents go: they end what still runs. Wait until they have."""
         for connection in self.connections:
-            connection.let_go()
+            connection.close_input()
             if connection.greeting is None:
                 connection.process.kill()  # ssh may wait for a host that doesn't answer
         deadline = time.monotonic() + LAST_SECONDS
@@ -111,26 +111,26 @@ class Fleet:
             connection.close()
         self.selector.close()
 
-    def _watch(self, stream: IO[bytes], wanted: bool, events: int, action: Callable[[], None]) -> None:
+    def _watch(self, stream: IO[bytes], enabled: bool, events: int, action: Callable[[], None]) -> None:
         watched = stream in self.selector.get_map()
-        if wanted and not watched:
+        if enabled and not watched:
             self.selector.register(stream, events, action)
-        elif watched and not wanted:
+        elif watched and not enabled:
             self.selector.unregister(stream)
 
-    def _hear(self, connection: Connection) -> None:
+    def _receive(self, connection: Connection) -> None:
         for frame in connection.read():
-            self._take(connection, frame)
+            self._on_frame(connection, frame)
         if not connection.is_open:
             for stream in (connection.output, connection.input):
                 with contextlib.suppress(KeyError):
                     self.selector.unregister(stream)
             connection.read_error()  # what ssh or the agent has to say of it
-            self._part(connection)
+            self._on_disconnect(connection)
 
-    def _overhear(self, connection: Connection) -> None:
-        before = connection.said
+    def _read_error(self, connection: Connection) -> None:
+        before = connection.diagnostics
         if not connection.read_error():
             self.selector.unregister(connection.error)
-        elif connection.said != before:
-            self._explain(f"{connection.name}: {connection.said.strip().splitlines()[-1]}")
+        elif connection.diagnostics != before:
+            self._log(f"{connection.name}: {connection.diagnostics.strip().splitlines()[-1]}")

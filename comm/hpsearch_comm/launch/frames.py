@@ -30,7 +30,7 @@ class FrameKind(IntEnum):
     """What a frame is for."""
 
     # To an agent.
-    PLACE = 1
+    CHOOSE_ADDRESS = 1
     """Return where the ranks can meet: JSON."""
     START = 2
     """Start the ranks: JSON."""
@@ -42,12 +42,12 @@ class FrameKind(IntEnum):
     """End all ranks; after so many milliseconds by force."""
     ALIVE = 6
     """The launcher is still there."""
-    TELL = 7
+    TO_RANK = 7
     """Bytes for the rank of this number, on its channel."""
     KILL = 8
     """Kill the rank of this number."""
     # From an agent.
-    FOUND = 9
+    ADDRESS = 9
     """Where the ranks can meet: JSON."""
     FAILED = 10
     """The agent can't do what it was told; with an exit code and the reason."""
@@ -57,9 +57,9 @@ class FrameKind(IntEnum):
     """What the rank of this number has written there."""
     ENDED = 13
     """The rank of this number has ended; JSON: its exit code, or minus the signal."""
-    TAKEN = 14
+    INPUT_TAKEN = 14
     """Rank 0 has the bytes of the last INPUT; or, with the number 1, wants no more."""
-    SAID = 15
+    FROM_RANK = 15
     """A line that the rank of this number says on its channel."""
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hpsearch_comm.bootstrap.interface import is_local, resolve
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["LOCAL", "Host", "HostRanks", "is_here", "merge_local", "parse_hostfile", "parse_hosts", "share_out"]
+__all__ = ["LOCAL", "Host", "HostRanks", "assign_ranks", "is_here", "merge_local", "parse_hostfile", "parse_hosts"]
 
 LOCAL = "localhost"
 
@@ -47,7 +47,7 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
     Raises:
         ConfigurationError: It can't be read; says which part.
     """
-    return _joined(_colon(entry.strip(), f"-H {text}") for entry in text.split(","))
+    return _merge(_parse_host(entry.strip(), f"-H {text}") for entry in text.split(","))
 
 
 def parse_hostfile(text: str, file: str) -> tuple[Host, ...]:
@@ -62,15 +62,15 @@ def parse_hostfile(text: str, file: str) -> tuple[Host, ...]:
     """
     hosts = []
     for number, line in enumerate(text.splitlines(), 1):
-        words = line.partition("#")[0].split()
-        if words:
-            hosts.append(_line(words, f"{file}, line {number}"))
+        fields = line.partition("#")[0].split()
+        if fields:
+            hosts.append(_parse_line(fields, f"{file}, line {number}"))
     if not hosts:
         raise ConfigurationError(f"expected a host in {file}, such as `host1 slots=2`, found none")
-    return _joined(hosts)
+    return _merge(hosts)
 
 
-def share_out(hosts: Sequence[Host], size: int) -> tuple[HostRanks, ...]:
+def assign_ranks(hosts: Sequence[Host], size: int) -> tuple[HostRanks, ...]:
     """Return which ranks run where: each host is filled in turn.
 
     Raises:
@@ -83,18 +83,18 @@ def share_out(hosts: Sequence[Host], size: int) -> tuple[HostRanks, ...]:
             f"expected at most as many processes (-np) as there are slots, got {size} for {slots} ({listing}): start "
             "fewer, or give the hosts more slots"
         )
-    shares, first = [], 0
+    assigned, first = [], 0
     for host in hosts:
         last = min(size, first + host.slots)
         if last > first:
-            shares.append(HostRanks(host, range(first, last)))
+            assigned.append(HostRanks(host, range(first, last)))
         first = last
-    return tuple(shares)
+    return tuple(assigned)
 
 
 def merge_local(hosts: Iterable[Host], here: Callable[[str], bool]) -> tuple[Host, ...]:
     """Make one of all names of this host, at the place of the first, whose name becomes `localhost`."""
-    return _joined(Host(LOCAL, host.slots) if here(host.name) else host for host in hosts)
+    return _merge(Host(LOCAL, host.slots) if here(host.name) else host for host in hosts)
 
 
 def is_here(name: str) -> bool:
@@ -109,45 +109,45 @@ def is_here(name: str) -> bool:
         return False  # an alias of ssh's, or a mistake, of which ssh will speak
 
 
-def _line(words: Sequence[str], where: str) -> Host:
-    host = _colon(words[0], where)
+def _parse_line(fields: Sequence[str], where: str) -> Host:
+    host = _parse_host(fields[0], where)
     slots = None
-    for word in words[1:]:
-        key, equals, value = word.partition("=")
+    for field in fields[1:]:
+        key, equals, value = field.partition("=")
         if equals and key in _IGNORED:
-            _slots(value, where)
-        elif equals and key == "slots" and slots is None and host.name == _plain(words[0]):
-            slots = _slots(value, where)
+            _parse_slots(value, where)
+        elif equals and key == "slots" and slots is None and host.name == _plain(fields[0]):
+            slots = _parse_slots(value, where)
         else:
             raise ConfigurationError(
-                f"expected a host and its slots, once, such as `host1 slots=2` or `host1:2`, got {' '.join(words)!r} "
+                f"expected a host and its slots, once, such as `host1 slots=2` or `host1:2`, got {' '.join(fields)!r} "
                 f"in {where}"
             )
     return host if slots is None else Host(host.name, slots)
 
 
-def _colon(text: str, where: str) -> Host:
+def _parse_host(text: str, where: str) -> Host:
     # An address of IPv6 has colons of its own, and stands in brackets.
-    found = re.fullmatch(r"((?:[^@:\[\]]*@)?\[[^\]]*\]|[^:\[\]]*)(?::(.*))?", text)
-    if found is None or not _NAME.fullmatch(found[1]):
+    match = re.fullmatch(r"((?:[^@:\[\]]*@)?\[[^\]]*\]|[^:\[\]]*)(?::(.*))?", text)
+    if match is None or not _NAME.fullmatch(match[1]):
         raise ConfigurationError(
             f"expected a host, or a host and its slots, such as host1:2, user@host1:2 or [fd00::1]:2, got {text!r} in "
             f"{where}"
         )
-    return Host(_plain(found[1]), 1 if found[2] is None else _slots(found[2], where))
+    return Host(_plain(match[1]), 1 if match[2] is None else _parse_slots(match[2], where))
 
 
 def _plain(text: str) -> str:
     return text.replace("[", "").replace("]", "")
 
 
-def _slots(text: str, where: str) -> int:
+def _parse_slots(text: str, where: str) -> int:
     if re.fullmatch(r"[0-9]{1,7}", text) and 1 <= int(text) <= _MOST_SLOTS:
         return int(text)
     raise ConfigurationError(f"expected slots to be a whole number from 1 to {_MOST_SLOTS}, got {text!r} in {where}")
 
 
-def _joined(hosts: Iterable[Host]) -> tuple[Host, ...]:
+def _merge(hosts: Iterable[Host]) -> tuple[Host, ...]:
     slots: dict[str, int] = {}
     for host in hosts:
         slots[host.name] = slots.get(host.name, 0) + host.slots

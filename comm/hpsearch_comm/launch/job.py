@@ -16,7 +16,7 @@ __all__ = ["LaunchJob"]
 class LaunchJob:
     """One start of some ranks."""
 
-    shares: tuple[HostRanks, ...]
+    host_ranks: tuple[HostRanks, ...]
     """Which ranks run on which host, in the order of the ranks."""
     command: tuple[str, ...]
     """The program and its arguments."""
@@ -51,4 +51,4 @@ class LaunchJob:
     @property
     def size(self) -> int:
         """Number of ranks."""
-        return self.shares[-1].ranks.stop
+        return self.host_ranks[-1].ranks.stop

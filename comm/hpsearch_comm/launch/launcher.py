@@ -26,11 +26,11 @@ from hpsearch_comm.launch.membership import Membership, name_ranks
 from hpsearch_comm.launch.orphans import adopt_orphans, end_descendants
 from hpsearch_comm.launch.output import STDERR, STDOUT, Output
 from hpsearch_comm.launch.signals import Signals
-from hpsearch_comm.launch.ssh import trouble
+from hpsearch_comm.launch.ssh import describe_failure
 from hpsearch_comm.launch.standard_input import StandardInput
-from hpsearch_comm.launch.startup import agent_process, compare_hosts, start_order, where_to_meet
+from hpsearch_comm.launch.startup import agent_process, compare_hosts, meeting_request, start_order
 from hpsearch_comm.launch.writer import Writer
-from hpsearch_comm.roster import DONE, Coming, read_word
+from hpsearch_comm.roster import DONE, Coming, read_message
 
 __all__ = ["Death", "Interrupted", "Launcher", "Verdict", "is_witness", "last_traceback"]
 
@@ -50,7 +50,7 @@ def is_witness(stderr: bytes) -> bool:
 
 def last_traceback(stderr: bytes) -> bytes:
     """Return the last traceback in what a rank wrote to stderr, and what follows it; empty where there is none."""
-    begins = [found.start() for found in _BEGIN.finditer(stderr)]
+    begins = [match.start() for match in _BEGIN.finditer(stderr)]
     return stderr[begins[-1] :] if begins else b""
 
 
@@ -76,7 +76,7 @@ class Verdict:
     def __init__(self) -> None:
         self.deaths: list[Death] = []
 
-    def hear(self, death: Death) -> None:
+    def add(self, death: Death) -> None:
         """Take note of a rank that failed by itself."""
         self.deaths.append(death)
 
@@ -126,14 +126,14 @@ class Launcher:
         self._job = job
         self._writer = writer
         self._output = Output(writer, range(job.size), job.prefix, job.output)
-        self._fleet = Fleet(self._take, self._part, self._explain)
+        self._fleet = Fleet(self._on_frame, self._on_disconnect, self._log)
         self._signals = Signals(_PASSED_ON)
-        self._input = StandardInput(self._fleet.selector, self._to_rank_0)
-        self._place: dict[str, Any] | None = None
+        self._input = StandardInput(self._fleet.selector, self._forward_input)
+        self._meeting_address: dict[str, Any] | None = None
         self._running = False
         least = job.size if job.least is None else job.least
-        self._membership = Membership((share.ranks for share in job.shares), least)
-        self._given_up: set[int] = set()
+        self._membership = Membership((host_ranks.ranks for host_ranks in job.host_ranks), least)
+        self._killed: set[int] = set()
         """Ranks that were killed because others waited for them in vain."""
         self._verdict = Verdict()
         self._lost: list[str] = []
@@ -142,7 +142,7 @@ class Launcher:
         self._killed_at: float | None = None
         """When the ranks are killed, since they were told to end."""
         self._interrupted = self._stopping = False
-        self._next_word = 0.0
+        self._next_keepalive = 0.0
 
     def __enter__(self) -> Launcher:
         adopt_orphans()  # of an agent here that is killed by force
@@ -154,7 +154,7 @@ class Launcher:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._fleet.dismiss()
+            self._fleet.close()
             end_descendants()
         finally:
             self._signals.__exit__(kind, error, trace)
@@ -173,29 +173,31 @@ class Launcher:
             self._step()
             if self._writer.error is not None:
                 self._end(_GRACE_SECONDS)
-        return self._close_the_case()
+        return self._report_end()
 
     # Before the ranks run.
 
     def _connect(self) -> None:
         """Have an agent on each host."""
-        for share in self._job.shares:
-            command, environment = agent_process(self._job, share)
-            self._explain(f"ranks {share.ranks.start} to {share.ranks.stop - 1} on {share.host.name}: {command}")
-            self._fleet.open(share, command, environment)
+        for host_ranks in self._job.host_ranks:
+            command, environment = agent_process(self._job, host_ranks)
+            self._log(
+                f"ranks {host_ranks.ranks.start} to {host_ranks.ranks.stop - 1} on {host_ranks.host.name}: {command}"
+            )
+            self._fleet.open(host_ranks, command, environment)
         self._wait(lambda: all(connection.greeting for connection in self._fleet.connections))
         compare_hosts(self._fleet.connections)
 
     def _start(self) -> None:
         """Have the ranks started everywhere, once it is known where they meet."""
         connections = self._fleet.connections
-        connections[0].send(pack_value(FrameKind.PLACE, where_to_meet(connections, self._job.interface)))
-        self._wait(lambda: self._place is not None)
-        assert self._place is not None
-        self._explain("the ranks meet at {address}, port {port}".format(**self._place))
+        connections[0].send(pack_value(FrameKind.CHOOSE_ADDRESS, meeting_request(connections, self._job.interface)))
+        self._wait(lambda: self._meeting_address is not None)
+        assert self._meeting_address is not None
+        self._log("the ranks meet at {address}, port {port}".format(**self._meeting_address))
         self._running = True
         for connection in connections:
-            connection.send(pack_value(FrameKind.START, start_order(self._job, connection, **self._place)))
+            connection.send(pack_value(FrameKind.START, start_order(self._job, connection, **self._meeting_address)))
         self._input.open()
 
     def _wait(self, condition: Callable[[], bool]) -> None:
@@ -214,69 +216,71 @@ class Launcher:
 
     def _step(self) -> None:
         """Wait a moment for something to happen, and deal with it."""
-        self._input.look()
-        self._fleet.step(_TICK_SECONDS, hear=not self._writer.is_full)
+        self._input.update()
+        self._fleet.step(_TICK_SECONDS, receive=not self._writer.is_full)
         for number in self._signals.take():
-            self._take_signal(number)
-        self._look_at_the_time()
+            self._on_signal(number)
+        self._check_deadlines()
 
-    def _take(self, connection: Connection, frame: Frame) -> None:
+    def _on_frame(self, connection: Connection, frame: Frame) -> None:
         if frame.kind is FrameKind.STDOUT:
             self._output.feed(frame.number, STDOUT, frame.payload)
         elif frame.kind is FrameKind.STDERR:
             self._output.feed(frame.number, STDERR, frame.payload)
         elif frame.kind is FrameKind.ENDED:
-            connection.living.discard(frame.number)
-            self._take_end(frame.number, int(frame.value))
-        elif frame.kind is FrameKind.TAKEN:
-            self._input.taken(more=frame.number == 0)
-        elif frame.kind is FrameKind.SAID:
-            self._hear(connection, frame.number, frame.payload)
-        elif frame.kind is FrameKind.FOUND:
-            self._place = frame.value
+            connection.alive.discard(frame.number)
+            self._on_rank_ended(frame.number, int(frame.value))
+        elif frame.kind is FrameKind.INPUT_TAKEN:
+            self._input.acknowledge(more=frame.number == 0)
+        elif frame.kind is FrameKind.FROM_RANK:
+            self._on_rank_message(connection, frame.number, frame.payload)
+        elif frame.kind is FrameKind.ADDRESS:
+            self._meeting_address = frame.value
         elif frame.kind is FrameKind.FAILED:
             raise LaunchError(f"{connection.name}: {frame.payload.decode('utf-8', 'replace')}", frame.number)
 
-    def _take_end(self, rank: int, code: int) -> None:
+    def _on_rank_ended(self, rank: int, code: int) -> None:
         self._output.finish(rank)
-        self._membership.end(rank, well=code == 0)
-        if code != 0 and self._killed_at is None and rank not in self._given_up:
-            self._take_death(Death(rank, code, is_witness(self._output.tail(rank))))
+        self._membership.end(rank, succeeded=code == 0)
+        if code != 0 and self._killed_at is None and rank not in self._killed:
+            self._on_rank_failed(Death(rank, code, is_witness(self._output.tail(rank))))
         self._meet()
 
-    def _take_death(self, death: Death) -> None:
-        self._verdict.hear(death)
-        if self._goes_on():
-            self._tell_of_loss(self._describe(death))
+    def _on_rank_failed(self, death: Death) -> None:
+        self._verdict.add(death)
+        if self._can_continue():
+            self._report_loss(self._describe(death))
             return
         self._failed_at = self._failed_at or time.monotonic()
 
-    def _part(self, connection: Connection) -> None:
+    def _on_disconnect(self, connection: Connection) -> None:
         """Take note that nothing more comes from an agent."""
-        if not connection.living:
+        if not connection.alive:
             return
         code = connection.exit_code()
         if not self._running:
-            raise LaunchError(trouble(connection.name, self._job.python, code, connection.said, connection.local))
-        ranks = name_ranks(sorted(connection.living))
-        said = connection.said.strip().splitlines()
+            raise LaunchError(
+                describe_failure(connection.name, self._job.python, code, connection.diagnostics, connection.local)
+            )
+        ranks = name_ranks(sorted(connection.alive))
+        lines = connection.diagnostics.strip().splitlines()
         text = (
             f"expected {connection.name} to stay until its ranks have ended, lost it with {ranks}: "
-            f"{said[-1] if said else f'its agent, or ssh, ended with exit code {code}'}"
+            f"{lines[-1] if lines else f'its agent, or ssh, ended with exit code {code}'}"
         )
-        for rank in connection.living:
-            self._membership.end(rank, well=False)
+        for rank in connection.alive:
+            self._membership.end(rank, succeeded=False)
         self._lost.append(text)
-        if self._goes_on():
-            connection.living.clear()
-            self._tell_of_loss(text)
+        if self._can_continue():
+            connection.alive.clear()
+            self._report_loss(text)
             self._meet()
             return
         self._failed_at = self._failed_at or time.monotonic()
 
     # Where the others go on without ranks that have died.
 
-    def _goes_on(self) -> bool:
+    def _can_continue(self) -> bool:
         """Whether the loss of a rank is no failure of the job: enough are left, and nobody has asked for its end."""
         return self._may_meet() and not self._stopping
 
@@ -284,22 +288,22 @@ class Launcher:
         """Whether ranks that have come to meet may: also those that handle a signal which has asked for their end."""
         return self._membership.suffices and self._failed_at is None
 
-    def _tell_of_loss(self, text: str) -> None:
-        well = len(self._membership.well)
-        left = f"{self._membership.count} left{f' and {well} ended well' if well else ''}"
-        self._output.say(f"{text}: {left}, of {self._job.least} that must be (--min-np)")
+    def _report_loss(self, text: str) -> None:
+        succeeded = len(self._membership.succeeded)
+        remaining = f"{self._membership.count} left{f' and {succeeded} ended well' if succeeded else ''}"
+        self._output.log(f"{text}: {remaining}, of {self._job.least} that must be (--min-np)")
 
-    def _hear(self, connection: Connection, rank: int, line: bytes) -> None:
+    def _on_rank_message(self, connection: Connection, rank: int, line: bytes) -> None:
         """Take what a rank says of its meeting the others."""
         try:
-            word = read_word(line)
+            message = read_message(line)
         except ValueError as error:
             raise LaunchError(f"{connection.name}: rank {rank}: {error}") from None
-        if isinstance(word, Coming):
-            self._membership.come(rank, word, time.monotonic())
+        if isinstance(message, Coming):
+            self._membership.join(rank, message, time.monotonic())
             self._meet()
         else:
-            self._membership.be_done(rank, done=word == DONE)
+            self._membership.set_done(rank, done=message == DONE)
 
     def _meet(self) -> None:
         """Have the ranks that want to meet do so, if nobody is awaited."""
@@ -307,87 +311,89 @@ class Launcher:
             return
         rosters = self._membership.meet()
         for connection in self._fleet.connections:
-            for rank in rosters.keys() & set(connection.share.ranks):
-                connection.send(pack(FrameKind.TELL, rank, rosters[rank].to_line()))
+            for rank in rosters.keys() & set(connection.host_ranks.ranks):
+                connection.send(pack(FrameKind.TO_RANK, rank, rosters[rank].to_line()))
         if rosters:
             # What has been lost before is no reason for what fails from now on.
             self._verdict, self._lost = Verdict(), []
             if len(rosters) < self._job.size:
-                go = "goes" if len(rosters) == 1 else "go"
-                well = self._membership.well
-                before = f"; {name_ranks(sorted(well))} ended with exit code 0 before" if well else ""
-                self._output.say(f"{name_ranks(sorted(rosters))} {go} on, as {name_ranks(range(len(rosters)))}{before}")
+                verb = "goes" if len(rosters) == 1 else "go"
+                succeeded = self._membership.succeeded
+                before = f"; {name_ranks(sorted(succeeded))} ended with exit code 0 before" if succeeded else ""
+                self._output.log(
+                    f"{name_ranks(sorted(rosters))} {verb} on, as {name_ranks(range(len(rosters)))}{before}"
+                )
 
-    def _look_at_the_awaited(self, now: float) -> None:
+    def _check_late_ranks(self, now: float) -> None:
         """Kill the ranks for which others have waited for too long, and name those that may take longer."""
-        since, seconds = self._membership.waiting_since, self._patience()[0]
+        since, seconds = self._membership.waiting_since, self._meeting_timeout()[0]
         if since is None or not self._may_meet():
             return
-        if now - since > min(seconds, _QUIET_SECONDS) and (text := self._membership.name_done()):
-            self._output.say(text)
+        if now - since > min(seconds, _QUIET_SECONDS) and (text := self._membership.waiting_notice()):
+            self._output.log(text)
         if now - since <= seconds:
             return
         for rank in self._membership.late:
-            self._given_up.add(rank)
-            self._membership.end(rank, well=False)
+            self._killed.add(rank)
+            self._membership.end(rank, succeeded=False)
             for connection in self._fleet.connections:
-                if rank in connection.share.ranks:
+                if rank in connection.host_ranks.ranks:
                     connection.send(pack(FrameKind.KILL, rank))
-            self._take_death(Death(rank, -signal.SIGKILL, witness=False))
+            self._on_rank_failed(Death(rank, -signal.SIGKILL, witness=False))
         self._meet()
 
-    def _patience(self) -> tuple[float, str]:
+    def _meeting_timeout(self) -> tuple[float, str]:
         """Return for how long a rank is waited for, and the option that says so."""
         if self._membership.has_met:
             return self._job.elastic_timeout, "--elastic-timeout"
         return self._job.start_timeout, "--start-timeout"
 
-    def _take_signal(self, number: int) -> None:
+    def _on_signal(self, number: int) -> None:
         if not self._running:
             if number in _ENDING:
                 raise Interrupted(number)
         elif number == signal.SIGINT and self._interrupted:
-            self._output.say("interrupted again: the ranks are killed")
+            self._output.log("interrupted again: the ranks are killed")
             self._end(0.0)
         else:
             self._interrupted = self._interrupted or number == signal.SIGINT
             self._stopping = self._stopping or number in _ENDING
-            self._fleet.tell_all(pack(FrameKind.SIGNAL, number))
+            self._fleet.broadcast(pack(FrameKind.SIGNAL, number))
 
-    def _look_at_the_time(self) -> None:
+    def _check_deadlines(self) -> None:
         now = time.monotonic()
-        self._output.look_at_the_time()
-        if now >= self._next_word:
-            self._next_word = now + self._job.silence / _ALIVE_PER_SILENCE
-            self._fleet.tell_all(pack(FrameKind.ALIVE))
-        self._look_at_the_awaited(now)
+        self._output.flush_stale_lines()
+        if now >= self._next_keepalive:
+            self._next_keepalive = now + self._job.silence / _ALIVE_PER_SILENCE
+            self._fleet.broadcast(pack(FrameKind.ALIVE))
+        self._check_late_ranks(now)
         if self._failed_at is not None and now - self._failed_at > _GRACE_SECONDS:
             self._end(_GRACE_SECONDS)
         if self._killed_at is not None and now > self._killed_at + LAST_SECONDS:
-            self._fleet.give_up()
+            self._fleet.kill()
 
     def _end(self, seconds: float) -> None:
         """Have all agents end their ranks, and kill them after so many seconds. Another call may only hasten it."""
         killed_at = time.monotonic() + seconds
         if self._killed_at is None or killed_at < self._killed_at:
             self._killed_at = killed_at
-            self._fleet.tell_all(pack(FrameKind.END, int(seconds * 1000)))
+            self._fleet.broadcast(pack(FrameKind.END, int(seconds * 1000)))
 
-    def _to_rank_0(self, data: bytes) -> None:
+    def _forward_input(self, data: bytes) -> None:
         self._fleet.connections[0].send(pack(FrameKind.INPUT, 0, data))
 
-    def _explain(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         if self._job.verbose:
-            self._output.say(text)
+            self._output.log(text)
 
     # Behind them.
 
-    def _close_the_case(self) -> int:
+    def _report_end(self) -> int:
         """Say how it ended, and return the exit code."""
         self._output.finish_all()
         undone = _UNDONE if self._failed_at is None else ""
         for text in self._lost:
-            self._output.say(f"{text}{undone}")
+            self._output.log(f"{text}{undone}")
         first = self._verdict.first
         if first is None or (self._lost and first.witness):
             killed = 128 + signal.SIGINT if self._interrupted else 1
@@ -395,15 +401,17 @@ class Launcher:
         reason = last_traceback(self._output.tail(first.rank))
         if reason and not first.witness and any(death.witness for death in self._verdict.deaths):
             # What they wrote because of it may stand behind it.
-            self._output.say(f"what {self._membership.name(first.rank)} wrote:")
+            self._output.log(f"what {self._membership.name(first.rank)} wrote:")
             self._output.repeat(first.rank, reason)
-        self._output.say(f"{self._describe(first)}{undone}")
+        self._output.log(f"{self._describe(first)}{undone}")
         return first.exit_code
 
     def _describe(self, death: Death) -> str:
-        host = next(it.name for it in self._fleet.connections if death.rank in it.share.ranks)
-        if death.rank in self._given_up:
-            seconds, option = self._patience()
+        host = next(
+            connection.name for connection in self._fleet.connections if death.rank in connection.host_ranks.ranks
+        )
+        if death.rank in self._killed:
+            seconds, option = self._meeting_timeout()
             how = f"is killed, as it hasn't come to meet the others within {seconds:g} s ({option})"
         elif death.code < 0:
             how = f"was killed by signal {-death.code} ({_signal_name(-death.code)})"

@@ -24,13 +24,13 @@ class Membership:
     def __init__(self, hosts: Iterable[Iterable[int]], least: int) -> None:
         self._hosts = [frozenset(ranks) for ranks in hosts]
         self._least = least
-        self._there = set().union(*self._hosts)
-        self.well: list[int] = []
+        self._alive = set().union(*self._hosts)
+        self.succeeded: list[int] = []
         """Those that have ended with exit code 0."""
         self._done: set[int] = set()
         """Ranks whose work is done, but for what they do by themselves."""
-        self._named: list[int] = []
-        """Those of them that `name_done` has named."""
+        self._notified: list[int] = []
+        """Those of them that `waiting_notice` has named."""
         self._coming: dict[int, Coming] = {}
         self._meetings = 0
         self._numbers: dict[int, int] = {}
@@ -41,7 +41,7 @@ class Membership:
     @property
     def suffices(self) -> bool:
         """Whether enough ranks are there, or have ended well."""
-        return len(self._there) + len(self.well) >= self._least
+        return len(self._alive) + len(self.succeeded) >= self._least
 
     @property
     def has_met(self) -> bool:
@@ -51,7 +51,7 @@ class Membership:
     @property
     def count(self) -> int:
         """How many are there."""
-        return len(self._there)
+        return len(self._alive)
 
     def name(self, rank: int) -> str:
         """Return which rank this is, if it is another one by now."""
@@ -61,40 +61,40 @@ class Membership:
     @property
     def awaited(self) -> list[int]:
         """The ranks that those who have come wait for, until they come or end."""
-        return sorted(self._there - self._coming.keys()) if self._coming else []
+        return sorted(self._alive - self._coming.keys()) if self._coming else []
 
     @property
     def late(self) -> list[int]:
         """Those of them that must come some time: all but those whose work is done."""
         return [rank for rank in self.awaited if rank not in self._done]
 
-    def name_done(self) -> str:
+    def waiting_notice(self) -> str:
         """Say, once, who waits for ranks alone whose work is done, however long it takes; empty where nobody does."""
         done = self.awaited
-        if not done or self.late or done == self._named:
+        if not done or self.late or done == self._notified:
             return ""
-        self._named = done
+        self._notified = done
         waiting = name_ranks(sorted(self._coming))
         return f"to meet anew, {waiting} must wait for {name_ranks(done)}, whose work is done, to end or to come too"
 
-    def come(self, rank: int, coming: Coming, now: float) -> None:
+    def join(self, rank: int, coming: Coming, now: float) -> None:
         """Take note that a rank wants to meet the others."""
-        if rank in self._there:
+        if rank in self._alive:
             self._done.discard(rank)
             self._coming[rank] = coming
             if self.waiting_since is None:
                 self.waiting_since = now
 
-    def be_done(self, rank: int, done: bool = True) -> None:
+    def set_done(self, rank: int, done: bool = True) -> None:
         """Take note that a rank's work is done, or that it has more of it."""
         (self._done.add if done else self._done.discard)(rank)
 
-    def end(self, rank: int, well: bool) -> None:
+    def end(self, rank: int, succeeded: bool) -> None:
         """Take note that a rank has ended, or is given up."""
-        if rank in self._there:
-            self._there.remove(rank)
-            if well:
-                self.well.append(rank)
+        if rank in self._alive:
+            self._alive.remove(rank)
+            if succeeded:
+                self.succeeded.append(rank)
             self._coming.pop(rank, None)
             if not self._coming:
                 self.waiting_since = None
@@ -109,10 +109,10 @@ class Membership:
         rosters = {}
         for ranks in self._hosts:
             local = [rank for rank in members if rank in ranks]
-            for place, rank in enumerate(local):
+            for local_rank, rank in enumerate(local):
                 call, number = self._coming[rank].call, self._numbers[rank]
-                rosters[rank] = Roster(call, self._meetings, number, addresses, place, len(local))
-        self._coming, self._named, self.waiting_since = {}, [], None
+                rosters[rank] = Roster(call, self._meetings, number, addresses, local_rank, len(local))
+        self._coming, self._notified, self.waiting_since = {}, [], None
         self._meetings += 1
         return rosters
 
@@ -125,6 +125,6 @@ def name_ranks(ranks: Iterable[int]) -> str:
             spans[-1].append(rank)
         else:
             spans.append([rank])
-    words = [word for span in spans for word in (map(str, span) if len(span) < 3 else [f"{span[0]} to {span[-1]}"])]
-    text = " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+    names = [name for span in spans for name in (map(str, span) if len(span) < 3 else [f"{span[0]} to {span[-1]}"])]
+    text = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
     return f"rank {text}" if text.isdecimal() else f"ranks {text}"

@@ -55,20 +55,20 @@ def descendants(ancestor: int) -> list[int]:
                 # The name, in parentheses, may hold anything.
                 fields = Path(entry.path, "stat").read_bytes().rpartition(b")")[2].split()
                 children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found = [ancestor]
-    for process in found:
-        found += children.get(process, [])
-    return found[1:]
+    processes = [ancestor]
+    for process in processes:
+        processes += children.get(process, [])
+    return processes[1:]
 
 
 def in_group(group: int, processes: Iterable[int]) -> list[int]:
     """Return those of the processes that are in this process group."""
-    found = []
+    members = []
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             if os.getpgid(process) == group:
-                found.append(process)
-    return found
+                members.append(process)
+    return members
 
 
 def end_descendants() -> None:

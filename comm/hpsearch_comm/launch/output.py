@@ -28,28 +28,28 @@ class Lines:
     """One stream of one rank."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._buffer = b""
 
     def feed(self, data: bytes) -> list[bytes]:
         """Take some bytes; return the lines that are complete, each with its end."""
-        self._rest += data
+        self._buffer += data
         # Of a carriage return at the very end it isn't known yet whether it ends a line, or a line feed follows.
-        known = len(self._rest) - self._rest.endswith(b"\r")
-        end = 1 + max(self._rest.rfind(mark, 0, known) for mark in (b"\n", b"\r"))
-        lines: list[bytes] = _LINE.findall(self._rest, 0, end)
-        self._rest = self._rest[end:]
-        if len(self._rest) > MOST_BYTES:
-            lines.append(self.rest())
+        usable = len(self._buffer) - self._buffer.endswith(b"\r")
+        end = 1 + max(self._buffer.rfind(mark, 0, usable) for mark in (b"\n", b"\r"))
+        lines: list[bytes] = _LINE.findall(self._buffer, 0, end)
+        self._buffer = self._buffer[end:]
+        if len(self._buffer) > MOST_BYTES:
+            lines.append(self.flush())
         return lines
 
-    def rest(self) -> bytes:
+    def flush(self) -> bytes:
         """Return what has come of the line that isn't complete."""
-        rest, self._rest = self._rest, b""
-        return rest
+        incomplete, self._buffer = self._buffer, b""
+        return incomplete
 
     def __bool__(self) -> bool:
         """Whether a line has begun."""
-        return bool(self._rest)
+        return bool(self._buffer)
 
 
 class Page:
@@ -166,8 +166,8 @@ class Output:
     def finish(self, rank: int) -> None:
         """Show what a rank that has ended has begun to write."""
         for stream, lines in self._ranks[rank].lines.items():
-            if rest := lines.rest():
-                self._put(rank, stream, rest)
+            if piece := lines.flush():
+                self._put(rank, stream, piece)
 
     def finish_all(self) -> None:
         """Show what anybody has begun to write, such as what a rank has left behind for a while."""
@@ -178,20 +178,20 @@ class Output:
         """Return the end of what a rank has written to stderr."""
         return self._ranks[rank].tail
 
-    def look_at_the_time(self) -> None:
+    def flush_stale_lines(self) -> None:
         """Show what has waited for long enough."""
         now = time.monotonic()
         for rank, state in self._ranks.items():
             for stream in self._terminals:
                 if state.lines[stream] and now - state.began[stream] > _PIECE_SECONDS:
-                    self._put(rank, stream, state.lines[stream].rest())
+                    self._put(rank, stream, state.lines[stream].flush())
 
     def repeat(self, rank: int, data: bytes) -> None:
         """Show once more what a rank wrote to stderr."""
         for line in data.splitlines(keepends=True):
             self._put(rank, STDERR, line if line.endswith(b"\n") else line + b"\n")
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Write a line of the launcher's own to standard error."""
         self._pages[STDERR].put("launcher", b"hpsearch_comm.launch: ", f"{text}\n".encode("utf-8", "replace"))
 

@@ -42,7 +42,7 @@ class RankProcess:
         self.rank = rank
         self.input: int | None = None
         """The descriptor of its standard input."""
-        self.line: socket.socket | None = None
+        self.elastic_socket: socket.socket | None = None
         """This end of the socket."""
         reading, writing = zip(*(os.pipe() for _ in range(2)), strict=True)
         source, self.input = os.pipe() if with_input else (os.open(os.devnull, os.O_RDONLY), None)
@@ -52,7 +52,7 @@ class RankProcess:
         inherited: list[socket.socket] = []
         try:
             if elastic:
-                self.line, theirs = socket.socketpair()
+                self.elastic_socket, theirs = socket.socketpair()
                 inherited.append(theirs)
                 environment = {**environment, VARIABLE: describe_socket(theirs.fileno())}
             self.process = subprocess.Popen(
@@ -107,8 +107,8 @@ class RankProcess:
             os.close(descriptor)
         self.outputs = []
         self.close_input()
-        if self.line is not None:
-            self.line.close()
+        if self.elastic_socket is not None:
+            self.elastic_socket.close()
 
     def close_input(self) -> None:
         """Let its standard input end."""
@@ -126,10 +126,10 @@ def reap(ranks: Sequence[RankProcess]) -> list[RankProcess]:
     by_process = {rank.process.pid: rank for rank in ranks}
     ended = []
     with contextlib.suppress(ChildProcessError):
-        while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-            rank = by_process.get(found.si_pid)
+        while (child := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            rank = by_process.get(child.si_pid)
             if rank is None:
-                os.waitpid(found.si_pid, 0)
+                os.waitpid(child.si_pid, 0)
             else:
                 rank.process.poll()
                 ended.append(rank)

@@ -6,7 +6,7 @@ import math
 import shlex
 from dataclasses import dataclass
 
-__all__ = ["Ssh", "agent_command", "remote_command", "trouble"]
+__all__ = ["Ssh", "agent_command", "describe_failure", "remote_command"]
 
 _AGENT = "hpsearch_comm.launch.agent"
 _PROBES = 4
@@ -36,10 +36,10 @@ class Ssh:
             remote: A command for the login shell there.
             silence: Seconds without an answer after which the connection counts as lost.
         """
-        words = ["ssh", "-T", "-a", "-x"]
-        words += [] if self.config is None else ["-F", self.config]
-        words += [] if self.port is None else ["-p", str(self.port)]
-        words += [] if self.identity is None else ["-i", self.identity]
+        argv = ["ssh", "-T", "-a", "-x"]
+        argv += [] if self.config is None else ["-F", self.config]
+        argv += [] if self.port is None else ["-p", str(self.port)]
+        argv += [] if self.identity is None else ["-i", self.identity]
         for option in (
             *self.options,
             "BatchMode=yes",
@@ -48,8 +48,8 @@ class Ssh:
             f"ServerAliveInterval={max(1, math.floor(silence / _PROBES))}",
             f"ServerAliveCountMax={_PROBES}",
         ):
-            words += ["-o", option]
-        return [*words, "--", host, remote]
+            argv += ["-o", option]
+        return [*argv, "--", host, remote]
 
 
 def agent_command(python: str, silence: float = 0.0) -> list[str]:
@@ -68,36 +68,36 @@ def remote_command(python: str, path: str, silence: float) -> str:
     return "exec " + shlex.join(["env", f"PYTHONPATH={path}", *agent_command(python, silence)])
 
 
-def trouble(host: str, python: str, code: int | None, said: str, local: bool) -> str:
+def describe_failure(host: str, python: str, code: int | None, output: str, local: bool) -> str:
     """Return why an agent hasn't come up, and what to do.
 
     Args:
         host: Where.
         python: The interpreter that was to run it.
         code: The exit code of ssh, or of the agent on this host; None where it still runs.
-        said: What was written to stderr, and by a login to stdout.
+        output: What was written to stderr, and by a login to stdout.
         local: Whether it was started without ssh.
     """
-    got = f"got: {_last(said)}" if said.strip() else f"got exit code {code}"
-    if "No module named" in said and "hpsearch_comm" in said:
+    actual = f"got: {_last_lines(output)}" if output.strip() else f"got exit code {code}"
+    if "No module named" in output and "hpsearch_comm" in output:
         return (
-            f"expected hpsearch_comm to be installed for {python} on {host}, {got}. Install the same version there, or "
-            "name the Python that has it (--python)"
+            f"expected hpsearch_comm to be installed for {python} on {host}, {actual}. Install the same version there, "
+            "or name the Python that has it (--python)"
         )
-    if "nknown option: -P" in said or "requires a different Python" in said:
-        return f"expected {python} on {host} to be Python 3.11 or later, {got}. Name another one (--python)"
+    if "nknown option: -P" in output or "requires a different Python" in output:
+        return f"expected {python} on {host} to be Python 3.11 or later, {actual}. Name another one (--python)"
     if code in (126, 127):
         return (
-            f"expected a Python interpreter at {python} on {host}, {got}. It must have the same path on all hosts; "
+            f"expected a Python interpreter at {python} on {host}, {actual}. It must have the same path on all hosts; "
             "name another one (--python)"
         )
     if code == 255 and not local:
         return (
-            f"expected to reach {host} by ssh without being asked for anything, {got}. See that "
+            f"expected to reach {host} by ssh without being asked for anything, {actual}. See that "
             f"`ssh -o BatchMode=yes {host} true` works; --ssh-port, --ssh-identity and --ssh-option change how"
         )
-    return f"expected an agent of the launcher's to start on {host}, {got} (exit code {code})"
+    return f"expected an agent of the launcher's to start on {host}, {actual} (exit code {code})"
 
 
-def _last(said: str, lines: int = 3) -> str:
-    return " / ".join(line.strip() for line in said.strip().splitlines()[-lines:])
+def _last_lines(output: str, lines: int = 3) -> str:
+    return " / ".join(line.strip() for line in output.strip().splitlines()[-lines:])

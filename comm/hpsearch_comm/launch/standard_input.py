@@ -24,27 +24,27 @@ class StandardInput:
     def __init__(self, selector: selectors.BaseSelector, send: Callable[[bytes], None]) -> None:
         self._selector = selector
         self._send = send
-        self._wanted = False
+        self._ready = False
         self._ended = True
 
     def open(self) -> None:
         """Begin to read."""
         # Reading in the background of a terminal would stop this process; it fails instead, and is tried again later.
         signal.signal(signal.SIGTTIN, signal.SIG_IGN)
-        self._wanted, self._ended = True, False
+        self._ready, self._ended = True, False
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Read from now on where that is wanted and possible. Call it before each wait."""
         watched = 0 in self._selector.get_map()
-        wanted = self._wanted and not self._ended and not _is_in_background()
-        if wanted and not watched:
+        enabled = self._ready and not self._ended and not _is_in_background()
+        if enabled and not watched:
             self._selector.register(0, selectors.EVENT_READ, self._read)
-        elif watched and not wanted:
+        elif watched and not enabled:
             self._selector.unregister(0)
 
-    def taken(self, more: bool) -> None:
+    def acknowledge(self, more: bool) -> None:
         """Take note that rank 0 has the last piece, and whether it wants more."""
-        self._wanted = True
+        self._ready = True
         self._ended = self._ended or not more
 
     def _read(self) -> None:
@@ -57,7 +57,7 @@ class StandardInput:
                 return
             data = b""
         if data:
-            self._wanted = False
+            self._ready = False
             self._send(data)
         else:
             self._ended = True

@@ -10,20 +10,20 @@ from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.hosts import LOCAL, HostRanks
 from hpsearch_comm.launch.job import LaunchJob
 from hpsearch_comm.launch.ssh import agent_command, remote_command
-from hpsearch_comm.launch.variables import SECRET, going_along
+from hpsearch_comm.launch.variables import SECRET, forwarded_variables
 from hpsearch_comm.launch.version import search_path, source_digest, version
 
-__all__ = ["agent_process", "compare_hosts", "start_order", "where_to_meet"]
+__all__ = ["agent_process", "compare_hosts", "meeting_request", "start_order"]
 
 
-def agent_process(job: LaunchJob, share: HostRanks) -> tuple[list[str], dict[str, str]]:
+def agent_process(job: LaunchJob, host_ranks: HostRanks) -> tuple[list[str], dict[str, str]]:
     """Return the command line that brings up an agent on a host, and that process's environment: without the secret."""
     environment = {name: value for name, value in job.environment.items() if name != SECRET}
     path = search_path()
-    if share.host.name == LOCAL:
+    if host_ranks.host.name == LOCAL:
         return agent_command(job.python), environment | {"PYTHONPATH": path}
     remote = remote_command(job.python, path, job.silence)
-    return job.ssh.command(share.host.name, remote, job.silence), environment
+    return job.ssh.command(host_ranks.host.name, remote, job.silence), environment
 
 
 def compare_hosts(connections: Sequence[Connection]) -> None:
@@ -40,22 +40,22 @@ def compare_hosts(connections: Sequence[Connection]) -> None:
                 f"expected the same hpsearch_comm on {connection.name} as here ({version()}; source {digest}), got "
                 f"{greeting.get('version')}; source {greeting.get('digest')}. Install the same version on all hosts"
             )
-        other = machines.setdefault(greeting["identity"], connection.name)
-        if other != connection.name:
+        first = machines.setdefault(greeting["identity"], connection.name)
+        if first != connection.name:
             raise LaunchError(
-                f"expected each host once, got {other} and {connection.name}, which are one: name it once, with all "
+                f"expected each host once, got {first} and {connection.name}, which are one: name it once, with all "
                 "its slots"
             )
 
 
-def where_to_meet(connections: Sequence[Connection], interface: str | None) -> dict[str, Any]:
+def meeting_request(connections: Sequence[Connection], interface: str | None) -> dict[str, Any]:
     """Return what rank 0's agent has to know in order to find the place where the ranks meet."""
     greetings = [connection.greeting or {} for connection in connections]
     if connections[0].local:
-        seen = [address for greeting in greetings[1:] for address in greeting["ssh"][:1]]
+        addresses = [address for greeting in greetings[1:] for address in greeting["ssh"][:1]]
     else:
-        seen = greetings[0]["ssh"][1:]
-    return {"alone": len(connections) == 1, "interface": interface, "seen": seen}
+        addresses = greetings[0]["ssh"][1:]
+    return {"alone": len(connections) == 1, "interface": interface, "seen": addresses}
 
 
 def start_order(job: LaunchJob, connection: Connection, address: str, port: int) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def start_order(job: LaunchJob, connection: Connection, address: str, port: int)
         address: Where the ranks meet.
         port: A port there that is kept for rank 0.
     """
-    ranks = connection.share.ranks
+    ranks = connection.host_ranks.ranks
     return {
         "ranks": [ranks.start, ranks.stop],
         "size": job.size,
@@ -76,7 +76,7 @@ def start_order(job: LaunchJob, connection: Connection, address: str, port: int)
         "secret": job.secret,
         "command": job.command,
         "directory": job.directory,
-        "environment": dict(job.environment) if connection.local else going_along(job.environment),
+        "environment": dict(job.environment) if connection.local else forwarded_variables(job.environment),
         "exports": dict(job.exports),
         "elastic": job.least is not None,
     }

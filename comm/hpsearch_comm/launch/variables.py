@@ -13,7 +13,7 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.launchers import VARIABLES as LAUNCHERS
 from hpsearch_comm.roster import VARIABLE as ELASTIC
 
-__all__ = ["SECRET", "for_rank", "going_along", "parse_exports", "without_other_launchers"]
+__all__ = ["SECRET", "forwarded_variables", "parse_exports", "rank_variables", "without_other_launchers"]
 
 SECRET = "HPSEARCH_COMM_SECRET"
 
@@ -29,7 +29,7 @@ _OF_LAUNCHERS = re.compile(
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def going_along(env: Mapping[str, str]) -> dict[str, str]:
+def forwarded_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a rank of another host gets from the launcher's environment."""
     return {name: value for name, value in env.items() if not _OF_A_HOST.fullmatch(name) and name != SECRET}
 
@@ -39,21 +39,21 @@ def without_other_launchers(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if not _OF_LAUNCHERS.fullmatch(name)}
 
 
-def parse_exports(words: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
+def parse_exports(definitions: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
     """Read what `-x NAME` and `-x NAME=VALUE` ask for.
 
     Args:
-        words: What follows each `-x`.
+        definitions: What follows each `-x`.
         env: Where the value of a bare name is.
 
     Raises:
         ConfigurationError: A name isn't one, isn't set, or is the secret's.
     """
     exports = {}
-    for word in words:
-        name, equals, value = word.partition("=")
+    for definition in definitions:
+        name, equals, value = definition.partition("=")
         if not _NAME.fullmatch(name):
-            raise ConfigurationError(f"expected -x NAME or -x NAME=VALUE, got {word!r}")
+            raise ConfigurationError(f"expected -x NAME or -x NAME=VALUE, got {definition!r}")
         if name == SECRET:
             raise ConfigurationError(
                 f"expected {SECRET} in the environment, from where the ranks get it without -x, got -x {name}: other "
@@ -65,7 +65,7 @@ def parse_exports(words: Sequence[str], env: Mapping[str, str]) -> dict[str, str
     return exports
 
 
-def for_rank(rank: int, ranks: range, size: int, address: str, port: int) -> dict[str, str]:
+def rank_variables(rank: int, ranks: range, size: int, address: str, port: int) -> dict[str, str]:
     """Return the variables that say which rank a process is, as torchrun names them.
 
     Args:

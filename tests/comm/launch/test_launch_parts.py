@@ -17,13 +17,13 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.launch.command_line import make_parser, read_job
 from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.frames import Frame, FrameKind, FrameReader, pack, pack_value
-from hpsearch_comm.launch.hosts import Host, HostRanks, is_here, merge_local, parse_hostfile, parse_hosts, share_out
+from hpsearch_comm.launch.hosts import Host, HostRanks, assign_ranks, is_here, merge_local, parse_hostfile, parse_hosts
 from hpsearch_comm.launch.job import LaunchJob
 from hpsearch_comm.launch.launcher import Death, Verdict, is_witness, last_traceback
 from hpsearch_comm.launch.output import MOST_BYTES, Lines, Page
 from hpsearch_comm.launch.place import hold_port, meeting_address
-from hpsearch_comm.launch.ssh import Ssh, remote_command, trouble
-from hpsearch_comm.launch.variables import for_rank, going_along, parse_exports, without_other_launchers
+from hpsearch_comm.launch.ssh import Ssh, describe_failure, remote_command
+from hpsearch_comm.launch.variables import forwarded_variables, parse_exports, rank_variables, without_other_launchers
 from hpsearch_comm.launch.version import source_digest
 
 NAMES = st.from_regex(r"\A([a-z]{1,5}@)?[a-z0-9][a-z0-9.-]{0,10}\Z")
@@ -52,7 +52,7 @@ def test_a_hostfile_of_each_format_gives_the_same(hosts, form):
 @given(HOSTS, st.data())
 def test_each_rank_is_on_one_host_which_has_a_slot_for_it(hosts, data):
     size = data.draw(st.integers(1, sum(host.slots for host in hosts)))
-    shares = share_out(hosts, size)
+    shares = assign_ranks(hosts, size)
     assert [rank for share in shares for rank in share.ranks] == list(range(size))
     assert all(1 <= len(share.ranks) <= share.host.slots for share in shares)
     # A host is full before the next one has any.
@@ -64,7 +64,7 @@ def test_each_rank_is_on_one_host_which_has_a_slot_for_it(hosts, data):
 def test_more_ranks_than_slots_are_an_error_with_both_counts(hosts):
     slots = sum(host.slots for host in hosts)
     with pytest.raises(ConfigurationError, match=rf"as there are slots, got {slots + 1} for {slots} \("):
-        share_out(hosts, slots + 1)
+        assign_ranks(hosts, slots + 1)
 
 
 @given(st.text(max_size=20))
@@ -121,16 +121,16 @@ def test_lines_are_the_same_wherever_the_stream_is_cut(data, cuts):
     fed = [line for begin, end in itertools.pairwise(edges) for line in parts.feed(data[begin:end])]
     lines = whole.feed(data)
     assert fed == lines
-    assert b"".join(lines) + whole.rest() == data
+    assert b"".join(lines) + whole.flush() == data
     assert all(re.fullmatch(rb"[^\r\n]*(\r\n|\n|\r)", line) for line in lines)
-    assert re.fullmatch(rb"[^\r\n]*\r?", parts.rest())
+    assert re.fullmatch(rb"[^\r\n]*\r?", parts.flush())
 
 
 def test_a_line_without_end_comes_in_pieces():
     lines = Lines()
     pieces = [piece for _ in range(40) for piece in lines.feed(bytes([120]) * (MOST_BYTES // 16))]
     assert len(pieces) == 2
-    assert sum(map(len, pieces)) + len(lines.rest()) == 40 * (MOST_BYTES // 16)
+    assert sum(map(len, pieces)) + len(lines.flush()) == 40 * (MOST_BYTES // 16)
 
 
 PIECES = st.lists(st.tuples(st.sampled_from("ab"), st.binary(max_size=10), st.sampled_from([b"\n", b"\r", b""])))
@@ -198,7 +198,7 @@ def test_witnesses_are_told_from_those_that_fail_by_themselves():
 def test_the_first_to_fail_is_the_first_that_is_no_witness(deaths):
     verdict = Verdict()
     for death in deaths:
-        verdict.hear(death)
+        verdict.add(death)
     own = [death for death in deaths if not death.witness]
     assert verdict.first == next(iter([*own, *deaths]), None)
 
@@ -223,15 +223,15 @@ def test_a_script_a_module_and_a_program():
     assert job("-np", "2", "-m", "pkg.train", "-x").command == (python, "-m", "pkg.train", "-x")
     assert job("-np", "2", "./run.sh", "--help").command == ("./run.sh", "--help")
     assert job("-np", "2", "--python", "/opt/python", "train.py").command == ("/opt/python", "train.py")
-    assert job("--num-proc", "2", "true").shares == (HostRanks(Host("localhost", 2), range(2)),)
+    assert job("--num-proc", "2", "true").host_ranks == (HostRanks(Host("localhost", 2), range(2)),)
 
 
 def test_hosts_of_the_command_line_and_of_a_file(tmp_path):
     expected = (HostRanks(Host("localhost", 2), range(2)), HostRanks(Host("192.0.2.1", 3), range(2, 5)))
-    assert job("-H", "localhost:2,192.0.2.1:3", "true").shares == expected
+    assert job("-H", "localhost:2,192.0.2.1:3", "true").host_ranks == expected
     (tmp_path / "hosts").write_text("127.0.0.1 slots=2\n192.0.2.1:3\n")
-    assert job("--hostfile", str(tmp_path / "hosts"), "true").shares == expected
-    assert job("-np", "2", "-H", "localhost:2,192.0.2.1:3", "true").shares == expected[:1]
+    assert job("--hostfile", str(tmp_path / "hosts"), "true").host_ranks == expected
+    assert job("-np", "2", "-H", "localhost:2,192.0.2.1:3", "true").host_ranks == expected[:1]
 
 
 @pytest.mark.parametrize(
@@ -281,11 +281,11 @@ def test_which_variables_go_along_to_other_hosts():
     stay = "HOME HOSTNAME PWD USER SSH_CONNECTION TERM TMPDIR XDG_RUNTIME_DIR DISPLAY BASH_FUNC_x%% _"
     go = "PATH LD_LIBRARY_PATH PYTHONPATH CUDA_VISIBLE_DEVICES OMP_NUM_THREADS HPSEARCH_COMM_TIMEOUT WANDB_API_KEY LANG"
     env = dict.fromkeys(f"{stay} {go} HPSEARCH_COMM_SECRET".split(), "x")
-    assert sorted(going_along(env)) == sorted(go.split())
+    assert sorted(forwarded_variables(env)) == sorted(go.split())
     others = "OMPI_COMM_WORLD_SIZE PMI_RANK SLURM_PROCID TORCHELASTIC_USE_AGENT_STORE GROUP_RANK HPSEARCH_COMM_ELASTIC"
     assert list(without_other_launchers(dict.fromkeys([*others.split(), "SLURM_JOB_ID"], "x"))) == ["SLURM_JOB_ID"]
     assert parse_exports(["A", "B=c=d", "C="], {"A": "a"}) == {"A": "a", "B": "c=d", "C": ""}
-    assert for_rank(3, range(2, 4), 4, "10.0.0.1", 5) == {
+    assert rank_variables(3, range(2, 4), 4, "10.0.0.1", 5) == {
         "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1",
         "MASTER_PORT": "5",
     }  # fmt: skip
@@ -317,7 +317,7 @@ def test_ssh_is_asked_for_nothing_and_host_keys_are_left_to_the_user():
     ],
 )
 def test_why_an_agent_does_not_come_up(code, said, expected):
-    assert trouble("b", "/opt/python", code, said, local=False).startswith(expected)
+    assert describe_failure("b", "/opt/python", code, said, local=False).startswith(expected)
 
 
 # The place.

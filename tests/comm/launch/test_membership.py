@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpsearch_comm.launch.membership import Membership, name_ranks
-from hpsearch_comm.roster import BUSY, DONE, Coming, Roster, read_word
+from hpsearch_comm.roster import BUSY, DONE, Coming, Roster, read_message
 
 HOSTS = [range(2), range(2, 5)]
 RANKS = st.sampled_from([rank for ranks in HOSTS for rank in ranks])
@@ -25,20 +25,20 @@ def test_those_who_come_meet_once_nobody_is_missing(events, least):
     well, meetings = 0, 0
     for calls, (what, rank) in enumerate(events):
         if what == "come":
-            membership.come(rank, coming(rank, calls), now=float(calls))
+            membership.join(rank, coming(rank, calls), now=float(calls))
             if rank in alive:
                 waiting[rank] = coming(rank, calls)
                 done.discard(rank)
         elif what in {"done", "busy"}:
-            membership.be_done(rank, what == "done")
+            membership.set_done(rank, what == "done")
             (done.add if what == "done" else done.discard)(rank)
         else:
             well += what == "ends well" and rank in alive
-            membership.end(rank, well=what == "ends well")
+            membership.end(rank, succeeded=what == "ends well")
             alive.discard(rank)
             waiting.pop(rank, None)
         assert membership.suffices == (len(alive) + well >= least)
-        assert (membership.count, len(membership.well)) == (len(alive), well)
+        assert (membership.count, len(membership.succeeded)) == (len(alive), well)
         missing = alive - set(waiting) if waiting else set[int]()
         assert (membership.awaited, membership.late) == (sorted(missing), sorted(missing - done))
         rosters = membership.meet()
@@ -59,10 +59,10 @@ def test_those_who_come_meet_once_nobody_is_missing(events, least):
 
 def test_the_last_call_of_a_rank_counts_and_the_first_comer_says_since_when():
     membership = Membership([range(2)], 1)
-    membership.come(0, coming(0, 0), now=1.0)
-    membership.come(0, coming(0, 1), now=2.0)
+    membership.join(0, coming(0, 0), now=1.0)
+    membership.join(0, coming(0, 1), now=2.0)
     assert membership.waiting_since == 1.0
-    membership.come(1, coming(1), now=3.0)
+    membership.join(1, coming(1), now=3.0)
     assert membership.meet()[0] == Roster(1, 0, 0, ("address of 0, 1", "address of 1, 0"), 0, 2)
     assert membership.waiting_since is None
 
@@ -70,31 +70,31 @@ def test_the_last_call_of_a_rank_counts_and_the_first_comer_says_since_when():
 def test_who_waits_for_ranks_alone_that_are_done_is_said_once():
     membership = Membership([range(4)], 1)
     for rank in (0, 2):
-        membership.be_done(rank)
-    assert membership.name_done() == ""
-    membership.come(1, coming(1), now=1.0)
-    assert membership.name_done() == ""  # it waits for rank 3, too
-    membership.come(3, coming(3), now=2.0)
-    assert membership.name_done() == (
+        membership.set_done(rank)
+    assert membership.waiting_notice() == ""
+    membership.join(1, coming(1), now=1.0)
+    assert membership.waiting_notice() == ""  # it waits for rank 3, too
+    membership.join(3, coming(3), now=2.0)
+    assert membership.waiting_notice() == (
         "to meet anew, ranks 1 and 3 must wait for ranks 0 and 2, whose work is done, to end or to come too"
     )
-    assert membership.name_done() == ""
-    membership.end(0, well=True)
-    assert "ranks 1 and 3 must wait for rank 2, whose" in membership.name_done()
-    membership.end(2, well=True)
-    assert membership.name_done() == ""
+    assert membership.waiting_notice() == ""
+    membership.end(0, succeeded=True)
+    assert "ranks 1 and 3 must wait for rank 2, whose" in membership.waiting_notice()
+    membership.end(2, succeeded=True)
+    assert membership.waiting_notice() == ""
     assert sorted(membership.meet()) == [1, 3]
-    membership.be_done(3)
-    membership.come(1, coming(1, 1), now=3.0)
-    assert "rank 1 must wait for rank 3, whose" in membership.name_done()
+    membership.set_done(3)
+    membership.join(1, coming(1, 1), now=3.0)
+    assert "rank 1 must wait for rank 3, whose" in membership.waiting_notice()
 
 
 def test_what_ranks_and_launcher_say_arrives_as_it_was():
     roster = Roster(3, 2, 1, ("here", "there"), 1, 2)
     assert Roster.from_line(roster.to_line()) == roster
     assert roster.variables() == {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-    assert read_word(b'{"call": 2, "address": "here"}') == Coming(2, "here")
-    assert [read_word(b'"done"'), read_word(b'"busy"')] == [DONE, BUSY]
+    assert read_message(b'{"call": 2, "address": "here"}') == Coming(2, "here")
+    assert [read_message(b'"done"'), read_message(b'"busy"')] == [DONE, BUSY]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_what_ranks_and_launcher_say_arrives_as_it_was():
 )
 def test_what_is_neither_is_an_error(line):
     with pytest.raises(ValueError, match=r".+"):
-        read_word(line)
+        read_message(line)
 
 
 @pytest.mark.parametrize(

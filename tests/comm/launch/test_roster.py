@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hpsearch_comm.errors import RendezvousError
 from hpsearch_comm.launch.agent import Channel
 from hpsearch_comm.launch.errors import LaunchError
-from hpsearch_comm.roster import DONE, VARIABLE, Coming, LauncherLine, Roster, describe_socket, read_word
+from hpsearch_comm.roster import DONE, VARIABLE, Coming, LauncherLine, Roster, describe_socket, read_message
 
 
 @pytest.fixture
@@ -38,12 +38,12 @@ def test_a_rank_takes_the_answer_to_its_last_call(ends):
     line = LauncherLine(ends[0])
     late, own = (Roster(call, call, 0, (f"address {call}",), 0, 1) for call in (7, 0))
     ends[1].sendall(late.to_line() + own.to_line())
-    assert line.come("here") == own
-    line.say_done()
+    assert line.meet("here") == own
+    line.send_done()
     first, second = ends[1].recv(1000).splitlines()
-    assert (read_word(first), read_word(second)) == (Coming(0, "here"), DONE)
+    assert (read_message(first), read_message(second)) == (Coming(0, "here"), DONE)
     ends[1].sendall(Roster(1, 3, 1, ("there", "here"), 0, 1).to_line())
-    assert line.come("here").addresses == ("there", "here")
+    assert line.meet("here").addresses == ("there", "here")
 
 
 def test_a_launcher_that_is_gone_is_an_error_before_and_while_a_rank_waits(ends):
@@ -51,10 +51,10 @@ def test_a_launcher_that_is_gone_is_an_error_before_and_while_a_rank_waits(ends)
     leaver = threading.Thread(target=lambda: (ends[1].recv(1000), ends[1].close()))
     leaver.start()
     with pytest.raises(RendezvousError, match="the launcher, which says who meets, is gone"):
-        line.come("here")
+        line.meet("here")
     leaver.join()
     with pytest.raises(RendezvousError, match="is gone"):
-        line.say_done()
+        line.send_done()
 
 
 def test_the_socket_that_the_environment_names_is_taken_and_programs_do_not_inherit_it(ends):
@@ -63,7 +63,7 @@ def test_the_socket_that_the_environment_names_is_taken_and_programs_do_not_inhe
     line = LauncherLine.open({VARIABLE: describe_socket(mine)})
     assert line is not None
     assert not os.get_inheritable(mine)
-    line.say_done()
+    line.send_done()
     assert ends[1].recv(100) == b'"done"\n'
     line.close()
 
@@ -101,8 +101,8 @@ def test_what_does_not_fit_is_sent_when_there_is_room(ends):
     with selectors.DefaultSelector() as selector:
         channel = Channel(ends[0], selector, lambda _: None)
         text = b"x" * (1 << 22) + b"\n"
-        channel.say(text)
-        channel.say(b"behind\n")
+        channel.send(text)
+        channel.send(b"behind\n")
         arrived = b""
         while len(arrived) < len(text) + 7:
             wake(selector, seconds=0)
@@ -121,6 +121,6 @@ def test_an_end_is_taken_for_one_and_endless_lines_are_refused(ends):
         ends[1].close()
         while selector.get_map():
             wake(selector)
-        channel.say(b"to nobody\n")
+        channel.send(b"to nobody\n")
         channel.close()
         channel.close()

@@ -13,7 +13,7 @@ from hpsearch_comm.horovod.elastic.state import State
 from hpsearch_comm.horovod.errors import HorovodInternalError, MissingError
 from hpsearch_comm.horovod.job import size
 from hpsearch_comm.horovod.lifetime import init, shutdown
-from hpsearch_comm.horovod.meeting import be_done, is_elastic
+from hpsearch_comm.horovod.meeting import is_elastic, set_done
 from hpsearch_comm.horovod.objects import allgather_object
 
 __all__ = ["run"]
@@ -50,7 +50,7 @@ def run(func: Callable[..., _T]) -> Callable[..., _T]:
     def train(state: State, *args: Any, **kwargs: Any) -> _T:
         failures, commits, ranks = 0, state.commits, size()
         anew, number = False, next(_numbers)
-        be_done(False)
+        set_done(False)
         while True:
             try:
                 if anew:
@@ -59,7 +59,7 @@ def run(func: Callable[..., _T]) -> Callable[..., _T]:
                 _check_together(number, anew)
                 state.sync()
                 result = func(state, *args, **kwargs)
-                be_done()
+                set_done()
                 return result
             except MissingError:
                 raise
@@ -78,10 +78,10 @@ def run(func: Callable[..., _T]) -> Callable[..., _T]:
 
 def _check_together(number: int, anew: bool) -> None:
     """See that all ranks are in the same call: no other state than its own is good for one."""
-    places = allgather_object(f"call {number}{' again' if anew else ''}", "elastic_run")
-    if len(set(places)) > 1:
+    calls = allgather_object(f"call {number}{' again' if anew else ''}", "elastic_run")
+    if len(set(calls)) > 1:
         raise UsageError(
-            f"the ranks of hvd.elastic.run must be in the same call of it, are in {', '.join(places)}, by rank: some "
+            f"the ranks of hvd.elastic.run must be in the same call of it, are in {', '.join(calls)}, by rank: some "
             "had ended the call whose last collective failed on others, or are new processes, that a program between "
             "the launcher and them has started. Start the script anew, and let it begin from a checkpoint"
         )
