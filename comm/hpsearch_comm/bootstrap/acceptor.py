@@ -65,7 +65,7 @@ class Acceptor:
         rank: This rank.
         credentials: The group's.
         admit: Has the last word on a connection of the right group, epoch and rank.
-        welcome: Is given each accepted connection, blocking, and owns it from then on.
+        on_accepted: Is given each accepted connection, blocking, and owns it from then on.
 
     Attributes:
         refused: How many connections were refused, by the reason.
@@ -77,21 +77,21 @@ class Acceptor:
         rank: int,
         credentials: Credentials,
         admit: Callable[[Hello, socket.socket], HandshakeReply],
-        welcome: Callable[[Hello, socket.socket], None],
+        on_accepted: Callable[[Hello, socket.socket], None],
     ) -> None:
         self._listening = list(listening)
         self._rank = rank
         self._credentials = credentials
         self._admit = admit
-        self._welcome = welcome
-        self._visitors: dict[socket.socket, _Visitor] = {}  # the oldest first
-        self._places = min(_MOST_PLACES, max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
-        self._open = False
+        self._on_accepted = on_accepted
+        self._pending: dict[socket.socket, _Visitor] = {}  # the oldest first
+        self._max_handshakes = min(_MOST_PLACES, max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
+        self._accepting = False
         self.refused: collections.Counter[str] = collections.Counter()
         self._selector = selectors.DefaultSelector()
         for sock in self._listening:
             sock.setblocking(False)
-        self._set_open(True)
+        self._set_accepting(True)
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when `step` has something to do; for another selector."""
@@ -109,12 +109,12 @@ class Acceptor:
             if key.data is None:
                 self._accept(key.fileobj)  # type: ignore[arg-type]
             else:
-                self._hear(key.data)
-        self._part_with_the_slow()
+                self._receive(key.data)
+        self._drop_slow()
 
     def close(self) -> None:
         """Close what hasn't proved itself yet. The listening sockets stay open."""
-        for visitor in list(self._visitors.values()):
+        for visitor in list(self._pending.values()):
             self._forget(visitor)
             _reset(visitor.sock)
         self._selector.close()
@@ -133,7 +133,7 @@ class Acceptor:
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_ACCEPTED_AT_ONCE):
-            if len(self._visitors) >= self._places:
+            if len(self._pending) >= self._max_handshakes:
                 return
             try:
                 sock, _ = listening.accept()
@@ -156,10 +156,10 @@ class Acceptor:
         if not _send(sock, visitor.challenge.nonce):
             self.refuse(sock, "it left before it proved anything")
             return
-        self._visitors[sock] = visitor
+        self._pending[sock] = visitor
         self._selector.register(sock, selectors.EVENT_READ, visitor)
 
-    def _hear(self, visitor: _Visitor) -> None:
+    def _receive(self, visitor: _Visitor) -> None:
         try:
             # Never more than is wanted, so that what a stranger sends can't pile up here.
             chunk = visitor.sock.recv(Challenge.lacks(visitor.arrived))
@@ -179,49 +179,49 @@ class Acceptor:
         judgement = visitor.challenge.judge(visitor.arrived, lambda hello: self._admit(hello, visitor.sock))
         answered = _send(visitor.sock, judgement.answer)
         if judgement.verdict is not HandshakeReply.ACCEPTED or judgement.hello is None:
-            who = f"rank {judgement.hello.sender}: " if judgement.hello else ""
-            self.refuse(visitor.sock, who + judgement.verdict.reason)
+            prefix = f"rank {judgement.hello.sender}: " if judgement.hello else ""
+            self.refuse(visitor.sock, prefix + judgement.verdict.reason)
         elif not answered:
             self.refuse(visitor.sock, f"rank {judgement.hello.sender}: it left before it was accepted")
         else:
             visitor.sock.setblocking(True)
-            self._welcome(judgement.hello, visitor.sock)
+            self._on_accepted(judgement.hello, visitor.sock)
 
-    def _part_with_the_slow(self) -> None:
+    def _drop_slow(self) -> None:
         now = time.monotonic()
-        crowded = len(self._visitors) >= self._places and any_shows(self._listening, select.POLLIN)
-        while self._visitors:
-            oldest = next(iter(self._visitors.values()))
+        crowded = len(self._pending) >= self._max_handshakes and any_shows(self._listening, select.POLLIN)
+        while self._pending:
+            oldest = next(iter(self._pending.values()))
             if now - oldest.since < (_CROWDED_PATIENCE if crowded else _PATIENCE):
                 break
             self._forget(oldest)
             self.refuse(oldest.sock, "it didn't prove itself in time")
             crowded = False  # one place is enough for the next
-        self._set_open(len(self._visitors) < self._places)
+        self._set_accepting(len(self._pending) < self._max_handshakes)
 
     def _make_room(self, error: OSError) -> None:
         """Drop a connection because the process has run out of descriptors; it can't be helped where none is taken."""
-        if not self._visitors:
+        if not self._pending:
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
             raise RendezvousError(
                 f"rank {self._rank} can't accept more connections: {error.strerror}. This process may open {limit} "
                 "files: raise `ulimit -n`, or use fewer streams"
             ) from None
-        self._places = max(1, len(self._visitors))
+        self._max_handshakes = max(1, len(self._pending))
 
-    def _set_open(self, wanted: bool) -> None:
+    def _set_accepting(self, accepting: bool) -> None:
         """Look at the listening sockets only while there are places: else they would wake every `step` for nothing."""
-        if wanted == self._open:
+        if accepting == self._accepting:
             return
-        self._open = wanted
+        self._accepting = accepting
         for sock in self._listening:
-            if wanted:
+            if accepting:
                 self._selector.register(sock, selectors.EVENT_READ)
             else:
                 self._selector.unregister(sock)
 
     def _forget(self, visitor: _Visitor) -> None:
-        del self._visitors[visitor.sock]
+        del self._pending[visitor.sock]
         self._selector.unregister(visitor.sock)
 
 

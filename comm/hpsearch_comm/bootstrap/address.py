@@ -100,23 +100,23 @@ def read_addresses(texts: Sequence[str]) -> tuple[Address, ...]:
     return tuple(addresses)
 
 
-def host_identity(part: str | None = None) -> str:
+def host_identity(name: str | None = None) -> str:
     """Return which host this is: equal for processes that can share memory through an abstract Unix socket, else not.
 
     That takes one running kernel, one network namespace, and one user in one user namespace. Two containers on a
     machine are two hosts unless they share these.
 
     Args:
-        part: Splits one machine into several hosts, by a name for this one; None for all of it. It can't unite two.
+        name: Splits one machine into several hosts, by a name for this one; None for all of it. It can't unite two.
 
     Raises:
-        ConfigurationError: `part` isn't text of at most 255 characters.
+        ConfigurationError: `name` isn't text of at most 255 characters.
     """
-    if part is not None and (not isinstance(part, str) or len(part) > _HOSTNAME):
+    if name is not None and (not isinstance(name, str) or len(name) > _HOSTNAME):
         raise ConfigurationError(
-            f"host (or HPSEARCH_COMM_HOST) must be text of at most {_HOSTNAME} characters, got {part!r:.300}"
+            f"host (or HPSEARCH_COMM_HOST) must be text of at most {_HOSTNAME} characters, got {name!r:.300}"
         )
-    marks = [*_machine(), str(os.geteuid()), part or ""]
+    marks = [*_machine(), str(os.geteuid()), name or ""]
     return hashlib.sha256(json.dumps(marks).encode()).hexdigest()[:32]
 
 
@@ -131,13 +131,13 @@ def _machine() -> tuple[str, ...]:
         return (secrets.token_hex(16),)
 
 
-def _expect(holds: bool, what: str, got: object) -> None:
+def _expect(holds: bool, rule: str, got: object) -> None:
     if not holds:
-        raise _refusal(what, got)
+        raise _refusal(rule, got)
 
 
-def _refusal(what: str, got: object) -> RefusedError:
-    return RefusedError(f"{what}, got {got!r:.100}")
+def _refusal(rule: str, got: object) -> RefusedError:
+    return RefusedError(f"{rule}, got {got!r:.100}")
 
 
 def _matches(pattern: re.Pattern[str], text: object) -> bool:

@@ -32,11 +32,11 @@ from typing import NoReturn
 
 from hpsearch_comm.bootstrap.acceptor import Acceptor, any_shows
 from hpsearch_comm.bootstrap.address import Address
-from hpsearch_comm.bootstrap.connector import Connector, Place
+from hpsearch_comm.bootstrap.connector import Connector, Endpoint
 from hpsearch_comm.bootstrap.handshake import ConnectionKind, Credentials, HandshakeReply, Hello
 from hpsearch_comm.bootstrap.listener import Listener
 from hpsearch_comm.errors import CommError, ConfigurationError, RendezvousError
-from hpsearch_comm.failure.detector import NOTICE_BYTES, foretell, pack_notice
+from hpsearch_comm.failure.detector import NOTICE_BYTES, pack_notice, peek_notices
 from hpsearch_comm.topology import Topology
 
 __all__ = ["MOST_STREAMS", "Connections", "connect"]
@@ -155,17 +155,17 @@ def connect(
             raise RendezvousError(f"rank {rank} can't connect to the others: {error.strerror or error}") from error
 
 
-def _check_addresses(rank: int, addresses: Sequence[Address], own: Address) -> None:
-    if addresses[rank] != own:
+def _check_addresses(rank: int, addresses: Sequence[Address], own_address: Address) -> None:
+    if addresses[rank] != own_address:
         raise ConfigurationError(
-            f"the address of rank {rank} must be that of its own listener, {own.to_text()}, got "
+            f"the address of rank {rank} must be that of its own listener, {own_address.to_text()}, got "
             f"{addresses[rank].to_text()}: the addresses are mixed up, or two processes run as this rank"
         )
     first: dict[Address, int] = {}
-    for other, address in enumerate(addresses):
-        if first.setdefault(address, other) != other:
+    for rank_of_address, address in enumerate(addresses):
+        if first.setdefault(address, rank_of_address) != rank_of_address:
             raise ConfigurationError(
-                f"every rank must have its own address, ranks {first[address]} and {other} share one"
+                f"every rank must have its own address, ranks {first[address]} and {rank_of_address} share one"
             )
 
 
@@ -185,10 +185,10 @@ class _Bootstrap:
         self._topology = topology
         self._rank = topology.rank
         self._addresses = addresses
-        self._own = listener.address
+        self._own_address = listener.address
         self._credentials = credentials
         self._local = set() if tcp_only else set(topology.local_ranks)
-        self._made: dict[_Key, socket.socket] = {}
+        self._connected: dict[_Key, socket.socket] = {}
         self._awaited: set[_Key] = set()
         """What the higher ranks have yet to connect."""
         self._heartbeat_timeout = heartbeat_timeout
@@ -203,14 +203,14 @@ class _Bootstrap:
         self._selector = selectors.DefaultSelector()
         self._acceptor = Acceptor(listener.sockets, self._rank, credentials, self._admit, self._welcome)
         self._selector.register(self._acceptor, selectors.EVENT_READ)
-        self._heard = time.monotonic()
+        self._last_check = time.monotonic()
         # Each rank begins with the one right below it, so that not all come to rank 0 first.
         for peer in range(self._rank - 1, -1, -1):
             self._outgoing |= {key: self._connector(*key) for key in _plan(peer, peer in self._local, streams)}
         for peer in range(self._rank + 1, topology.size):
             self._awaited.update(_plan(peer, peer in self._local, streams))
             self._watching[peer] = self._connector(peer, ConnectionKind.PRESENCE, 0)
-            self._watching[peer].due = self._heard + _WATCH_SECONDS
+            self._watching[peer].due = self._last_check + _WATCH_SECONDS
 
     def __enter__(self) -> _Bootstrap:
         return self
@@ -220,10 +220,10 @@ class _Bootstrap:
         for connector in self._outgoing.values():
             connector.close()
         for peer in list(self._watching):
-            self._watch_no_more(peer)
+            self._unwatch(peer)
         self._selector.close()
         if error is not None:
-            self._give_up(error)
+            self._abort(error)
         for sock in self._watched_by:
             sock.close()
 
@@ -234,13 +234,13 @@ class _Bootstrap:
                 self._step(deadline)
         except RendezvousError:
             # A peer that listens no more may have said why.
-            self._hear_peers()
+            self._check_peers()
             raise
 
     def connections(self) -> Connections:
         """Return what has been made, in the order of the peers."""
         result = Connections(self._topology)
-        for (peer, kind, _), sock in sorted(self._made.items()):
+        for (peer, kind, _), sock in sorted(self._connected.items()):
             if kind is ConnectionKind.CONTROL:
                 result.controls[peer] = sock
             elif kind is ConnectionKind.DESCRIPTORS:
@@ -258,16 +258,16 @@ class _Bootstrap:
             if key.data is not None:
                 self._settle(key.data, key.data.advance())
         self._acceptor.step(0)
-        if now - self._heard >= _SLICE:
-            self._heard = now
-            self._hear_peers()
+        if now - self._last_check >= _SLICE:
+            self._last_check = now
+            self._check_peers()
             self._watch(now)
 
     def _connector(self, peer: int, kind: ConnectionKind, stream: int) -> Connector:
         address = self._addresses[peer]
-        place: Place = f"\0{address.unix}" if peer in self._local else (address.ip, address.port)
+        target: Endpoint = f"\0{address.unix}" if peer in self._local else (address.ip, address.port)
         hello = Hello(self._rank, peer, kind, stream)
-        return Connector(hello, place, self._credentials, self._selector, self._own.ip)
+        return Connector(hello, target, self._credentials, self._selector, self._own_address.ip)
 
     def _start(self, now: float) -> None:
         """Start what is due, as long as there is room."""
@@ -282,7 +282,7 @@ class _Bootstrap:
         hello = connector.hello
         if sock is not None:
             self._outgoing.pop((hello.target, hello.kind, hello.stream), None)
-            self._keep(hello.target, hello, sock)
+            self._add(hello.target, hello, sock)
         elif hello.kind is not ConnectionKind.PRESENCE and not connector.under_way and not connector.may_pass:
             self._fail(connector)
 
@@ -290,14 +290,14 @@ class _Bootstrap:
         """See whether the ranks that have yet to connect are still there; called now and then."""
         missing = self._missing()
         for peer in self._watching.keys() - missing:
-            self._watch_no_more(peer)
+            self._unwatch(peer)
         for peer, connector in list(self._watching.items())[:_MOST_WATCHED]:
             if now - connector.refused_since >= (0.0 if peer in self._local else _REFUSED_SECONDS):
                 self._fail(connector)
             if peer not in self._watched and not connector.under_way and connector.due <= now:
                 connector.start()
 
-    def _watch_no_more(self, peer: int) -> None:
+    def _unwatch(self, peer: int) -> None:
         self._watching.pop(peer).close()
         sock = self._watched.pop(peer, None)
         if sock is not None:
@@ -307,7 +307,7 @@ class _Bootstrap:
         if hello.kind is ConnectionKind.PRESENCE:
             return HandshakeReply.ACCEPTED if 0 <= hello.sender < self._rank else HandshakeReply.UNEXPECTED
         key = (hello.sender, hello.kind, hello.stream)
-        if key in self._made:
+        if key in self._connected:
             return HandshakeReply.DUPLICATE
         expected = key in self._awaited and (sock.family == socket.AF_UNIX) == (hello.sender in self._local)
         return HandshakeReply.ACCEPTED if expected else HandshakeReply.UNEXPECTED
@@ -317,17 +317,17 @@ class _Bootstrap:
             self._watched_by.append(sock)
             return
         self._awaited.remove((hello.sender, hello.kind, hello.stream))
-        self._keep(hello.sender, hello, sock)
+        self._add(hello.sender, hello, sock)
 
-    def _keep(self, peer: int, hello: Hello, sock: socket.socket) -> None:
+    def _add(self, peer: int, hello: Hello, sock: socket.socket) -> None:
         if hello.kind is ConnectionKind.PRESENCE:
             self._watched[peer] = sock
         else:
-            self._made[peer, hello.kind, hello.stream] = sock
+            self._connected[peer, hello.kind, hello.stream] = sock
         if sock.family != socket.AF_UNIX and hello.kind in (ConnectionKind.CONTROL, ConnectionKind.PRESENCE):
             tell_when_gone(sock, self._heartbeat_timeout)
 
-    def _hear_peers(self) -> None:
+    def _check_peers(self) -> None:
         """See whether a rank has failed. What it sent is left unread: it is for the group."""
         missing = self._missing()
         watched = [(peer, sock) for peer, sock in self._watched.items() if peer in missing]
@@ -338,7 +338,7 @@ class _Bootstrap:
                 continue
             except OSError:
                 notices = b""
-            ended, error = foretell(notices, peer)
+            ended, error = peek_notices(notices, peer)
             if error is not None:
                 raise RendezvousError(str(error))
             # The other end may be closed, though not everything that came from it has been read.
@@ -346,20 +346,20 @@ class _Bootstrap:
                 raise RendezvousError(f"{self._name(peer)} died while the group formed: its own output says why")
 
     def _controls(self) -> list[tuple[int, socket.socket]]:
-        return [(peer, sock) for (peer, kind, _), sock in self._made.items() if kind is ConnectionKind.CONTROL]
+        return [(peer, sock) for (peer, kind, _), sock in self._connected.items() if kind is ConnectionKind.CONTROL]
 
     def _missing(self) -> set[int]:
         """Return the higher ranks that have yet to connect."""
         return {peer for peer, _, _ in self._awaited}
 
-    def _give_up(self, error: BaseException) -> None:
+    def _abort(self, error: BaseException) -> None:
         """Tell those that have been reached why, and close everything."""
-        told = error if isinstance(error, CommError) else CommError(f"rank {self._rank} failed: {error!r}")
-        notice = pack_notice(told)
+        reason = error if isinstance(error, CommError) else CommError(f"rank {self._rank} failed: {error!r}")
+        notice = pack_notice(reason)
         for sock in (*(control for _, control in self._controls()), *self._watched_by):
             with contextlib.suppress(OSError):
                 sock.send(notice, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
-        for sock in self._made.values():
+        for sock in self._connected.values():
             sock.close()
 
     def _fail(self, connector: Connector) -> NoReturn:
@@ -369,9 +369,11 @@ class _Bootstrap:
             raise RendezvousError(
                 f"rank {self._rank} can't open more connections: {reason}. Raise `ulimit -n`, or use fewer streams"
             )
-        text = f"rank {self._rank} can't connect to {self._name(peer)} at {connector.place}: {reason}. "
+        text = f"rank {self._rank} can't connect to {self._name(peer)} at {connector.target_name}: {reason}. "
         if number != errno.ECONNREFUSED:
-            text += f"This rank's own address is {self._own.ip}; HPSEARCH_COMM_INTERFACE (or interface=) changes it"
+            text += (
+                f"This rank's own address is {self._own_address.ip}; HPSEARCH_COMM_INTERFACE (or interface=) changes it"
+            )
         else:
             text += "It listened before, so it has died or given up: its own output says why"
             if peer in self._local:
@@ -382,11 +384,13 @@ class _Bootstrap:
         lines = [f"the {self._topology.size} ranks didn't come together in time, as seen by rank {self._rank}"]
         missing = sorted(self._missing())
         if missing:
-            lines.append(f"{self._names(missing)} didn't connect to {self._own.ip}, port {self._own.port}")
+            lines.append(
+                f"{self._names(missing)} didn't connect to {self._own_address.ip}, port {self._own_address.port}"
+            )
         unreached = {connector.hello.target: connector for connector in self._outgoing.values()}
         for peer in sorted(unreached)[:_NAMED]:
             trouble = unreached[peer].trouble or "no answer"
-            lines.append(f"{self._name(peer)} can't be reached at {unreached[peer].place} ({trouble})")
+            lines.append(f"{self._name(peer)} can't be reached at {unreached[peer].target_name} ({trouble})")
         if len(unreached) > _NAMED:
             lines.append(f"nor can {len(unreached) - _NAMED} more")
         refused = [f"{count} because {reason}" for reason, count in self._acceptor.refused.most_common(3)]

@@ -16,9 +16,9 @@ from hpsearch_comm.bootstrap.handshake import ANSWER_BYTES, NONCE_BYTES, Credent
 from hpsearch_comm.bootstrap.inheritance import close_in_children
 from hpsearch_comm.errors import RefusedError
 
-__all__ = ["Connector", "Place", "family_of"]
+__all__ = ["Connector", "Endpoint", "family_of"]
 
-Place = tuple[str, int] | str
+Endpoint = tuple[str, int] | str
 """An IPv4 or IPv6 address and a port, or the name of a Unix socket."""
 
 _FIRST_PAUSE = 0.02
@@ -45,7 +45,7 @@ class Connector:
 
     Args:
         hello: Who connects to whom, and for what.
-        place: Where to.
+        target: Where to.
         credentials: The group's.
         selector: Tells when to `advance`; the connection registers itself, with itself as its data.
         source: This rank's address; TCP leaves from it, so that the chosen interface is the one used. None leaves it to
@@ -62,7 +62,7 @@ class Connector:
     def __init__(
         self,
         hello: Hello,
-        place: Place,
+        target: Endpoint,
         credentials: Credentials,
         selector: selectors.BaseSelector,
         source: str | None = None,
@@ -73,7 +73,7 @@ class Connector:
         self.errno = 0
         self.refused_since = math.inf
         self.nonce = b""
-        self._place = place
+        self._target = target
         self._credentials = credentials
         self._selector = selector
         self._source = source
@@ -82,11 +82,11 @@ class Connector:
         self._handshake: Iterator[None] = iter(())
 
     @property
-    def place(self) -> str:
+    def target_name(self) -> str:
         """Where the connection goes to, for messages."""
-        if isinstance(self._place, str):
+        if isinstance(self._target, str):
             return "its Unix socket"
-        ip, port = self._place
+        ip, port = self._target
         return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
 
     @property
@@ -102,13 +102,13 @@ class Connector:
     def start(self) -> None:
         """Begin a try; one that fails at once is no longer `under_way`."""
         try:
-            self._sock = sock = close_in_children(socket.socket(family_of(self._place), socket.SOCK_STREAM))
+            self._sock = sock = close_in_children(socket.socket(family_of(self._target), socket.SOCK_STREAM))
             sock.setblocking(False)
             if sock.family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if self._source is not None and family_of((self._source, 0)) == sock.family:
                     sock.bind((self._source, 0))
-            number = sock.connect_ex(self._place)
+            number = sock.connect_ex(self._target)
             if number not in (0, errno.EINPROGRESS):
                 raise OSError(number, os.strerror(number))
             self._selector.register(sock, selectors.EVENT_WRITE, self)
@@ -216,8 +216,8 @@ def _received(sock: socket.socket, count: int) -> Generator[None, None, bytes]:
     return arrived
 
 
-def family_of(place: Place) -> socket.AddressFamily:
+def family_of(endpoint: Endpoint) -> socket.AddressFamily:
     """Return what kind of socket leads to a place."""
-    if isinstance(place, str):
+    if isinstance(endpoint, str):
         return socket.AF_UNIX
-    return socket.AF_INET6 if ":" in place[0] else socket.AF_INET
+    return socket.AF_INET6 if ":" in endpoint[0] else socket.AF_INET

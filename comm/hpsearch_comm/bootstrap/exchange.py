@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from hpsearch_comm.bootstrap.acceptor import Acceptor, any_shows
-from hpsearch_comm.bootstrap.connector import Connector, Place
+from hpsearch_comm.bootstrap.connector import Connector, Endpoint
 from hpsearch_comm.bootstrap.handshake import (
     MAC_BYTES,
     PAYLOAD_BYTES,
@@ -71,7 +71,7 @@ class Venue:
     credentials: Credentials
     deadline: float
     """This rank's own, in seconds of `time.monotonic()`."""
-    place: str
+    description: str
     """Where it is, for errors."""
     advice: str
     """What the user may do about a rank that doesn't come; ends the error."""
@@ -108,7 +108,7 @@ def gather(
     with _Gathering(venue, listening) as gathering:
         members = gathering.wait(announce)
         texts = [text, *(members[rank].text for rank in range(1, venue.size))]
-        gathering.dismiss(_encode(texts=texts))
+        gathering.send_outcome(_encode(texts=texts))
     return texts
 
 
@@ -128,7 +128,7 @@ class _Gathering:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._close_door()
+        self._stop_listening()
         for member in self._members.values():
             member.sock.close()
         self._selector.close()
@@ -141,16 +141,16 @@ class _Gathering:
             end = min([self._venue.deadline, *(member.deadline for member in self._members.values())])
             if now >= end:
                 self._fail(now)
-            self._see_off(min(_SLICE, end - now))
+            self._drop_disconnected(min(_SLICE, end - now))
             self._acceptor.step(0)
-            self._see_off(0)
+            self._drop_disconnected(0)
         return self._members
 
-    def dismiss(self, outcome: bytes) -> None:
+    def send_outcome(self, outcome: bytes) -> None:
         """Tell all who are here, and let them hang up first: no remains of their connections then hold the port."""
-        self._close_door()
+        self._stop_listening()
         for member in self._members.values():
-            self._tell(member.sock, member.nonce, outcome)
+            self._send(member.sock, member.nonce, outcome)
         end = time.monotonic() + _FAREWELL_SECONDS
         for member in self._members.values():
             with contextlib.suppress(OSError):
@@ -174,7 +174,7 @@ class _Gathering:
         elif rank in self._members:
             reason = "this rank is here already: two processes may have been started with the same RANK"
         if reason is not None:
-            self._tell(sock, hello.nonce, _encode(error=f"rank 0 refused rank {rank}: {reason}"))
+            self._send(sock, hello.nonce, _encode(error=f"rank 0 refused rank {rank}: {reason}"))
             self._acceptor.refuse(sock, f"rank {rank}: {reason}")
             return
         text = hello.payload[_ENTRY.size :].decode("utf-8", "replace")
@@ -182,7 +182,7 @@ class _Gathering:
         self._members[rank] = member
         self._selector.register(sock, selectors.EVENT_READ, member)
 
-    def _see_off(self, seconds: float) -> None:
+    def _drop_disconnected(self, seconds: float) -> None:
         """Wait for something to happen, and part with those who have gone again: nothing else is to come from them."""
         for key, _ in self._selector.select(seconds):
             if key.data is not None:
@@ -193,7 +193,7 @@ class _Gathering:
         self._selector.unregister(member.sock)
         member.sock.close()
 
-    def _tell(self, sock: socket.socket, nonce: bytes, outcome: bytes) -> None:
+    def _send(self, sock: socket.socket, nonce: bytes, outcome: bytes) -> None:
         with contextlib.suppress(OSError):  # It has gone, and will come to nothing without being told.
             sock.settimeout(_FAREWELL_SECONDS)
             sock.sendall(_LENGTH.pack(len(outcome)) + outcome + _sign(self._venue.credentials, nonce, outcome))
@@ -202,16 +202,16 @@ class _Gathering:
         venue = self._venue
         missing = [rank for rank in range(1, venue.size) if rank not in self._members]
         sentence = (
-            f"{name_ranks(missing)} of {venue.size} did not come to rank 0 ({venue.place}), which waited "
+            f"{name_ranks(missing)} of {venue.size} did not come to rank 0 ({venue.description}), which waited "
             f"{now - self._began:.1f} s, until the start_timeout of a rank was over. {venue.advice}"
         )
         if self._acceptor.refused:
             counted = "; ".join(f"{count} x {reason}" for reason, count in self._acceptor.refused.most_common(3))
             sentence += f". Connections refused meanwhile: {counted}"
-        self.dismiss(_encode(error=sentence))
+        self.send_outcome(_encode(error=sentence))
         raise RendezvousError(sentence)
 
-    def _close_door(self) -> None:
+    def _stop_listening(self) -> None:
         if self._listening:
             self._selector.unregister(self._acceptor)
             self._acceptor.close()
@@ -220,13 +220,13 @@ class _Gathering:
         self._listening = ()
 
 
-def join(venue: Venue, rank: int, where: Callable[[], Sequence[Place]], text: str) -> list[str]:
+def join(venue: Venue, rank: int, endpoints: Callable[[], Sequence[Endpoint]], text: str) -> list[str]:
     """Do another rank's side: come to rank 0, however late it starts, and wait for the outcome.
 
     Args:
         venue: The same on every rank, but for the deadline.
         rank: This rank.
-        where: Gives the places at which rank 0 may be, and is asked again for every try.
+        endpoints: Gives the places at which rank 0 may be, and is asked again for every try.
         text: This rank's, of which `check_text` has been asked.
 
     Returns:
@@ -243,7 +243,7 @@ def join(venue: Venue, rank: int, where: Callable[[], Sequence[Place]], text: st
     pause = 0.005
     while True:
         try:
-            return _try(venue, rank, where(), text, deadline)
+            return _try(venue, rank, endpoints(), text, deadline)
         except (OSError, RefusedError) as error:
             failure = error
         now, reason = time.monotonic(), getattr(failure, "strerror", None) or str(failure)
@@ -260,26 +260,26 @@ def join(venue: Venue, rank: int, where: Callable[[], Sequence[Place]], text: st
         time.sleep(min(pause, deadline - now))
         pause = min(pause * 1.5, _LONGEST_PAUSE)
     sentence = (
-        f"rank {rank} of {venue.size} did not find rank 0 ({venue.place}) in {time.monotonic() - began:.1f} s: "
+        f"rank {rank} of {venue.size} did not find rank 0 ({venue.description}) in {time.monotonic() - began:.1f} s: "
         f"{'; before that, '.join(reversed(reasons))}. {venue.advice}"
     )
     raise RefusedError(sentence) if refused else RendezvousError(sentence)
 
 
-def _try(venue: Venue, rank: int, places: Sequence[Place], text: str, deadline: float) -> list[str]:
+def _try(venue: Venue, rank: int, endpoints: Sequence[Endpoint], text: str, deadline: float) -> list[str]:
     entry = _ENTRY.pack(venue.size, int(1000 * max(0.001, deadline - time.monotonic()))) + text.encode()
     failures: list[str] = []
     refusal: RefusedError | None = None
-    for place in places:
+    for endpoint in endpoints:
         with selectors.DefaultSelector() as selector:
             connector = Connector(
-                Hello(rank, 0, ConnectionKind.RENDEZVOUS, 0, entry), place, venue.credentials, selector
+                Hello(rank, 0, ConnectionKind.RENDEZVOUS, 0, entry), endpoint, venue.credentials, selector
             )
             try:
                 sock = connector.reach(min(deadline, time.monotonic() + _TRY_SECONDS))
             except OSError as error:
                 # What was tried, and what came of it: the name may stand for an address that isn't meant.
-                failures.append(f"{connector.place}: {error.strerror or error}")
+                failures.append(f"{connector.target_name}: {error.strerror or error}")
                 continue
             except RefusedError as error:
                 refusal = error

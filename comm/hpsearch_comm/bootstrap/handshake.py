@@ -187,8 +187,8 @@ class Hello:
 
     def pack(self, credentials: Credentials, nonce: bytes) -> bytes:
         """Return the bytes of the wire."""
-        place = self.sender, self.target, self.kind, self.stream, len(self.payload)
-        return _HELLO.pack(credentials.digest, credentials.epoch, *place, nonce) + self.payload
+        fields = self.sender, self.target, self.kind, self.stream, len(self.payload)
+        return _HELLO.pack(credentials.digest, credentials.epoch, *fields, nonce) + self.payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +238,10 @@ class Challenge:
         verdict, hello = self._read(opaque)
         if hello is not None and verdict is HandshakeReply.ACCEPTED and admit is not None:
             verdict = admit(hello)
-        word = bytes([verdict])
-        return Judgement(verdict, hello, word + self._credentials.mac(b"server", self.nonce, opaque, word))
+        verdict_byte = bytes([verdict])
+        return Judgement(
+            verdict, hello, verdict_byte + self._credentials.mac(b"server", self.nonce, opaque, verdict_byte)
+        )
 
     def _read(self, opaque: bytes) -> tuple[HandshakeReply, Hello | None]:
         digest, epoch, sender, target, kind, stream, length, nonce = _HELLO.unpack_from(opaque)
@@ -248,8 +250,8 @@ class Challenge:
             return HandshakeReply.WRONG_GROUP, None
         if epoch != self._credentials.epoch:
             return HandshakeReply.WRONG_EPOCH, None
-        known = kind in ConnectionKind.__members__.values() and stream < _STREAMS and length == len(payload)
-        if min(sender, target) < 0 or not known:
+        is_valid = kind in ConnectionKind.__members__.values() and stream < _STREAMS and length == len(payload)
+        if min(sender, target) < 0 or not is_valid:
             return HandshakeReply.UNEXPECTED, None
         hello = Hello(sender, target, ConnectionKind(kind), stream, payload, nonce)
         return (HandshakeReply.ACCEPTED if target == self._rank else HandshakeReply.WRONG_RANK), hello
@@ -282,13 +284,17 @@ class Proof:
         Raises:
             Refusal: The server refuses, or doesn't know the secret itself.
         """
-        word, mac = answer[:1], answer[1:]
+        verdict_byte, mac = answer[:1], answer[1:]
         verdict = (
-            HandshakeReply(word[0]) if word[0] in HandshakeReply.__members__.values() else HandshakeReply.UNEXPECTED
+            HandshakeReply(verdict_byte[0])
+            if verdict_byte[0] in HandshakeReply.__members__.values()
+            else HandshakeReply.UNEXPECTED
         )
         # Who says that the secret is wrong can't sign it.
         signed = verdict is not HandshakeReply.WRONG_SECRET
-        if signed and not hmac.compare_digest(mac, self._credentials.mac(b"server", self._nonce, self._hello, word)):
+        if signed and not hmac.compare_digest(
+            mac, self._credentials.mac(b"server", self._nonce, self._hello, verdict_byte)
+        ):
             raise Refusal(
                 f"what answers at the address of rank {self._target} doesn't know the group's secret: another program "
                 "has taken the port, or the secrets differ",

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from hpsearch_comm.errors import ConfigurationError
 
 __all__ = [
+    "describe_interfaces",
     "interface_addresses",
     "interface_name",
     "is_local",
@@ -24,7 +25,6 @@ __all__ = [
     "is_reachable",
     "local_address",
     "resolve",
-    "surroundings",
 ]
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -78,7 +78,7 @@ def local_address(towards: str | None = None, interface: str | None = None) -> s
             return source
     raise ConfigurationError(
         f"expected a route to the host of rank 0, {towards!r} ({', '.join(addresses)}), found none: check MASTER_ADDR, "
-        f"or set {_VARIABLE} to the interface that leads there. {surroundings()}"
+        f"or set {_VARIABLE} to the interface that leads there. {describe_interfaces()}"
     )
 
 
@@ -102,13 +102,13 @@ def resolve(host: str, deadline: float | None = None) -> tuple[str, ...]:
     Raises:
         ConfigurationError: The name is unknown, or stands for no single host (`0.0.0.0`).
     """
-    places, warned = None, False
-    while places is None:
+    results, warned = None, False
+    while results is None:
         try:
-            places = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            results = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
-            left = 0.0 if deadline is None else deadline - time.monotonic()
-            if left <= 0 or isinstance(error, UnicodeError) or not _is_name(host):
+            remaining = 0.0 if deadline is None else deadline - time.monotonic()
+            if remaining <= 0 or isinstance(error, UnicodeError) or not _is_name(host):
                 raise ConfigurationError(
                     f"expected the host of rank 0 (MASTER_ADDR) as a name or address that this host can resolve, "
                     f"got {host!r}: {error}"
@@ -116,8 +116,8 @@ def resolve(host: str, deadline: float | None = None) -> tuple[str, ...]:
             if not warned:
                 _log.warning("the host of rank 0, %r, isn't known yet (%s): waiting for it", host, error)
                 warned = True
-            time.sleep(min(_RETRY_SECONDS, left))
-    addresses = tuple(dict.fromkeys(_plain(str(place[4][0])) for place in places))
+            time.sleep(min(_RETRY_SECONDS, remaining))
+    addresses = tuple(dict.fromkeys(_plain(str(result[4][0])) for result in results))
     if any(_is_nobodys(ipaddress.ip_address(address)) for address in addresses):
         raise ConfigurationError(
             f"expected the host of rank 0 (MASTER_ADDR) as an address that every rank can connect to, got {host!r}, "
@@ -171,7 +171,7 @@ def is_local(address: str) -> bool:
     return True
 
 
-def surroundings() -> str:
+def describe_interfaces() -> str:
     """Return which addresses this host has, for an error: `Interfaces of this host: lo 127.0.0.1/8; ...`."""
     try:
         addresses = interface_addresses()
@@ -180,8 +180,8 @@ def surroundings() -> str:
         return f"The interfaces of this host can't be listed ({error})."
     lines = []
     for name in names:
-        own = [str(entry) for entry in addresses if entry.interface == name]
-        lines.append(f"{name} {', '.join(own)}" if own else f"{name} without an address")
+        own_addresses = [str(entry) for entry in addresses if entry.interface == name]
+        lines.append(f"{name} {', '.join(own_addresses)}" if own_addresses else f"{name} without an address")
     return f"Interfaces of this host: {'; '.join(lines) or 'none'}."
 
 
@@ -191,18 +191,18 @@ def _chosen(interface: str, towards: str | None) -> str:
         if not is_reachable(literal):
             raise ConfigurationError(
                 f"expected {_VARIABLE} to be one address that other hosts can connect to, got {interface!r}. "
-                f"{surroundings()}"
+                f"{describe_interfaces()}"
             )
         if not is_local(interface):
             raise ConfigurationError(
-                f"expected {_VARIABLE} to be an address of this host, got {interface!r}. {surroundings()}"
+                f"expected {_VARIABLE} to be an address of this host, got {interface!r}. {describe_interfaces()}"
             )
         return str(literal)
     candidates = [entry.address for entry in _matching(interface) if not _needs_scope(entry.address)]
     if not candidates:
         raise ConfigurationError(
             f"expected {_VARIABLE} to be an interface, an address or a network of this host with an address that "
-            f"other hosts can connect to, got {interface!r}. {surroundings()}"
+            f"other hosts can connect to, got {interface!r}. {describe_interfaces()}"
         )
     # Rank 0 is reached over its own family of addresses; where that says nothing, IPv4 is the more widely routed.
     version = 4
@@ -279,8 +279,8 @@ def interface_addresses() -> tuple[InterfaceAddress, ...]:
     import psutil  # here, since routing mostly says it all
 
     entries: list[InterfaceAddress] = []
-    for name, found in psutil.net_if_addrs().items():
-        for entry in found:
+    for name, entries_of_name in psutil.net_if_addrs().items():
+        for entry in entries_of_name:
             if entry.family not in (socket.AF_INET, socket.AF_INET6) or entry.netmask is None:
                 continue
             address = ipaddress.ip_address(entry.address.partition("%")[0])

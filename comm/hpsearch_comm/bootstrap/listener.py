@@ -11,12 +11,12 @@ import time
 from collections.abc import Sequence
 
 from hpsearch_comm.bootstrap.address import Address, host_identity
-from hpsearch_comm.bootstrap.connector import Place, family_of
+from hpsearch_comm.bootstrap.connector import Endpoint, family_of
 from hpsearch_comm.bootstrap.inheritance import close_in_children
 from hpsearch_comm.bootstrap.interface import local_address
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["Listener", "listen", "listen_at_all"]
+__all__ = ["Listener", "listen", "listen_all"]
 
 _QUEUE = 4096
 """Connections that the kernel keeps until they are accepted; it takes its own limit where that is lower."""
@@ -43,7 +43,7 @@ class Listener:
         identity = host_identity(host)
         ip, name = local_address(towards, interface), f"hpsearch-comm-{secrets.token_hex(16)}"
         try:
-            self._sockets = listen_at_all([(ip, 0), f"\0{name}"])
+            self._sockets = listen_all([(ip, 0), f"\0{name}"])
         except OSError as error:
             raise ConfigurationError(
                 f"can't listen for the other ranks on {ip}: {error.strerror or error}. It must be an address of "
@@ -76,24 +76,24 @@ class Listener:
         self._sockets.clear()
 
 
-def listen(place: Place, until: float = 0.0) -> socket.socket:
+def listen(endpoint: Endpoint, until: float = 0.0) -> socket.socket:
     """Open a listening socket, which forked children close.
 
     Args:
-        place: Where.
+        endpoint: Where.
         until: How long a place that is taken is tried again, in seconds of `time.monotonic()`.
 
     Raises:
         OSError: It is taken, or isn't of this host.
     """
     while True:
-        sock = close_in_children(socket.socket(family_of(place), socket.SOCK_STREAM))
+        sock = close_in_children(socket.socket(family_of(endpoint), socket.SOCK_STREAM))
         try:
             if sock.family != socket.AF_UNIX:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if sock.family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.bind(place)
+            sock.bind(endpoint)
             sock.listen(_QUEUE)
             return sock
         except OSError as error:
@@ -103,10 +103,10 @@ def listen(place: Place, until: float = 0.0) -> socket.socket:
         time.sleep(_RETRY_SECONDS)
 
 
-def listen_at_all(places: Sequence[Place], until: float = 0.0) -> list[socket.socket]:
+def listen_all(endpoints: Sequence[Endpoint], until: float = 0.0) -> list[socket.socket]:
     """Open a listening socket at each of these places, or at none; otherwise as `listen` does."""
     with contextlib.ExitStack() as opened:
-        listening = [opened.enter_context(listen(place, until)) for place in places]
+        listening = [opened.enter_context(listen(endpoint, until)) for endpoint in endpoints]
         opened.pop_all()
     return listening
 

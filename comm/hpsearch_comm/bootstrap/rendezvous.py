@@ -15,11 +15,11 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from hpsearch_comm.bootstrap.address import Address
-from hpsearch_comm.bootstrap.connector import Place
+from hpsearch_comm.bootstrap.connector import Endpoint
 from hpsearch_comm.bootstrap.exchange import Venue, check_text, gather, join
 from hpsearch_comm.bootstrap.handshake import Credentials
-from hpsearch_comm.bootstrap.interface import is_local, is_own_name, local_address, resolve, surroundings
-from hpsearch_comm.bootstrap.listener import listen, listen_at_all
+from hpsearch_comm.bootstrap.interface import describe_interfaces, is_local, is_own_name, local_address, resolve
+from hpsearch_comm.bootstrap.listener import listen, listen_all
 from hpsearch_comm.bootstrap.secret import meeting_address
 from hpsearch_comm.errors import ConfigurationError, RendezvousError
 
@@ -138,8 +138,8 @@ class MasterRendezvous(Rendezvous):
         check_text(mine)
         if size == 1:
             return [mine]
-        place = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-        venue = Venue(size, credentials, deadline, place, f"{_ADVICE}. {self.origin}".removesuffix(". "))
+        address = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        venue = Venue(size, credentials, deadline, address, f"{_ADVICE}. {self.origin}".removesuffix(". "))
         with self.explained():
             if rank == 0:
                 return gather(venue, self._listen(deadline), mine)
@@ -153,11 +153,11 @@ class MasterRendezvous(Rendezvous):
         if not local:
             raise ConfigurationError(
                 f"expected MASTER_ADDR to be an address of the host of rank 0, got {self.host!r} "
-                f"({', '.join(addresses)}): run rank 0 there, or change MASTER_ADDR. {surroundings()}"
+                f"({', '.join(addresses)}): run rank 0 there, or change MASTER_ADDR. {describe_interfaces()}"
             )
         patience = min(deadline, time.monotonic() + _BIND_SECONDS)
         try:
-            return listen_at_all([(address, self.port) for address in local], patience)
+            return listen_all([(address, self.port) for address in local], patience)
         except OSError as error:
             raise ConfigurationError(
                 f"rank 0 can't listen on MASTER_PORT {self.port} of {' or '.join(local)}: {error.strerror}. Take "
@@ -193,7 +193,8 @@ class LocalRendezvous(Rendezvous):
             listening = listen(address, min(deadline, time.monotonic() + _BIND_SECONDS))
         except OSError as error:
             raise RendezvousError(
-                f"rank 0 could not open {venue.place}: {error.strerror}. Two processes may say that they are rank 0"
+                f"rank 0 could not open {venue.description}: {error.strerror}. "
+                "Two processes may say that they are rank 0"
             ) from None
         return gather(venue, [listening], mine)
 
@@ -205,12 +206,12 @@ class _ThroughStore(Rendezvous):
     for a rank 0 that proves the group's secret. There is one key for each name of a group, overwritten by every start.
 
     Args:
-        place: The store, for errors.
+        store_name: The store, for errors.
         prefix: Begins the names of all keys; the same on every rank.
     """
 
-    def __init__(self, place: str, prefix: str) -> None:
-        self.place = place
+    def __init__(self, store_name: str, prefix: str) -> None:
+        self.store_name = store_name
         self.prefix = prefix
 
     def exchange(self, rank: int, size: int, mine: str, credentials: Credentials, deadline: float) -> list[str]:
@@ -218,7 +219,7 @@ class _ThroughStore(Rendezvous):
         check_text(mine)
         if size == 1:
             return [mine]
-        venue = Venue(size, credentials, deadline, self.place, _ADVICE)
+        venue = Venue(size, credentials, deadline, self.store_name, _ADVICE)
         key = f"{self.prefix}/{credentials.digest.hex()[:16]}"
         try:
             store = _until(deadline, partial(self._open, deadline))
@@ -231,8 +232,8 @@ class _ThroughStore(Rendezvous):
         except RuntimeError as error:  # what every failure of a store is
             reason = str(error).strip().partition("\n")[0]
             raise RendezvousError(
-                f"rank {rank} of {size} can't use {self.place}: {reason}. Who keeps it, such as torchrun, may have "
-                "ended; otherwise check MASTER_ADDR and MASTER_PORT"
+                f"rank {rank} of {size} can't use {self.store_name}: {reason}. Who keeps it, such as torchrun, may "
+                "have ended; otherwise check MASTER_ADDR and MASTER_PORT"
             ) from None
 
     @abstractmethod
@@ -265,13 +266,13 @@ class HeldStoreRendezvous(_ThroughStore):
 
     Args:
         store: It; threads of ours use it.
-        place: What it is, for errors.
+        store_name: What it is, for errors.
         host: Where rank 0 is, if that is known.
         prefix: Begins the names of all keys; the same on every rank.
     """
 
-    def __init__(self, store: Store, place: str, host: str | None, prefix: str = "hpsearch_comm") -> None:
-        super().__init__(place, prefix)
+    def __init__(self, store: Store, store_name: str, host: str | None, prefix: str = "hpsearch_comm") -> None:
+        super().__init__(store_name, prefix)
         self.host = host
         self._store = store
 
@@ -297,14 +298,14 @@ class _Notice:
         if self._text() != f"{ip} {port}":
             _until(self._deadline, partial(self._store.set, self._key, f"{ip} {port}"))
 
-    def read(self) -> list[Place]:
+    def read(self) -> list[Endpoint]:
         """Return the place; none where nothing is written, or something else."""
         ip, _, port = self._text().partition(" ")
         try:
-            place = str(ipaddress.ip_address(ip)), int(port)
+            endpoint = str(ipaddress.ip_address(ip)), int(port)
         except ValueError:
             return []
-        return [place] if 1 <= place[1] <= 65535 else []
+        return [endpoint] if 1 <= endpoint[1] <= 65535 else []
 
     def _text(self) -> str:
         return _until(self._deadline, partial(_entry, self._store, self._key)).decode("utf-8", "replace")
@@ -336,10 +337,10 @@ def _until(deadline: float, call: Callable[[], T]) -> T:
 
     threading.Thread(target=run, name="hpsearch-comm-store", daemon=True).start()
     try:
-        give = outcome.get(timeout=min(_LONGEST_SECONDS, max(0.0, deadline - time.monotonic()) + _GRACE_SECONDS))
+        get_result = outcome.get(timeout=min(_LONGEST_SECONDS, max(0.0, deadline - time.monotonic()) + _GRACE_SECONDS))
     except queue.Empty:
         raise RuntimeError("it has not answered until the start_timeout was over") from None
-    return give()
+    return get_result()
 
 
 def _raise(error: BaseException) -> NoReturn:
@@ -354,5 +355,5 @@ def _open_store(host: str, port: int, deadline: float) -> Store:
             "expected a torch that is built with torch.distributed, since torchrun's store is asked for the addresses: "
             "start the ranks without torchrun (unset TORCHELASTIC_USE_AGENT_STORE)"
         ) from None
-    left = datetime.timedelta(seconds=min(_LONGEST_SECONDS, max(1.0, deadline - time.monotonic())))
-    return TCPStore(host, port, None, False, left, wait_for_workers=False)
+    timeout = datetime.timedelta(seconds=min(_LONGEST_SECONDS, max(1.0, deadline - time.monotonic())))
+    return TCPStore(host, port, None, False, timeout, wait_for_workers=False)

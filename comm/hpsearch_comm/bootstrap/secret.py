@@ -57,11 +57,11 @@ def parse_secret(text: str, source: str = _VARIABLE) -> bytes:
     stranger = re.search(r"[^0-9a-fA-F]", text)
     if stranger is None and len(text) == 2 * SECRET_BYTES:
         return bytes.fromhex(text)
-    got = f"{len(text)} characters"
+    actual = f"{len(text)} characters"
     if stranger is not None:
-        got += f", of which number {stranger.start() + 1} is none"
+        actual += f", of which number {stranger.start() + 1} is none"
     raise ConfigurationError(
-        f"expected {source} to be {2 * SECRET_BYTES} hexadecimal digits, got {got}; make them with `{_HOW_TO_MAKE}`"
+        f"expected {source} to be {2 * SECRET_BYTES} hexadecimal digits, got {actual}; make them with `{_HOW_TO_MAKE}`"
     )
 
 
@@ -82,15 +82,15 @@ def agree_on_secret(rank: int, size: int, name: str, deadline: float, *, host: s
     if size == 1:
         return new_secret()
     address = meeting_address(name)
-    place = f"a Unix socket of user {os.geteuid()} for {name}"
+    socket_name = f"a Unix socket of user {os.geteuid()} for {name}"
     if host is not None and not any(is_local(address) for address in _resolved(host)):
         where = "on another host than MASTER_ADDR names" if rank == 0 else "on another host than rank 0"
         raise ConfigurationError(
             f"rank {rank} runs {where} ({host!r}): MASTER_ADDR must be an address or a name of rank 0's host. {_SET_IT}"
         )
-    venue = Venue(size, Credentials(bytes(SECRET_BYTES), name), deadline, place, _ADVICE)
+    venue = Venue(size, Credentials(bytes(SECRET_BYTES), name), deadline, socket_name, _ADVICE)
     if rank == 0:
-        texts = gather(venue, [_listen(address, deadline, place)], new_secret().hex())
+        texts = gather(venue, [_listen(address, deadline, socket_name)], new_secret().hex())
     else:
         try:
             texts = join(venue, rank, lambda: [address], "")
@@ -105,15 +105,15 @@ def meeting_address(name: str) -> str:
     return f"\0hpsearch-comm-{os.geteuid()}-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
 
-def _listen(address: str, deadline: float, place: str) -> socket.socket:
+def _listen(address: str, deadline: float, socket_name: str) -> socket.socket:
     # The name may be held by another group that is about to be complete, or by another user.
     _check_owner(address)
     try:
         return listen(address, deadline)
     except OSError as error:
         raise RendezvousError(
-            f"rank 0 could not open {place}: {error}. Another group with the same MASTER_ADDR, MASTER_PORT and name is "
-            "starting, or two processes have RANK=0"
+            f"rank 0 could not open {socket_name}: {error}. Another group with the same MASTER_ADDR, MASTER_PORT and "
+            "name is starting, or two processes have RANK=0"
         ) from None
 
 

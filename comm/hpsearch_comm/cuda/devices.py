@@ -88,7 +88,7 @@ class Devices:
         self.path: str | None = None
         self._options = options
         self._abort_state = abort_state
-        self._known: dict[torch.device, DeviceOperations] = {}
+        self._operations: dict[torch.device, DeviceOperations] = {}
         self._lock = threading.RLock()  # for signal handlers, as in `WorkQueue`
         self._agreeing = False
         self._process = os.getpid()
@@ -107,22 +107,22 @@ class Devices:
             ConfigurationError: The ranks were told to take different ways, or one that they can't.
             PeerLost, CommTimeoutError, MismatchError: The other ranks don't come to use theirs.
         """
-        found = self._known.get(device)
-        if found is not None:
-            return found
+        operations = self._operations.get(device)
+        if operations is not None:
+            return operations
         self.parts.check(device)
         with self._lock:
             if self._agreeing:
                 raise used_within()
-            found = self._known.get(device)
-            if found is not None:
-                return found
+            operations = self._operations.get(device)
+            if operations is not None:
+                return operations
             self._agreeing = True
             try:
-                self._known[device] = self._take_into_use(device, work_queue, host)
+                self._operations[device] = self._set_up(device, work_queue, host)
             finally:
                 self._agreeing = False
-            return self._known[device]
+            return self._operations[device]
 
     def current(self, device: torch.device) -> CudaStream:
         """Return the calling thread's current stream of a device.
@@ -139,11 +139,11 @@ class Devices:
             return  # a forked child, which can't use CUDA, and has nothing of its own here
         with contextlib.ExitStack() as closing:
             # In the order in which they were made, which is the same on every rank.
-            for part in reversed(self._open):
-                closing.callback(part.close)
+            for resource in reversed(self._open):
+                closing.callback(resource.close)
             self._open = []
 
-    def _take_into_use(self, device: torch.device, work_queue: WorkQueue, host: HostOperations) -> DeviceOperations:
+    def _set_up(self, device: torch.device, work_queue: WorkQueue, host: HostOperations) -> DeviceOperations:
         path, nccl = "none: a group of one", None
         otherwise: Way = Alone()
         if self._options.size > 1:
@@ -154,7 +154,7 @@ class Devices:
             otherwise = staging
         _log.info("rank %d: tensors on %s travel by %s", self._options.rank, device, path)
         self.path = path
-        number = len(self._known) + 1
+        number = len(self._operations) + 1
         return DeviceOperations(host.host, number, partial(self.parts.current, device), nccl, otherwise)
 
     def _agree(
@@ -169,10 +169,10 @@ class Devices:
 
         everyone = work_queue.now(host.first_cuda_use(compare))
         # All ranks look at the same answers from here on, so all come to the same conclusion.
-        wanted = [want for want, _ in everyone]
-        if set(wanted) != {mine}:
-            said = ", ".join(f"{want} on rank {rank}" for rank, want in enumerate(wanted))
-            raise ConfigurationError(f"cuda (HPSEARCH_COMM_CUDA) must be the same on every rank, got {said}")
+        requested = [want for want, _ in everyone]
+        if set(requested) != {mine}:
+            listing = ", ".join(f"{want} on rank {rank}" for rank, want in enumerate(requested))
+            raise ConfigurationError(f"cuda (HPSEARCH_COMM_CUDA) must be the same on every rank, got {listing}")
         if mine == "host":
             return "host memory: cuda='host' asks for it", None
         facts = [DeviceFacts.from_json(values) for _, values in everyone]

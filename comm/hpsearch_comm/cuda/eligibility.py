@@ -57,10 +57,10 @@ class DeviceFacts:
         """
         try:
             facts = cls(**values)  # type: ignore[arg-type]
-            known = isinstance(facts.nccl, int) and all(isinstance(text, str) for text in (facts.gpu, facts.bus))
+            is_valid = isinstance(facts.nccl, int) and all(isinstance(text, str) for text in (facts.gpu, facts.bus))
         except TypeError:
-            known = False
-        if not known:
+            is_valid = False
+        if not is_valid:
             raise RefusedError(f"expected what a rank knows of its GPU, got {str(values)[:200]!r}")
         return facts
 
@@ -79,7 +79,7 @@ def local_facts(device: torch.device, environ: Mapping[str, str] | None = None) 
     if not torch.cuda.is_available():
         return DeviceFacts("", "", process, 0, problem)
     properties: Any = torch.cuda.get_device_properties(device)
-    bus = f"{machine}/{_place(properties, device.index, environ)}"
+    bus = f"{machine}/{_bus_id(properties, device.index, environ)}"
     # A driver's UUID is the same from every container; torch gives it since 2.5.
     gpu = str(getattr(properties, "uuid", "") or bus)
     return DeviceFacts(
@@ -127,13 +127,13 @@ def most_ctas(facts: Sequence[DeviceFacts]) -> int | None:
 
 def _sharers(facts: Sequence[DeviceFacts]) -> list[list[int]]:
     """Return the ranks of each GPU that has several."""
-    places: defaultdict[str, list[int]] = defaultdict(list)
+    ranks_by_gpu: defaultdict[str, list[int]] = defaultdict(list)
     for rank, fact in enumerate(facts):
-        places[fact.bus].append(rank)
+        ranks_by_gpu[fact.bus].append(rank)
         if fact.gpu != fact.bus:
-            places[fact.gpu].append(rank)
-    found = {tuple(ranks) for ranks in places.values() if len(ranks) > 1}
-    return [list(ranks) for ranks in sorted(found)]
+            ranks_by_gpu[fact.gpu].append(rank)
+    shared = {tuple(ranks) for ranks in ranks_by_gpu.values() if len(ranks) > 1}
+    return [list(ranks) for ranks in sorted(shared)]
 
 
 def _why_not_shared(facts: Sequence[DeviceFacts], ranks: Sequence[int]) -> str | None:
@@ -164,7 +164,7 @@ def _link(path: str) -> str:
         return ""
 
 
-def _place(properties: Any, index: int, environ: Mapping[str, str]) -> str:
+def _bus_id(properties: Any, index: int, environ: Mapping[str, str]) -> str:
     parts = [getattr(properties, f"pci_{name}_id", None) for name in ("domain", "bus", "device")]
     if all(isinstance(part, int) for part in parts):
         return ":".join(f"{part:x}" for part in parts)

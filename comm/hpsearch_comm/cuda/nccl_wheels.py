@@ -45,7 +45,7 @@ def installed_nccl_wheels(search_path: Sequence[str] | None = None) -> tuple[Ncc
     Args:
         search_path: Folders to look in, in place of `sys.path`.
     """
-    found: dict[str, NcclWheel] = {}
+    wheels: dict[str, NcclWheel] = {}
     for distribution in importlib.metadata.distributions(path=_folders(search_path)):
         name = distribution.metadata["Name"]
         if name is None or not _NAME.fullmatch(name):
@@ -53,8 +53,8 @@ def installed_nccl_wheels(search_path: Sequence[str] | None = None) -> tuple[Ncc
         canonical = re.sub(r"[-_.]+", "-", name).lower()
         files = tuple(sorted(file.as_posix() for file in distribution.files or ()))
         # The first on the path is the one that Python imports.
-        found.setdefault(canonical, NcclWheel(canonical, distribution.version, files))
-    return tuple(found[name] for name in sorted(found))
+        wheels.setdefault(canonical, NcclWheel(canonical, distribution.version, files))
+    return tuple(wheels[name] for name in sorted(wheels))
 
 
 def shared_files(wheels: Sequence[NcclWheel]) -> tuple[str, ...]:
@@ -70,9 +70,9 @@ def nccl_required_by_torch(search_path: Sequence[str] | None = None) -> str | No
     """
     torch = next(iter(importlib.metadata.distributions(name="torch", path=_folders(search_path))), None)
     for requirement in [] if torch is None else torch.requires or ():
-        wanted = requirement.partition(";")[0].strip()
-        if _NAME.match(wanted):
-            return re.sub(r"[\s()]", "", wanted)
+        wheel = requirement.partition(";")[0].strip()
+        if _NAME.match(wheel):
+            return re.sub(r"[\s()]", "", wheel)
     return None
 
 

@@ -81,7 +81,7 @@ class DeviceWork(UnderWay):
 
     Args:
         owner: Of the process group.
-        what: Says what the operation is, for errors.
+        describe: Says what the operation is, for errors.
         ready: Where this rank itself is ready for it.
 
     Attributes:
@@ -89,12 +89,12 @@ class DeviceWork(UnderWay):
         ended: Where the result is there; None once somebody has waited for it.
     """
 
-    __slots__ = ("_owner", "_ready", "ended", "what", "works")
+    __slots__ = ("_owner", "_ready", "describe", "ended", "works")
 
-    def __init__(self, owner: ThroughProcessGroup, what: Callable[[], str], ready: Event) -> None:
+    def __init__(self, owner: ThroughProcessGroup, describe: Callable[[], str], ready: Event) -> None:
         self._owner = owner
         self._ready = ready
-        self.what = what
+        self.describe = describe
         self.works: list[Any] = []
         self.ended: Event | None = None
 
@@ -171,12 +171,12 @@ class ThroughProcessGroup:
             source = flat(tensor)
             straight = is_plain(out) and not widened
             if straight:
-                target = _seen(flat(out))
+                target = _as_nccl(flat(out))
                 if out is not tensor:
-                    target.copy_(_seen(source))
+                    target.copy_(_as_nccl(source))
                 increment_version(out)
             else:
-                target = source.float() if widened else _seen(source).clone()
+                target = source.float() if widened else _as_nccl(source).clone()
             if target.numel():
                 self._call(work, "allreduce", [target], _options(dist.AllreduceOptions(), reduceOp=_OPERATORS[op]))
             if not straight:
@@ -190,16 +190,16 @@ class ThroughProcessGroup:
         with self._launch(turn, lambda: f"reduce_scatter ({op} of {_describe(tensor)})", tensor, out) as work:
             source = flat(tensor)
             if len({stop - start for start, stop in parts}) == 1:
-                source = source.float() if widened else _seen(source)
+                source = source.float() if widened else _as_nccl(source)
                 straight = is_plain(out) and not widened and not _share_memory(tensor, out)
-                target = _seen(flat(out)) if straight else source.new_empty(source.numel() // self._size)
+                target = _as_nccl(flat(out)) if straight else source.new_empty(source.numel() // self._size)
                 if source.numel():
                     options = _options(dist.ReduceScatterOptions(), reduceOp=operator)
                     self._call(work, "_reduce_scatter_base", target, source, options)
             else:
                 straight = False
                 rows = [source[start:stop] for start, stop in parts]
-                copies = [row.float() if widened else _seen(row).clone() for row in rows]  # sums are left in them
+                copies = [row.float() if widened else _as_nccl(row).clone() for row in rows]  # sums are left in them
                 target = copies[self.rank]
                 for root, row in enumerate(copies):
                     if row.numel():
@@ -293,13 +293,13 @@ class ThroughProcessGroup:
                 abort(process_group)
 
     @contextlib.contextmanager
-    def _launch(self, turn: Turn, what: Callable[[], str], *tensors: torch.Tensor) -> Iterator[DeviceWork]:
+    def _launch(self, turn: Turn, describe: Callable[[], str], *tensors: torch.Tensor) -> Iterator[DeviceWork]:
         if self._process_group is None:
             raise self.gone()
         self.stream.follow(turn.ready)
         for tensor in tensors:  # before anything is queued: its memory isn't given away, whatever goes wrong there
             self.stream.keep(tensor)
-        work = DeviceWork(self, what, turn.ready)
+        work = DeviceWork(self, describe, turn.ready)
         with self.stream.scope():
             yield work
             work.ended = self.stream.record()
@@ -312,28 +312,28 @@ class ThroughProcessGroup:
         try:
             started = getattr(process_group, name)(*arguments)
         except RuntimeError as error:
-            raise self.failed(error, work.what) from error
+            raise self.failed(error, work.describe) from error
         work.works.append(started)
         started.wait()  # lets the stream wait for it, not the host
 
-    def failed(self, error: object, what: Callable[[], str]) -> CommError:
+    def failed(self, error: object, describe: Callable[[], str]) -> CommError:
         """End the group because NCCL has failed, and return the error to raise.
 
         A dying peer is often seen by NCCL first, so the group's watcher is given a moment to say who it was.
         """
         reason = str(error).partition("\n")[0]
-        found: CommError = NcclError(f"NCCL failed in {what()}: {reason}. NCCL_DEBUG=INFO shows what it does")
+        failure: CommError = NcclError(f"NCCL failed in {describe()}: {reason}. NCCL_DEBUG=INFO shows what it does")
         until = time.monotonic() + GRACE_SECONDS
         try:
             wait_until(lambda: time.monotonic() > until, self._check_peers)
         except CommError as better:
-            found = better
-        self.abort_state.fail(found)
-        return found
+            failure = better
+        self.abort_state.fail(failure)
+        return failure
 
     def _check_peers(self) -> None:
         self.abort_state.check()
-        for peer in list(self.abort_state.left):
+        for peer in list(self.abort_state.departed):
             self.abort_state.check(peer)
 
 
@@ -345,13 +345,13 @@ class _Guard:
     work: DeviceWork
     ready: Event | None
     until: float
-    begun: float = 0.0
-    left: float | None = None
+    started: float = 0.0
+    departed_at: float | None = None
     completed: float | None = None
     due: float = 0.0
 
-    def what(self) -> str:
-        return self.work.what()
+    def describe(self) -> str:
+        return self.work.describe()
 
     def check(self) -> None:
         owner, abort_state = self.owner, self.owner.abort_state
@@ -362,25 +362,25 @@ class _Guard:
         self._check_works(now)
         if self.ready is not None:
             # What this rank itself computes before the operation isn't the peers' fault.
-            self.begun, self.due = now, FIRST_REMINDER
+            self.started, self.due = now, FIRST_REMINDER
             if self.ready.query():
                 self.ready = None
-        elif abort_state.left:
+        elif abort_state.departed:
             self._check_left(now)
         if now > self.until:
-            raise CommTimeoutError(f"{self.what()} is still under way; it goes on: wait again", -1)
-        waited = now - self.begun
+            raise CommTimeoutError(f"{self.describe()} is still under way; it goes on: wait again", -1)
+        waited = now - self.started
         if waited > owner.timeout:
             self._fail(
                 CommTimeoutError(
-                    f"rank {owner.rank} waited {waited:.1f} s for its peers in {self.what()} through NCCL, without an "
-                    "end: one of them may be stuck, or doing something else. If it is only slow, raise the group's "
+                    f"rank {owner.rank} waited {waited:.1f} s for its peers in {self.describe()} through NCCL, without "
+                    "an end: one of them may be stuck, or doing something else. If it is only slow, raise the group's "
                     f"timeout (now {owner.timeout:g} s)",
                     -1,
                 )
             )
         if waited > self.due:
-            self.due = remind(waited, owner.timeout, owner.rank, "its peers", self.what())
+            self.due = remind(waited, owner.timeout, owner.rank, "its peers", self.describe())
 
     def _check_works(self, now: float) -> None:
         """See whether NCCL has failed: torch calls such a work completed, and yet the stream doesn't get behind it."""
@@ -393,17 +393,17 @@ class _Guard:
             self.completed = now
             for work in works:
                 if (error := work.exception()) is not None:
-                    raise self.owner.failed(error, self.what)
+                    raise self.owner.failed(error, self.describe)
 
     def _check_left(self, now: float) -> None:
         """A peer that has left may have done its part; an operation that still doesn't end needs more of it."""
-        if self.left is None:
-            self.left = now
-        elif now - self.left > GRACE_SECONDS:
-            peer = min(self.owner.abort_state.left)
+        if self.departed_at is None:
+            self.departed_at = now
+        elif now - self.departed_at > GRACE_SECONDS:
+            peer = min(self.owner.abort_state.departed)
             self._fail(
                 PeerLost(
-                    f"rank {peer} has closed the group while rank {self.owner.rank} is still in {self.what()}: "
+                    f"rank {peer} has closed the group while rank {self.owner.rank} is still in {self.describe()}: "
                     "call the same operations on every rank before close()",
                     peer,
                 )
@@ -442,7 +442,7 @@ def _copy(row: torch.Tensor, tensor: torch.Tensor) -> None:
     tensor.copy_(values.view(tensor.shape))
 
 
-def _seen(row: torch.Tensor) -> torch.Tensor:
+def _as_nccl(row: torch.Tensor) -> torch.Tensor:
     """Return a row as NCCL takes it: bools as bytes, complex numbers as pairs of floats."""
     return row.view(_VIEWS.get(row.dtype, row.dtype))
 

@@ -109,7 +109,7 @@ class ThroughHost:
             straight = is_plain(out)
             target = flat(out) if straight else torch.empty_like(source)
         length = self._chunk_bytes // source.itemsize
-        done = ready
+        finished = ready
         for start in range(0, max(1, source.numel()), length):
             part = source[start : start + length]
             chunk = self._memory_of(part.nbytes)[: part.nbytes].view(part.dtype)
@@ -121,12 +121,12 @@ class ThroughHost:
             collective(chunk)
             with stream.scope():
                 target[start : start + length].copy_(chunk, non_blocking=True)
-                done = stream.record()
+                finished = stream.record()
         if not straight:
             with stream.scope():
                 out.copy_(target.view(out.shape))
-                done = stream.record()
-        self._end(done)
+                finished = stream.record()
+        self._end(finished)
 
     def whole(
         self,
@@ -158,8 +158,8 @@ class ThroughHost:
         collective(mine, result)
         with stream.scope():
             out.copy_(result, non_blocking=True)
-            done = stream.record()
-        self._end(done)
+            finished = stream.record()
+        self._end(finished)
 
     def _memory_of(self, nbytes: int) -> torch.Tensor:
         """Return host memory of so many bytes or more: a power of two, so that it is seldom allocated anew."""
@@ -172,8 +172,8 @@ class ThroughHost:
         for tensor in tensors:  # before anything is queued: its memory isn't given away, whatever goes wrong there
             self.stream.keep(tensor)
 
-    def _end(self, done: Event) -> None:
-        self._wait(done)
+    def _end(self, finished: Event) -> None:
+        self._wait(finished)
         if self._room.numel() > KEPT_BYTES:
             self.close()
 

@@ -129,7 +129,7 @@ def start_together(
                 return starting.process_group, store
     except BaseException:
         store.close()
-        starting.give_up()
+        starting.cancel()
         raise
 
 
@@ -142,7 +142,7 @@ class _Starting(threading.Thread):
         self.problem: str | None = None
         self.error: BaseException | None = None
         self._make, self._store = start, store
-        self._given_up = False
+        self._cancelled = False
         self._lock = threading.Lock()
         self.start()
 
@@ -156,14 +156,14 @@ class _Starting(threading.Thread):
             self.error = error
             return
         with self._lock:
-            if not self._given_up:
+            if not self._cancelled:
                 self.process_group = process_group
                 return
         process_group.abort()
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         with self._lock:
-            self._given_up = True
+            self._cancelled = True
             process_group, self.process_group = self.process_group, None
         abort(process_group)
 
@@ -172,11 +172,11 @@ def abort(process_group: Any) -> None:
     """Abort and free it in a thread, as each may block for as long as NCCL does."""
     if process_group is None:
         return
-    held = [process_group]
+    references = [process_group]
 
     def end() -> None:
-        held[0].abort()
-        held.clear()
+        references[0].abort()
+        references.clear()
 
     in_background(end)
 

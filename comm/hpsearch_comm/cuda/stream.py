@@ -92,17 +92,17 @@ def check_capture() -> None:
         )
 
 
-def wait_until(done: Callable[[], bool], check: Callable[[], object]) -> None:
+def wait_until(is_done: Callable[[], bool], check: Callable[[], object]) -> None:
     """Wait on the host, without ever being stuck in CUDA, where nothing could end the wait.
 
     It looks all the time at first, giving way to other threads in between, and then ever more seldom, up to a thousand
     times a second.
 
     Args:
-        done: Whether the wait is over.
+        is_done: Whether the wait is over.
         check: Called before each look but the first; it may raise.
     """
-    if done():
+    if is_done():
         return
     spun = time.perf_counter() + SPIN_SECONDS
     pause = SHORTEST_SLEEP
@@ -113,5 +113,5 @@ def wait_until(done: Callable[[], bool], check: Callable[[], object]) -> None:
         else:
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_SLEEP)
-        if done():
+        if is_done():
             return

@@ -25,7 +25,7 @@ class AbortState:
 
     Attributes:
         error: Why the group has ended; None while it stands.
-        left: Ranks that have said goodbye.
+        departed: Ranks that have said goodbye.
         event: A descriptor that becomes readable when the group fails or a peer leaves, for `poll`; not to be read. -1
             when it has been given back.
     """
@@ -35,7 +35,7 @@ class AbortState:
         self._lock = threading.RLock()
         self._errors: list[CommError] = []
         self.error: CommError | None = None
-        self.left: set[int] = set()
+        self.departed: set[int] = set()
         self._listeners: list[Callable[[], None]] = []
         self.event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
@@ -57,9 +57,9 @@ class AbortState:
             error = PeerLost(f"rank {rank} {how} {reason}", rank)
         self.fail(error)
 
-    def mark_left(self, peer: int) -> None:
+    def mark_departed(self, peer: int) -> None:
         """Note that a peer has left in good order."""
-        self.left.add(peer)
+        self.departed.add(peer)
         self._changed()
 
     def check(self, awaited: int | None = None) -> None:
@@ -67,7 +67,7 @@ class AbortState:
         if self.error is not None:
             # A copy: several threads may raise it, and each gets a traceback of its own.
             raise copy.copy(self.error).with_traceback(None)
-        if awaited is not None and awaited in self.left:
+        if awaited is not None and awaited in self.departed:
             raise PeerLost(
                 f"rank {awaited} has closed the group while this rank still needs it: call the same operations on "
                 "every rank before close(), or wrap the loop in join() where ranks have unequal numbers of batches",
@@ -80,7 +80,7 @@ class AbortState:
         A rank that leaves because another one has died ends its connections too: it isn't the one to name.
         """
         deadline = time.monotonic() + _VERDICT
-        while self.error is None and peer not in self.left and time.monotonic() < deadline:
+        while self.error is None and peer not in self.departed and time.monotonic() < deadline:
             time.sleep(0.005)
         self.check(peer)
 

@@ -30,7 +30,7 @@ from hpsearch_comm.failure.operation import disagreement
 from hpsearch_comm.header import SIGNATURE_BYTES, Signature
 from hpsearch_comm.history import History
 
-__all__ = ["NOTICE_BYTES", "Detector", "foretell", "pack_notice", "unpack_notice"]
+__all__ = ["NOTICE_BYTES", "Detector", "pack_notice", "peek_notices", "unpack_notice"]
 
 NOTICE_BYTES = 512
 
@@ -74,7 +74,7 @@ def unpack_notice(notice: bytes, sender: int) -> CommError | None:
     return (cls or CommError)(text)
 
 
-def foretell(notices: bytes, sender: int) -> tuple[bool, CommError | None]:
+def peek_notices(notices: bytes, sender: int) -> tuple[bool, CommError | None]:
     """Say from the notices that lie unread on a connection whether the sender has ended, and with what error.
 
     Args:
@@ -111,8 +111,8 @@ class Detector:
         self._names = names
         self._abort_state = abort_state
         self._history = history
-        self._told = threading.Lock()
-        self._seen: bytes | None = None
+        self._error_sent = threading.Lock()
+        self._last_running: bytes | None = None
         self._announced = b"", 0.0
         self._sending = threading.RLock()  # for signal handlers, as in `AbortState`
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
@@ -120,7 +120,7 @@ class Detector:
         for control in self._controls.values():
             control.setblocking(False)
         self._thread = threading.Thread(target=self._watch, name=f"hpsearch-comm-watch-{rank}", daemon=True)
-        abort_state.on_change(self._tell)
+        abort_state.on_change(self._send_error)
         self._thread.start()
 
     def announce(self, packed: bytes) -> None:
@@ -139,46 +139,46 @@ class Detector:
         if self._stop < 0:
             return
         with contextlib.ExitStack() as closing:
-            closing.callback(self._give_back)  # also where Ctrl-C ends the farewell, which may take long
+            closing.callback(self._release)  # also where Ctrl-C ends the farewell, which may take long
             if self._abort_state.error is None:
                 self._send(pack_notice(None))
-            self._watch_no_more()
+            self._stop_watching()
             with self._sending:
                 if self._abort_state.error is None:
                     _take_leave(list(self._controls.values()))
 
-    def _watch_no_more(self) -> None:
+    def _stop_watching(self) -> None:
         os.eventfd_write(self._stop, 1)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _give_back(self) -> None:
-        self._watch_no_more()
+    def _release(self) -> None:
+        self._stop_watching()
         with self._sending:
             for control in self._controls.values():
                 control.close()
         stop, self._stop = self._stop, -1
         os.close(stop)
 
-    def _tell(self) -> None:
+    def _send_error(self) -> None:
         """Tell every peer how the group has ended, also when a peer has told us.
 
         Our own connections may end before its notice has come to all others, who then know nothing but that we died.
         """
         error = self._abort_state.error
-        if error is not None and self._told.acquire(blocking=False):
+        if error is not None and self._error_sent.acquire(blocking=False):
             self._send(pack_notice(error))
 
     def _send(self, notice: bytes) -> None:
         with self._sending:
             for peer, control in self._controls.items():
-                rest = self._unsent[peer]
-                unsent = rest + notice
+                pending = self._unsent[peer]
+                unsent = pending + notice
                 # A peer that doesn't take 512 bytes is gone or has stopped: its own end is seen elsewhere, and it
                 # misses this notice. But what it has taken in part it gets to its end, or no later one could be read.
                 with contextlib.suppress(OSError):
                     sent = control.send(unsent, socket.MSG_NOSIGNAL)
-                    self._unsent[peer] = unsent[sent:] if sent > len(rest) else rest[sent:]
+                    self._unsent[peer] = unsent[sent:] if sent > len(pending) else pending[sent:]
 
     def _watch(self) -> None:
         with selectors.DefaultSelector() as selector:
@@ -192,13 +192,13 @@ class Detector:
                     peer, arrived = key.data
                     if not self._take(peer, arrived):
                         selector.unregister(key.fileobj)
-                self._look_at_operation()
+                self._announce_if_slow()
 
-    def _look_at_operation(self) -> None:
+    def _announce_if_slow(self) -> None:
         """Announce the operation that this rank is in, if it was in it when last looked."""
-        running, seen = self._history.running, self._seen
-        self._seen = running
-        if running is not None and running is seen:
+        running, last_running = self._history.running, self._last_running
+        self._last_running = running
+        if running is not None and running is last_running:
             self.announce(running)
 
     def _take(self, peer: int, arrived: bytearray) -> bool:
@@ -212,7 +212,7 @@ class Detector:
             chunk = b""
             how = f"its host answers no more ({cause.strerror})" if cause.errno in _SILENT else how
         if not chunk:
-            if peer not in self._abort_state.left:
+            if peer not in self._abort_state.departed:
                 self._abort_state.fail(
                     PeerLost(
                         f"{self._names[peer]} has died: {how}. Its own output says why; the others of the group can't "
@@ -231,7 +231,7 @@ class Detector:
             return True
         error = unpack_notice(notice, peer)
         if error is None:
-            self._abort_state.mark_left(peer)
+            self._abort_state.mark_departed(peer)
         else:
             self._abort_state.fail(error)
         return True
@@ -254,11 +254,11 @@ def _take_leave(controls: list[socket.socket]) -> None:
     """
     until = time.monotonic() + _FAREWELL
     waiting = [control for control in controls if control.family != socket.AF_UNIX]
-    while (waiting := [control for control in waiting if _holds_back(control)]) and time.monotonic() < until:
+    while (waiting := [control for control in waiting if _has_unsent(control)]) and time.monotonic() < until:
         time.sleep(0.002)
 
 
-def _holds_back(control: socket.socket) -> bool:
+def _has_unsent(control: socket.socket) -> bool:
     """Return whether the peer, which is still there, lacks something of what was sent to it."""
     try:
         while control.recv(1 << 16):

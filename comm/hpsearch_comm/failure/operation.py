@@ -100,8 +100,8 @@ def remind(waited: float, timeout: float, rank: int, peers: str, operation: obje
     Returns:
         Seconds of waiting after which to say it again: ever more rarely.
     """
-    said = "rank %d has waited %.0f s for %s in %s, without any progress; it gives up after %g s"
-    _log.warning(said, rank, waited, peers, operation, timeout)
+    message = "rank %d has waited %.0f s for %s in %s, without any progress; it gives up after %g s"
+    _log.warning(message, rank, waited, peers, operation, timeout)
     return 2 * waited
 
 
@@ -130,7 +130,7 @@ class Wait:
         """
         operation, abort_state = self._operation, self._operation.abort_state
         awaited = list(awaited)
-        if abort_state.error is not None or abort_state.left:
+        if abort_state.error is not None or abort_state.departed:
             for peer in awaited:
                 abort_state.check(peer)
             abort_state.check()

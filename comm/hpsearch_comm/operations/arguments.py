@@ -121,7 +121,7 @@ def check_out(
     out: object,
     tensor: torch.Tensor,
     shape: torch.Size | tuple[int, ...],
-    place: torch.Tensor | None = None,
+    alias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Check that the result fits into `out`, and can be written there while the tensor is still read.
 
@@ -130,7 +130,7 @@ def check_out(
         out: Where the user wants the result.
         tensor: What goes into the operation.
         shape: Of the result.
-        place: The part of the tensor that `out` may be. Without it, any overlap will do.
+        alias: The part of the tensor that `out` may be. Without it, any overlap will do.
 
     Raises:
         UsageError: It has another shape, dtype or device, shares elements, or overlaps the tensor.
@@ -142,16 +142,16 @@ def check_out(
             f"{list(result.shape)} on {result.device}"
         )
     # Where one of the two isn't plain, its elements are copied, and only the copy takes part.
-    if place is None or not is_plain(result) or not is_plain(tensor):
+    if alias is None or not is_plain(result) or not is_plain(tensor):
         return result
     start, at = tensor.data_ptr(), result.data_ptr()
-    if at == place.data_ptr():
+    if at == alias.data_ptr():
         return result
     if start < at + result.nbytes and at < start + tensor.nbytes:
-        same = "the tensor" if place is tensor else "the rows of the tensor that this rank gets"
+        expected = "the tensor" if alias is tensor else "the rows of the tensor that this rank gets"
         raise UsageError(
-            f"out of {name} must be {same} or lie apart from it, got one that begins {at - start:+,} bytes from the "
-            "tensor's begin and overlaps it: pass memory of its own"
+            f"out of {name} must be {expected} or lie apart from it, got one that begins {at - start:+,} bytes from "
+            "the tensor's begin and overlaps it: pass memory of its own"
         )
     return result
 

@@ -133,16 +133,16 @@ class HostOperations:
         """Prepare `Group.allgather`."""
         source = check_tensor("allgather", tensor)
         rows = source if source.dim() else source.view(1)
-        rest = rows.shape[1:]
+        row_shape = rows.shape[1:]
         target = None if out is None else _check_gathered(out, rows)
-        call = self._call("allgather", rows.dtype, (0, *rest))
+        call = self._call("allgather", rows.dtype, (0, *row_shape))
 
         def work(way: Way, turn: Turn) -> tuple[torch.Tensor, UnderWay | None]:
             counts = self._counts(turn.operation, rows.shape[0])
-            shape = (sum(counts), *rest)
+            shape = (sum(counts), *row_shape)
             fits = target is not None and _gathered_fits(turn.operation, target, rows, shape)
             to = target if target is not None and fits else self._empty(way, turn, shape, rows)
-            return to if out is None else out, way.allgather(turn, rows, to, parts_of(counts, prod(rest)))
+            return to if out is None else out, way.allgather(turn, rows, to, parts_of(counts, prod(row_shape)))
 
         return self._prepared(call, work)
 
@@ -155,8 +155,8 @@ class HostOperations:
         rows, width = source[start:stop], prod(source.shape[1:])
         parts = [(start * width, stop * width) for start, stop in runs]
         # What a device reduces doesn't go into `out` before all of the tensor has been read.
-        place = None if self._device else rows
-        target = None if out is None else check_out("reduce_scatter", out, source, rows.shape, place)
+        alias = None if self._device else rows
+        target = None if out is None else check_out("reduce_scatter", out, source, rows.shape, alias)
 
         def work(way: Way, turn: Turn) -> tuple[torch.Tensor, UnderWay | None]:
             to = self._empty(way, turn, tuple(rows.shape), source) if target is None else target
@@ -168,12 +168,12 @@ class HostOperations:
         """Prepare `Group.alltoall`."""
         source = check_rows("alltoall", tensor)
         counts = self._splits(source.shape[0], splits)
-        rest = source.shape[1:]
-        call = self._call("alltoall", source.dtype, (0, *rest))
+        row_shape = source.shape[1:]
+        call = self._call("alltoall", source.dtype, (0, *row_shape))
 
         def work(way: Way, turn: Turn) -> tuple[tuple[torch.Tensor, list[int]], UnderWay | None]:
             coming = self.host.coming_rows(turn.operation, counts)
-            to = self._empty(way, turn, (sum(coming), *rest), source)
+            to = self._empty(way, turn, (sum(coming), *row_shape), source)
             return (to, coming), way.alltoall(turn, source, to, counts, coming)
 
         return self._prepared(call, work)

@@ -23,7 +23,7 @@ from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.header import SIGNATURE_BYTES, Signature
 from hpsearch_comm.operations.arguments import Call
 from hpsearch_comm.operations.mailbox import Mailbox
-from hpsearch_comm.operations.messages import Kept, Receive, Send
+from hpsearch_comm.operations.messages import Receive, Send, UnexpectedMessage
 from hpsearch_comm.transport.link import Link, Transfer
 from hpsearch_comm.transport.waiting import Patience
 
@@ -126,8 +126,8 @@ class OutgoingLane(Lane):
         self._announced = not self._announced
         if not self._announced:
             self._number += 1
-            done = self.queue.popleft()
-            done.handle.finish(done.tensor)
+            send = self.queue.popleft()
+            send.handle.finish(send.tensor)
 
     def _awaited(self) -> bytes | None:
         return self.queue[0].call.packed(self._number) if self.queue else None
@@ -153,7 +153,7 @@ class IncomingLane(Lane):
         self._room: torch.Tensor | None = None
 
     @property
-    def within(self) -> bool:
+    def is_receiving(self) -> bool:
         """Whether a message is arriving."""
         return self._room is not None
 
@@ -162,9 +162,9 @@ class IncomingLane(Lane):
         try:
             return super().step()
         except PeerLost as error:
-            if error.rank != self.peer or self.within or self._mailbox.first(self.peer) is not None:
+            if error.rank != self.peer or self.is_receiving or self._mailbox.first(self.peer) is not None:
                 raise
-            if self._abort_state.error is not None or self.peer not in self._abort_state.left:
+            if self._abort_state.error is not None or self.peer not in self._abort_state.departed:
                 raise
             self.ended = True
             self.transfer = None
@@ -207,17 +207,19 @@ class IncomingLane(Lane):
         assert self._announced is not None
         assert self._message is not None
         receive, room, tag = self.receive, self._room, self._announced.root
-        kept = None if receive is not None else Kept(self.peer, self._number, tag, self._message, room)
+        unexpected = (
+            None if receive is not None else UnexpectedMessage(self.peer, self._number, tag, self._message, room)
+        )
         self.receive = self._room = self._announced = self._message = None
         self._number += 1
         if receive is not None:
             receive.deliver(room, self.peer)
-        elif kept is not None:
+        elif unexpected is not None:
             late = self._mailbox.match(self.peer, tag)  # which was called while the message came
             if late is None:
-                self._mailbox.keep(kept)
+                self._mailbox.keep(unexpected)
             else:
-                kept.deliver_to(late)
+                unexpected.deliver_to(late)
 
     def _open_envelope(self) -> None:
         packed = self._envelope.numpy().tobytes()
@@ -230,7 +232,7 @@ class IncomingLane(Lane):
             )
 
     def _awaited(self) -> bytes | None:
-        if self._message is not None and self.within:
+        if self._message is not None and self.is_receiving:
             return self._message.packed
         waiting = self._mailbox.first(self.peer)
         return None if waiting is None else waiting.call.packed(self._number)

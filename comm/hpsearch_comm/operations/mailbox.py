@@ -6,7 +6,7 @@ receive waits for another message of the same sender, of another tag, are those 
 
 from __future__ import annotations
 
-from hpsearch_comm.operations.messages import Kept, Receive
+from hpsearch_comm.operations.messages import Receive, UnexpectedMessage
 
 __all__ = ["Mailbox"]
 
@@ -20,26 +20,26 @@ class Mailbox:
 
     def __init__(self) -> None:
         self.waiting: list[Receive] = []
-        self._kept: list[Kept] = []
+        self._unexpected: list[UnexpectedMessage] = []
 
-    def post(self, receive: Receive) -> Kept | None:
+    def post(self, receive: Receive) -> UnexpectedMessage | None:
         """Return the first kept message that fits, or let the receive wait for one."""
-        for place, kept in enumerate(self._kept):
-            if kept.tag == receive.tag and receive.source in (None, kept.source):
-                return self._kept.pop(place)
+        for index, unexpected in enumerate(self._unexpected):
+            if unexpected.tag == receive.tag and receive.source in (None, unexpected.source):
+                return self._unexpected.pop(index)
         self.waiting.append(receive)
         return None
 
     def match(self, source: int, tag: int) -> Receive | None:
         """Take out the first receive that waits for such a message."""
-        for place, receive in enumerate(self.waiting):
+        for index, receive in enumerate(self.waiting):
             if receive.tag == tag and receive.source in (None, source):
-                return self.waiting.pop(place)
+                return self.waiting.pop(index)
         return None
 
-    def keep(self, message: Kept) -> None:
+    def keep(self, message: UnexpectedMessage) -> None:
         """Keep a message for a later receive, behind those kept before."""
-        self._kept.append(message)
+        self._unexpected.append(message)
 
     def wants(self, source: int) -> bool:
         """Return whether a receive waits for this rank, or for any."""
@@ -51,5 +51,5 @@ class Mailbox:
 
     def clear(self) -> list[Receive]:
         """Take out everything, and return the receives."""
-        waiting, self.waiting, self._kept = self.waiting, [], []
+        waiting, self.waiting, self._unexpected = self.waiting, [], []
         return waiting

@@ -16,7 +16,7 @@ from hpsearch_comm.operations.contiguous import flat, put_back
 from hpsearch_comm.operations.work import Handle, ReceiveHandle
 from hpsearch_comm.shm.copying import copy
 
-__all__ = ["Kept", "Receive", "Send"]
+__all__ = ["Receive", "Send", "UnexpectedMessage"]
 
 _MOST_CALLS = 1024
 _LARGEST_TAG = 2**63 - 1
@@ -104,7 +104,7 @@ class Receive:
 
 
 @dataclass(slots=True, eq=False)
-class Kept:
+class UnexpectedMessage:
     """A message that has arrived before its receive."""
 
     source: int

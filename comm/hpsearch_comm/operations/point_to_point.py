@@ -20,11 +20,11 @@ from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation, Wait
 from hpsearch_comm.operations.lanes import IncomingLane, Lane, OutgoingLane
 from hpsearch_comm.operations.mailbox import Mailbox
-from hpsearch_comm.operations.messages import Kept, Receive, Send
+from hpsearch_comm.operations.messages import Receive, Send, UnexpectedMessage
 from hpsearch_comm.operations.work import Handle
 from hpsearch_comm.shm.barrier import Bell
 from hpsearch_comm.transport.link import Link
-from hpsearch_comm.transport.waiting import Patience, Rest
+from hpsearch_comm.transport.waiting import Patience, Waiter
 
 __all__ = ["PointToPoint"]
 
@@ -61,7 +61,7 @@ class PointToPoint:
         self._sent_to_itself = 0
         self._patience: Patience | None = None
         self._own_wait: Wait | None = None
-        self._rest = Rest(bell, abort_state, self._wake)
+        self._waiter = Waiter(bell, abort_state, self._wake)
 
     def submit(self, message: Send | Receive) -> None:
         """Let the thread carry out a send or a receive.
@@ -77,7 +77,7 @@ class PointToPoint:
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
                 self._thread.start()
             self._submitted.put(message)
-            self._rouse()
+            self._wake_thread()
 
     def wait(self, handle: Handle[torch.Tensor]) -> torch.Tensor:
         """Wait for a message. Where Ctrl-C comes between, the group ends: the rest would arrive when nobody knows."""
@@ -97,7 +97,7 @@ class PointToPoint:
                 return
             if not closed:
                 self._submitted.put(None)
-                self._rouse()
+                self._wake_thread()
         if threading.current_thread() is not self._thread:
             self._thread.join()
         else:  # where the group is forgotten, any thread may find that out
@@ -116,10 +116,10 @@ class PointToPoint:
         self._links.clear()
         self._outgoing.clear()
         self._incoming.clear()
-        for name in ("_bell", "_rest", "_patience"):  # which keep the memory that the links go through
+        for name in ("_bell", "_waiter", "_patience"):  # which keep the memory that the links go through
             vars(self).pop(name, None)
 
-    def _rouse(self) -> None:
+    def _wake_thread(self) -> None:
         if self._wake >= 0:
             self._bell.ring()
             os.eventfd_write(self._wake, 1)
@@ -142,20 +142,20 @@ class PointToPoint:
             CommError: The group has ended, or must.
         """
         mark = self._bell.mark()
-        self._take(block=not self._closing and not self._mailbox.waiting and not self._under_way())
+        self._take_submitted(block=not self._closing and not self._mailbox.waiting and not self._under_way())
         if self._abort_state.error is not None:
             self._abort_state.check()
         if any([lane.step() for lane in self._lanes()]):
             self._patience = None
-            self._rest.progressed()
+            self._waiter.progressed()
             return
         for lane in self._lanes():
             lane.check()
         self._check_anyone()
         if self._mailbox.waiting or self._under_way():
-            self._rest.sleep([lane.transfer for lane in self._lanes() if lane.transfer is not None], mark)
+            self._waiter.sleep([lane.transfer for lane in self._lanes() if lane.transfer is not None], mark)
 
-    def _take(self, *, block: bool) -> None:
+    def _take_submitted(self, *, block: bool) -> None:
         """Take up what has been submitted; wait for something where nothing else is to be done."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
@@ -167,7 +167,7 @@ class PointToPoint:
             block = False
             if message is None:
                 self._closing = True
-                self._give_up_receives()
+                self._cancel_receives()
             elif isinstance(message, Receive):
                 self._receive(message)
             elif message.target == self._rank:
@@ -183,25 +183,25 @@ class PointToPoint:
     def _send_to_itself(self, send: Send) -> None:
         number, self._sent_to_itself = self._sent_to_itself, self._sent_to_itself + 1
         message = self._operation(send.call.packed(number))
-        kept = Kept(self._rank, number, send.tag, message, send.payload.clone())
+        unexpected = UnexpectedMessage(self._rank, number, send.tag, message, send.payload.clone())
         send.handle.finish(send.tensor)
         receive = self._mailbox.match(self._rank, send.tag)
         if receive is None:
-            self._mailbox.keep(kept)
+            self._mailbox.keep(unexpected)
         else:
-            kept.deliver_to(receive)
+            unexpected.deliver_to(receive)
 
     def _receive(self, receive: Receive) -> None:
-        kept = self._mailbox.post(receive)
-        if kept is not None:
-            kept.deliver_to(receive)
+        unexpected = self._mailbox.post(receive)
+        if unexpected is not None:
+            unexpected.deliver_to(receive)
             return
         for peer in self._links if receive.source is None else [receive.source]:
             if peer not in self._incoming and peer != self._rank:
                 link = self._links[peer]
                 self._incoming[peer] = IncomingLane(link, self._operation, self._mailbox, self._abort_state)
 
-    def _give_up_receives(self) -> None:
+    def _cancel_receives(self) -> None:
         for receive in self._mailbox.clear():
             closed = f"{receive.handle.name} was given up, since the group was closed on this rank: wait for it before"
             receive.handle.finish(error=GroupClosedError(closed))
@@ -212,8 +212,8 @@ class PointToPoint:
         self._check_own(self._mailbox.first(self._rank) or (None if self._links else receive))
         if receive is None or not self._links:
             return
-        left, lanes = self._abort_state.left, [lane for lane in self._incoming.values() if not lane.ended]
-        lanes = [lane for lane in lanes if lane.peer not in left] or lanes
+        departed, lanes = self._abort_state.departed, [lane for lane in self._incoming.values() if not lane.ended]
+        lanes = [lane for lane in lanes if lane.peer not in departed] or lanes
         if not lanes:
             self._abort_state.check(next(iter(self._links)))
         if self._patience is None:
@@ -232,7 +232,7 @@ class PointToPoint:
     def _under_way(self) -> bool:
         """Return whether something is to be sent, or is arriving."""
         sending = any(lane.queue for lane in self._outgoing.values())
-        return sending or any(lane.within for lane in self._incoming.values())
+        return sending or any(lane.is_receiving for lane in self._incoming.values())
 
     def _lanes(self) -> list[Lane]:
         return [*self._outgoing.values(), *self._incoming.values()]

@@ -223,7 +223,7 @@ class _Run:
         queued: When it was queued, in nanoseconds of `time.monotonic_ns`; 0 for one that wasn't.
     """
 
-    __slots__ = ("_call", "_operation", "_queue", "_queued", "_sequence", "_spin", "_within")
+    __slots__ = ("_call", "_operation", "_queue", "_queued", "_sequence", "_spin", "_stack")
 
     def __init__(self, queue: WorkQueue, call: Call, sequence: int, *, spin: bool = False, queued: int = 0) -> None:
         self._queue = queue
@@ -231,7 +231,7 @@ class _Run:
         self._sequence = sequence
         self._spin = spin
         self._queued = queued
-        self._within: contextlib.ExitStack | None = None
+        self._stack: contextlib.ExitStack | None = None
 
     def __enter__(self) -> Operation:
         queue, call, sequence = self._queue, self._call, self._sequence
@@ -250,15 +250,15 @@ class _Run:
             phase=queue.timeline.phase,
         )
         if queue.timeline.on or torch.is_inference_mode_enabled():
-            self._within = self._surroundings()
+            self._stack = self._context()
         queue.history.begin(sequence, packed)
         return operation
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         queue = self._queue
         queue.history.running = None
-        if self._within is not None:
-            self._within.__exit__(kind, error, trace)
+        if self._stack is not None:
+            self._stack.__exit__(kind, error, trace)
         if isinstance(error, CommError):
             queue.abort_state.fail(error)
         elif error is not None:
@@ -266,15 +266,15 @@ class _Run:
         elif self._operation.complaint is not None:
             raise self._operation.complaint
 
-    def _surroundings(self) -> contextlib.ExitStack:
+    def _context(self) -> contextlib.ExitStack:
         queue, call = self._queue, self._call
-        within = contextlib.ExitStack()
+        stack = contextlib.ExitStack()
         if torch.is_inference_mode_enabled():  # what is made in it couldn't be changed by operations outside of it
-            within.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.inference_mode(False))
         if queue.timeline.on:
-            what = call.operation, call.nbytes, call.algorithm
-            within.enter_context(queue.timeline.operation(*what, self._sequence, self._queued, queue.name))
-        return within
+            fields = call.operation, call.nbytes, call.algorithm
+            stack.enter_context(queue.timeline.operation(*fields, self._sequence, self._queued, queue.name))
+        return stack
 
 
 def used_within() -> UsageError:

@@ -11,7 +11,7 @@ import torch
 
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.transport.link import Combine, Link, Transfer
-from hpsearch_comm.transport.waiting import Patience, Rest
+from hpsearch_comm.transport.waiting import Patience, Waiter
 
 if TYPE_CHECKING:
     from hpsearch_comm.shm.barrier import Bell
@@ -59,14 +59,14 @@ class Mesh:
             CommError: The group has ended meanwhile, for that reason.
         """
         links, bell = self._links, self._bell
-        begun: list[Transfer] = []
+        transfers: list[Transfer] = []
         sleeper: _Sleeper | None = None
         try:
             for peer, payload in sends:
-                begun.append(links[peer].send(operation, payload))
+                transfers.append(links[peer].send(operation, payload))
             for peer, payload, combine in receives:
-                begun.append(links[peer].receive(operation, payload, combine))
-            pending = [transfer for transfer in begun if not transfer.done]
+                transfers.append(links[peer].receive(operation, payload, combine))
+            pending = [transfer for transfer in transfers if not transfer.done]
             while pending:
                 # Before the transfers are tried: a ring that they miss ends the sleep at once.
                 mark = bell.mark()
@@ -101,13 +101,13 @@ class _Sleeper:
     def __init__(self, operation: Operation, bell: Bell) -> None:
         self._operation = operation
         self._patience = Patience(operation)
-        self._rest = Rest(bell, operation.abort_state)
+        self._waiter = Waiter(bell, operation.abort_state)
         self._spin_until = time.perf_counter() + _SPIN if operation.spin else 0.0
 
     def progressed(self) -> None:
         """Begin anew: something has moved."""
         self._patience.progressed()
-        self._rest.progressed()
+        self._waiter.progressed()
         if self._operation.spin:
             self._spin_until = time.perf_counter() + _SPIN
 
@@ -123,4 +123,4 @@ class _Sleeper:
             os.sched_yield()
             return
         self._patience.check(pending)
-        self._rest.sleep(pending, mark)
+        self._waiter.sleep(pending, mark)

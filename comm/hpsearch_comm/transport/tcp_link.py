@@ -192,13 +192,13 @@ class TcpLink(Link):
         return transfer
 
     def _receiving_stripe(
-        self, index: int, operation: Operation, part: torch.Tensor, combine: Combine | None, header: bytes
+        self, index: int, operation: Operation, payload: torch.Tensor, combine: Combine | None, header: bytes
     ) -> ReceivingStripe:
         stream = self._streams[index]
         if combine is None:
-            return ReceivingStripe(self, stream, operation, header, part, _bytes_of(part))
+            return ReceivingStripe(self, stream, operation, header, payload, _bytes_of(payload))
         scratch, view = self._chunk(index)
-        return FoldingStripe(self, stream, operation, header, part, view, scratch.view(part.dtype), combine)
+        return FoldingStripe(self, stream, operation, header, payload, view, scratch.view(payload.dtype), combine)
 
     def _stripes(self, payload: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
         """Split a payload over the streams, the same way on both sides: (stream, its part)."""

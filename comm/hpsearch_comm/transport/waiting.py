@@ -15,7 +15,7 @@ from hpsearch_comm.transport.link import Transfer
 if TYPE_CHECKING:
     from hpsearch_comm.shm.barrier import Bell
 
-__all__ = ["Patience", "Rest"]
+__all__ = ["Patience", "Waiter"]
 
 _SLICE = 0.05
 """Longest sleep in seconds, so that the group's end is seen even where nothing wakes us for it."""
@@ -27,7 +27,7 @@ _GRACE = 60.0
 """Seconds without progress that data of a peer which has left may still take to come through the network."""
 
 
-class Rest:
+class Waiter:
     """How a thread sleeps: on its sockets, on its bell, or on the bell with looks at the sockets.
 
     Args:
@@ -70,7 +70,7 @@ class Rest:
     def _poll(self, events: dict[int, int]) -> None:
         abort_state = self._abort_state
         # Once a peer has left, the group's descriptor stays readable, and the slice has to do.
-        if not abort_state.left and abort_state.event >= 0:
+        if not abort_state.departed and abort_state.event >= 0:
             events[abort_state.event] = select.POLLIN
         if self._wake >= 0:
             events[self._wake] = select.POLLIN
@@ -116,6 +116,6 @@ class Patience:
             # Whatever it put into memory before it left is there now: one more look.
             self._gone_since = now
             return True
-        left = self._operation.abort_state.left
-        networked = any(transfer.interest() for transfer in pending if transfer.peer in left)
+        departed = self._operation.abort_state.departed
+        networked = any(transfer.interest() for transfer in pending if transfer.peer in departed)
         return networked and now - self._gone_since < min(_GRACE, self._operation.timeout)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpsearch_comm.bootstrap import exchange
-from hpsearch_comm.bootstrap.connector import Place
+from hpsearch_comm.bootstrap.connector import Endpoint
 from hpsearch_comm.bootstrap.exchange import Venue, gather, join
 from hpsearch_comm.bootstrap.handshake import Hello
 from hpsearch_comm.errors import CommError, RefusedError, RendezvousError
@@ -35,7 +35,7 @@ def listening() -> tuple[socket.socket, tuple[str, int]]:
     return listener, listener.getsockname()
 
 
-def joining(place: Place, rank: int, size: int, seconds: float = PATIENCE) -> list[str]:
+def joining(place: Endpoint, rank: int, size: int, seconds: float = PATIENCE) -> list[str]:
     return join(venue(size, seconds), rank, lambda: [place], f"text of {rank}")
 
 
@@ -102,12 +102,12 @@ def test_whatever_stops_rank_0_closes_its_sockets():
 
 
 @pytest.fixture
-def false_rank_0() -> Iterator[Callable[[Callable[[Hello], bytes]], Place]]:
+def false_rank_0() -> Iterator[Callable[[Callable[[Hello], bytes]], Endpoint]]:
     """Do the handshake with all who come, say this to them, and hang up unless it is empty."""
     listener, place = listening()
     threads: list[threading.Thread] = []
 
-    def says(message: Callable[[Hello], bytes]) -> Place:
+    def says(message: Callable[[Hello], bytes]) -> Endpoint:
         def serve() -> None:
             while True:
                 try:
@@ -210,7 +210,7 @@ def test_a_refusal_is_told_with_the_end_that_follows():
     def meet(soon: float) -> Exception:
         turns = itertools.chain([RefusedError("the secrets differ")], itertools.repeat(OSError("nobody listens")))
 
-        def where() -> Sequence[Place]:
+        def where() -> Sequence[Endpoint]:
             raise next(turns)
 
         with pytest.raises(CommError) as caught:

@@ -9,12 +9,12 @@ import pytest
 
 from hpsearch_comm.bootstrap import interface as interface_module
 from hpsearch_comm.bootstrap.interface import (
+    describe_interfaces,
     interface_addresses,
     is_local,
     is_own_name,
     local_address,
     resolve,
-    surroundings,
 )
 from hpsearch_comm.errors import ConfigurationError
 from tests.comm.network import in_a_network
@@ -91,7 +91,7 @@ def test_an_interface_that_is_not_there_is_refused_with_those_that_are(interface
     assert "HPSEARCH_COMM_INTERFACE" in str(refusal.value)
     assert repr(interface) in str(refusal.value)
     if interface != "10.1/99":
-        assert surroundings() in str(refusal.value)
+        assert describe_interfaces() in str(refusal.value)
         assert f"{loopback()} 127.0.0.1/8" in str(refusal.value)
 
 
@@ -181,7 +181,7 @@ def test_a_kernel_that_does_not_list_its_interfaces_is_no_obstacle(monkeypatch):
 
     monkeypatch.setattr(interface_module, "interface_addresses", refuse)
     assert local_address(interface="127.0.0.1") == "127.0.0.1"
-    assert "can't be listed" in surroundings()
+    assert "can't be listed" in describe_interfaces()
     with pytest.raises(ConfigurationError, match=r"can't be listed.*give the address itself"):
         local_address(interface="lo")
     monkeypatch.setattr(interface_module, "_OUTSIDE", ())

@@ -357,6 +357,6 @@ def test_a_rank_that_never_comes_is_named_by_the_deadline():
 
 def test_a_rank_that_has_left_is_not_waited_for():
     with ShmWorld(2) as world:
-        world.abort_states[0].mark_left(1)
+        world.abort_states[0].mark_departed(1)
         with pytest.raises(PeerLost, match="rank 1 has closed the group"):
             world.segments[0].meet(world.operation(0, operation="barrier"))

@@ -357,7 +357,7 @@ def test_a_signals_handler_that_calls_while_the_ranks_agree_on_a_device_is_told(
 
     def work(group: comm.Group) -> float:
         ranks.join(group)
-        take = group._devices._take_into_use
+        take = group._devices._set_up
 
         def interrupted(*arguments: Any) -> Any:
             try:
@@ -366,7 +366,7 @@ def test_a_signals_handler_that_calls_while_the_ranks_agree_on_a_device_is_told(
                 refused.append(str(error))
             return take(*arguments)
 
-        monkeypatch.setattr(group._devices, "_take_into_use", interrupted)
+        monkeypatch.setattr(group._devices, "_set_up", interrupted)
         return group.allreduce(torch.ones(1)).item()
 
     assert run_ranks(1, work) == [1.0]

@@ -492,7 +492,7 @@ def test_dead_peer_is_named_although_nccl_saw_it_first(make_world, monkeypatch):
 def test_peer_that_has_left_with_work_undone_is_lost(make_world):
     world = make_world(1)
     world.nccl[0].busy = True
-    world.abort_states[0].mark_left(1)
+    world.abort_states[0].mark_departed(1)
     with pytest.raises(PeerLost, match=r"rank 1 has closed the group while rank 0 is still in allreduce"):
         world.collectives[0].allreduce(torch.ones(2), "sum").wait()
 
@@ -510,7 +510,7 @@ def test_peer_that_has_left_is_not_missed_while_this_rank_still_computes(make_wo
         return not stand_in.busy
 
     work = world.collectives[0].allreduce(torch.ones(2), "sum", ready=HostEvent(reached))
-    abort_state.mark_left(1)
+    abort_state.mark_departed(1)
     assert work.wait().tolist() == [1.0, 1.0]
 
 

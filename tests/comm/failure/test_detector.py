@@ -76,8 +76,8 @@ def ends() -> Iterator[list[End]]:
 
 def test_a_goodbye_marks_and_doesnt_fail(ends):
     ends[0].close()
-    wait_until(lambda: ends[1].abort_state.left)
-    assert ends[1].abort_state.left == {0}
+    wait_until(lambda: ends[1].abort_state.departed)
+    assert ends[1].abort_state.departed == {0}
     assert ends[1].abort_state.error is None
     with pytest.raises(PeerLost, match="rank 0 has closed the group"):
         ends[1].abort_state.check(0)
@@ -118,7 +118,7 @@ def test_an_operation_that_lasts_leaves_a_peer_alone_that_is_in_the_same_or_else
         ends[0].history.begin(number, packed)
         wait_until(lambda: ends[0].control._announced[0] == ends[0].history.running)
     ends[0].close()
-    wait_until(lambda: ends[1].abort_state.left)
+    wait_until(lambda: ends[1].abort_state.departed)
     assert ends[1].abort_state.error is None
 
 
@@ -155,9 +155,9 @@ def test_a_notice_that_is_taken_in_part_shifts_none_that_follow(ends, room):
     ends[0].control.announce(Signature(7, "barrier", "pairwise").pack())
     assert ends[1].abort_state.error is None
     ends[0].close()
-    wait_until(lambda: ends[1].abort_state.left or ends[1].abort_state.error)
+    wait_until(lambda: ends[1].abort_state.departed or ends[1].abort_state.error)
     assert ends[1].abort_state.error is None
-    assert ends[1].abort_state.left == {0}
+    assert ends[1].abort_state.departed == {0}
 
 
 def test_an_error_follows_the_rest_of_a_notice(ends):
@@ -226,13 +226,13 @@ def test_a_failure_in_the_middle_of_another_one_waits_for_nobody_and_the_first_c
     def interrupted(*arguments: int) -> None:
         monkeypatch.setattr("os.eventfd_write", write)
         abort_state.fail(ERRORS[1])
-        abort_state.mark_left(3)
+        abort_state.mark_departed(3)
         abort_state.close()
 
     monkeypatch.setattr("os.eventfd_write", interrupted)
     in_time(lambda: abort_state.fail(ERRORS[0]))
     assert abort_state.error is ERRORS[0]
-    assert abort_state.left == {3}
+    assert abort_state.departed == {3}
     assert set(told) == {ERRORS[0]}
 
 

@@ -42,7 +42,7 @@ def test_a_rank_that_has_left_is_no_reason_not_to_receive_from_another(way):
         else:
             receive = subgroup.recv_async(torch.zeros(3))
             group.barrier()
-            while 1 not in subgroup._abort_state.left:
+            while 1 not in subgroup._abort_state.departed:
                 time.sleep(0.001)
             assert receive.wait().tolist() == [1, 1, 1]
             assert receive.source == 2

@@ -171,9 +171,9 @@ def test_a_rank_that_comes_while_we_look_and_then_leaves_has_come(words, abort_s
     check = Wait.check
 
     def check_late(wait: Wait, awaited: list[int]) -> None:
-        if 1 not in abort_state.left:
+        if 1 not in abort_state.departed:
             two.wait(operation(1, abort_state))
-            abort_state.mark_left(1)
+            abort_state.mark_departed(1)
         check(wait, awaited)
 
     monkeypatch.setattr(Wait, "check", check_late)

@@ -388,4 +388,4 @@ def test_closing_while_the_group_fails_is_safe():
 def fail_often(abort_state: AbortState, start: threading.Barrier) -> None:
     start.wait()
     for _ in range(50):
-        abort_state.mark_left(1)
+        abort_state.mark_departed(1)

@@ -287,7 +287,7 @@ def test_what_a_peer_sent_before_it_left_still_counts(make_world: MakeWorld) -> 
         sent = noise(1000)
         world.meshes[0].exchange(world.operation(0), [(1, sent)], [])
         world.meshes[0].close()
-        world.abort_states[1].mark_left(0)
+        world.abort_states[1].mark_departed(0)
         received = torch.empty(1000)
         operation = world.operation(1)
         world.meshes[1].exchange(operation, [], [(0, received, None)])
@@ -303,7 +303,7 @@ def test_a_large_message_survives_that_its_sender_leaves_meanwhile(make_world: M
 
     def send() -> None:
         world.meshes[0].exchange(world.operation(0), [(1, noise(numel))], [])
-        world.abort_states[1].mark_left(0)
+        world.abort_states[1].mark_departed(0)
         world.meshes[0].close()
 
     def receive() -> torch.Tensor:
@@ -326,7 +326,7 @@ def test_another_peer_leaving_disturbs_nobody(make_world: MakeWorld) -> None:
             world.meshes[rank].exchange(operation, [(peer, noise(3000, seed=step))], [(peer, received, None)])
             assert same_bits(received, noise(3000, seed=step))
             if step == 5:
-                world.abort_states[rank].mark_left(2)
+                world.abort_states[rank].mark_departed(2)
         return True
 
     with make_world(3) as world:

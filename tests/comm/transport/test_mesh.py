@@ -147,7 +147,7 @@ def test_memory_and_streams_are_awaited_together(abort_state: AbortState, bell: 
 def test_waiting_takes_no_core_after_another_rank_has_left(
     abort_state: AbortState, bell: Bell, stream: socket.socket, networked: bool
 ) -> None:
-    abort_state.mark_left(7)
+    abort_state.mark_departed(7)
     link = HandLink(1, stream=stream if networked else None)
     with pytest.raises(CommTimeoutError, match="rank 1"):
         receive(Mesh(0, {1: link}, bell), abort_state, timeout=0.3)
@@ -156,7 +156,7 @@ def test_waiting_takes_no_core_after_another_rank_has_left(
 
 def test_a_peer_in_memory_that_has_left_is_lost_after_a_last_look(abort_state: AbortState, bell: Bell) -> None:
     link = HandLink(1)
-    abort_state.mark_left(1)
+    abort_state.mark_departed(1)
     with pytest.raises(PeerLost, match="rank 1 has closed the group"):
         receive(Mesh(0, {1: link}, bell), abort_state)
     assert link.transfer.tries >= 2
@@ -167,7 +167,7 @@ def test_what_is_in_flight_from_a_peer_that_has_left_is_waited_for(
     abort_state: AbortState, stream: socket.socket
 ) -> None:
     link = HandLink(1, pushes=3, stream=stream)
-    abort_state.mark_left(1)
+    abort_state.mark_departed(1)
     exchange = Receiving(Mesh(0, {1: link}, quiet_bell()), abort_state)
     for _ in range(3):
         for _ in range(2):
@@ -180,7 +180,7 @@ def test_what_is_in_flight_from_a_peer_that_has_left_is_waited_for(
 def test_what_is_in_flight_is_waited_for_no_longer_than_the_deadline(
     abort_state: AbortState, stream: socket.socket
 ) -> None:
-    abort_state.mark_left(1)
+    abort_state.mark_departed(1)
     with pytest.raises(PeerLost, match="rank 1 has closed the group"):
         receive(Mesh(0, {1: HandLink(1, stream=stream)}, quiet_bell()), abort_state, timeout=0.2)
 

@@ -190,7 +190,7 @@ def test_the_groups_word_on_a_lost_peer_comes_first(bench: Bench, monkeypatch: p
 
 def test_a_peer_that_says_goodbye_while_it_is_needed_has_left(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fate_module, "_VERDICT", PATIENCE)
-    threading.Timer(0.05, lambda: bench.abort_state.mark_left(1)).start()
+    threading.Timer(0.05, lambda: bench.abort_state.mark_departed(1)).start()
     bench.hang_up()
     with pytest.raises(PeerLost, match="rank 1 has closed the group while this rank still needs it"):
         bench.receive(10)
