@@ -50,7 +50,7 @@ class Averaged(Distributed):
         for bundle in bundles:
             bundle.reset(self.backward_passes_per_step)
             self._hooks += [
-                parameter.register_post_accumulate_grad_hook(_Came(self, bundle))  # type: ignore[no-untyped-call]
+                parameter.register_post_accumulate_grad_hook(_GradientHook(self, bundle))  # type: ignore[no-untyped-call]
                 for parameter in bundle.parameters
             ]
         self._bundles += bundles
@@ -72,7 +72,7 @@ class Averaged(Distributed):
             if self._reduces():  # what has been frozen before, too
                 self._watch(form_groups(self._unwatched(), None, self.process_set))
             for bundle in self._bundles:
-                if bundle.handle is None and bundle.taking_part:
+                if bundle.handle is None and bundle.active_parameters:
                     self._launch(bundle)
             for bundle in self._bundles:
                 if bundle.handle is not None:
@@ -141,11 +141,11 @@ class Averaged(Distributed):
         self._check_between_steps("synchronize() must come before GradScaler.step()")
         return False
 
-    def _check_between_steps(self, told: str) -> None:
-        begun = [bundle.name for bundle in self._bundles if bundle.begun(self.backward_passes_per_step)]
-        if begun:
+    def _check_between_steps(self, rule: str) -> None:
+        started = [bundle.name for bundle in self._bundles if bundle.has_started(self.backward_passes_per_step)]
+        if started:
             raise OrderError(
-                f"optimizer.{told}, got it while the gradient of {begun[0]} is on its way: call step() or "
+                f"optimizer.{rule}, got it while the gradient of {started[0]} is on its way: call step() or "
                 "synchronize() first"
             )
 
@@ -157,21 +157,21 @@ class Averaged(Distributed):
 
         return evaluate
 
-    def _came(self, bundle: Bundle, parameter: torch.Tensor) -> None:
+    def _on_gradient(self, bundle: Bundle, parameter: torch.Tensor) -> None:
         """Take note of a gradient; reduce those of the bundle when the last of them is there."""
-        if bundle.left[parameter] == 0:
+        if bundle.passes_left[parameter] == 0:
             raise OrderError(
                 f"step() must follow {self.backward_passes_per_step} backward passes, but the gradient of "
                 f"{self._parameter_names[parameter]} was computed once more before it: pass a larger "
                 "backward_passes_per_step to add up gradients of several passes"
             )
-        bundle.left[parameter] -= 1
-        if not any(bundle.left.values()):
+        bundle.passes_left[parameter] -= 1
+        if not any(bundle.passes_left.values()):
             self._launch(bundle)
 
     def _launch(self, bundle: Bundle) -> None:
-        gradients = [self._gradient(parameter, bundle) for parameter in bundle.taking_part]
-        bundle.keep_in_mind()
+        gradients = [self._gradient(parameter, bundle) for parameter in bundle.active_parameters]
+        bundle.remember_gradients()
         if gradients[0].is_sparse:
             bundle.handle = sparse_allreduce_async(gradients[0], bundle.name, self._op, self.process_set)
             return
@@ -225,14 +225,14 @@ class Averaged(Distributed):
             bundle.parameters[0].grad = results
             return
         for parameter, result, context in zip(
-            bundle.sent, results if bundle.grouped else [results], bundle.contexts, strict=True
+            bundle.reduced_parameters, results if bundle.grouped else [results], bundle.contexts, strict=True
         ):
             reduced = self._compression.decompress(result, context)
             assert parameter.grad is not None
             parameter.grad = reduced.to_sparse(parameter.grad.sparse_dim()) if parameter.grad.is_sparse else reduced
 
 
-class _Came:
+class _GradientHook:
     """Tells an optimizer that a gradient has been computed, as long as there is one."""
 
     def __init__(self, optimizer: Averaged, bundle: Bundle) -> None:
@@ -242,7 +242,7 @@ class _Came:
     def __call__(self, parameter: torch.Tensor) -> None:
         optimizer = self._optimizer()
         if optimizer is not None:
-            optimizer._came(self._bundle, parameter)
+            optimizer._on_gradient(self._bundle, parameter)
 
 
 def _remove(hooks: Sequence[RemovableHandle]) -> None:

@@ -25,51 +25,55 @@ class Bundle:
         grouped: Whether it is a group.
 
     Attributes:
-        left: Backward passes that each parameter's gradient still needs.
+        passes_left: Backward passes that each parameter's gradient still needs.
         handle: Of the operation that is under way; None before.
         contexts: What decompresses each result.
     """
 
-    __slots__ = ("_kept", "contexts", "grouped", "handle", "left", "name", "parameters")
+    __slots__ = ("_gradients", "contexts", "grouped", "handle", "name", "parameters", "passes_left")
 
     def __init__(self, parameters: Sequence[torch.Tensor], name: str, grouped: bool) -> None:
         self.parameters = tuple(parameters)
         self.name = name
         self.grouped = grouped
-        self.left: dict[torch.Tensor, int] = {}
+        self.passes_left: dict[torch.Tensor, int] = {}
         self.handle: Any = None
         self.contexts: list[Any] = []
-        self._kept: dict[torch.Tensor, tuple[torch.Tensor, int]] = {}
+        self._gradients: dict[torch.Tensor, tuple[torch.Tensor, int]] = {}
 
     @property
-    def taking_part(self) -> list[torch.Tensor]:
+    def active_parameters(self) -> list[torch.Tensor]:
         """Return the parameters whose gradients are to be reduced: not those that have been frozen since."""
-        return [one for one in self.parameters if one.requires_grad or one.grad is not None]
+        return [parameter for parameter in self.parameters if parameter.requires_grad or parameter.grad is not None]
 
     @property
-    def sent(self) -> list[torch.Tensor]:
-        """Return those whose gradients `keep_in_mind` has remembered."""
-        return list(self._kept)
+    def reduced_parameters(self) -> list[torch.Tensor]:
+        """Return those whose gradients `remember_gradients` has remembered."""
+        return list(self._gradients)
 
     def reset(self, passes: int) -> None:
         """Begin anew, with so many backward passes to come."""
-        self.left = dict.fromkeys(self.parameters, passes)
-        self.handle, self.contexts, self._kept = None, [], {}
+        self.passes_left = dict.fromkeys(self.parameters, passes)
+        self.handle, self.contexts, self._gradients = None, [], {}
 
-    def keep_in_mind(self) -> None:
+    def remember_gradients(self) -> None:
         """Remember the gradients as they are now."""
-        self._kept = {one: (one.grad, one.grad._version) for one in self.parameters if one.grad is not None}
+        self._gradients = {
+            parameter: (parameter.grad, parameter.grad._version)
+            for parameter in self.parameters
+            if parameter.grad is not None
+        }
 
     def changed(self) -> torch.Tensor | None:
         """Return a parameter whose gradient isn't any more as it was then; None if there is none."""
-        for parameter, (gradient, version) in self._kept.items():
+        for parameter, (gradient, version) in self._gradients.items():
             if parameter.grad is not gradient or gradient._version != version:
                 return parameter
         return None
 
-    def begun(self, passes: int) -> bool:
+    def has_started(self, passes: int) -> bool:
         """Whether a gradient has come, of so many for each parameter, or all are being reduced."""
-        return self.handle is not None or any(left < passes for left in self.left.values())
+        return self.handle is not None or any(left < passes for left in self.passes_left.values())
 
 
 def name_parameters(
@@ -108,10 +112,10 @@ def name_parameters(
             "another prefix before the names of each model"
         )
     names = {parameter: name for name, parameter in sorted(named, key=lambda pair: pair[0])}
-    for place, parameter in stepped:
+    for position, parameter in stepped:
         if parameter not in names:
             raise UsageError(
-                f"named_parameters must name every parameter of the optimizer, but lacks {place}, of shape "
+                f"named_parameters must name every parameter of the optimizer, but lacks {position}, of shape "
                 f"{list(parameter.shape)}: pass model.named_parameters() of the whole model"
             )
     return {parameter: names[parameter] for _, parameter in stepped}
@@ -140,10 +144,10 @@ def form_groups(
     elif type(groups) is int and groups > 0:
         # A rank whose parameters come in another order must divide them in the same way.
         order = broadcast_object(list(names.values()), process_set.ranks[0], process_set=process_set)
-        places = {name: place for place, name in enumerate(order)}
-        parameters = sorted(names, key=lambda parameter: places[names[parameter]])
-        whole, rest = divmod(len(parameters), groups)
-        bounds = [number * whole + min(number, rest) for number in range(groups + 1)]
+        indices = {name: index for index, name in enumerate(order)}
+        parameters = sorted(names, key=lambda parameter: indices[names[parameter]])
+        quotient, remainder = divmod(len(parameters), groups)
+        bounds = [number * quotient + min(number, remainder) for number in range(groups + 1)]
         formed = [parameters[begin:end] for begin, end in itertools.pairwise(bounds)]
     else:
         raise UsageError(f"groups must be a number of groups above 0, or a list of lists of parameters, got {groups!r}")
@@ -151,14 +155,14 @@ def form_groups(
 
 
 def _check_groups(groups: Sequence[Sequence[torch.Tensor]]) -> None:
-    seen: set[torch.Tensor] = set()
+    assigned: set[torch.Tensor] = set()
     for number, group in enumerate(groups):
         for parameter in group:
             if not isinstance(parameter, torch.Tensor):
                 raise UsageError(f"groups must be lists of parameters, got {type(parameter).__name__} in list {number}")
-            if parameter in seen:
+            if parameter in assigned:
                 raise UsageError(
                     f"a parameter can be in one group, but one of shape {list(parameter.shape)} in list {number} is "
                     "in another one too"
                 )
-            seen.add(parameter)
+            assigned.add(parameter)

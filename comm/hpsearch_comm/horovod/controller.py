@@ -69,7 +69,8 @@ class Controller:
 
     Args:
         group: Carries operations out.
-        talk: Another group of the same ranks, in which they negotiate; its waits last as long as those of a script.
+        control_group: Another group of the same ranks, in which they negotiate; its waits last as long as those of a
+            script.
         ranks: The process set's ranks, counted in the job.
         settings: The environment's.
         carriers: What carries out kinds of operations that concern the job rather than tensors.
@@ -78,14 +79,14 @@ class Controller:
     def __init__(
         self,
         group: Group,
-        talk: Group,
+        control_group: Group,
         ranks: list[int],
         settings: Settings,
         carriers: dict[str, Callable[[Entry], None]] | None = None,
     ) -> None:
         self.group = group
         self.ranks = ranks
-        self._talk = talk
+        self._control_group = control_group
         self._settings = settings
         self._carriers = carriers or {}
         self._negotiation = Negotiation(group.rank, ranks)
@@ -97,7 +98,7 @@ class Controller:
         self._under_way: dict[str, Entry] = {}
         self._counts: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
         self._join: Handle[int] | None = None
-        self._join_said = False
+        self._join_announced = False
         self._closing = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"hpsearch-comm-horovod-{group.rank}", daemon=True)
@@ -142,7 +143,7 @@ class Controller:
                 )
             self._under_way[entry.request.name] = entry
             self._new.append(entry)
-            recording.asked(entry)
+            recording.mark_submitted(entry)
             self._wake.notify()
 
     def join(self) -> Handle[int]:
@@ -156,22 +157,22 @@ class Controller:
                 self._wake.notify()
             return self._join
 
-    def awaited(self, name: str) -> str:
+    def describe_missing(self, name: str) -> str:
         """Say for whom an operation waits, as far as that is known here."""
         absent = self._negotiation.absent(name)
-        others = [number for rank, number in enumerate(self.ranks) if rank != self.group.rank]
-        return f"ranks {absent}, which have not called it" if absent else f"some of ranks {others}"
+        other_ranks = [number for rank, number in enumerate(self.ranks) if rank != self.group.rank]
+        return f"ranks {absent}, which have not called it" if absent else f"some of ranks {other_ranks}"
 
-    def give_up(self, reason: str) -> None:
+    def abort(self, reason: str) -> None:
         """End everything under way, here and on the other ranks, and all that comes, with HorovodInternalError."""
         error = HorovodInternalError(reason)
         self._end(error)
-        self._talk.close(error)
+        self._control_group.close(error)
         self.group.close(error)
 
     def close(self) -> None:
         """End the thread, and what is still under way with HorovodInternalError."""
-        left = HorovodInternalError(
+        error = HorovodInternalError(
             f"rank {self.ranks[self.group.rank]} has left the job by hvd.shutdown() or its end, while operations were "
             "under way: wait for every handle on every rank before that"
         )
@@ -179,14 +180,14 @@ class Controller:
             self._closing = True
             waited_for = self._under_way or self._join
             if waited_for and self._error is None:  # before the thread meets the groups closed
-                self._error = left
+                self._error = error
             self._wake.notify()
         if waited_for:
-            self._talk.close(left)
-            self.group.close(left)
+            self._control_group.close(error)
+            self.group.close(error)
         self._thread.join()
-        self._end(left)
-        self._talk.close()
+        self._end(error)
+        self._control_group.close()
         self.group.close()
 
     def _check(self) -> None:
@@ -203,13 +204,13 @@ class Controller:
                     if not self._await_turn(pause):
                         return
                     entries, self._new = self._new, []
-                    join = self._join is not None and not self._join_said
-                    self._join_said |= join
+                    join = self._join is not None and not self._join_announced
+                    self._join_announced |= join
                 message = self._negotiation.write([entry.request for entry in entries], join)
                 del entries
-                decisions = self._negotiation.take_in(exchange(self._talk, message))
-                recording.cycle()
-                self._obey(decisions)
+                decisions = self._negotiation.process_messages(exchange(self._control_group, message))
+                recording.mark_cycle()
+                self._apply(decisions)
                 pause = self._settings.cycle_seconds if message or decisions else min(2 * pause, _LONGEST_PAUSE)
         except BaseException as error:
             self._end(error)
@@ -218,17 +219,17 @@ class Controller:
         """Wait until this rank is to take part in an exchange; say whether it still is."""
         news = False
         while not self._closing:
-            news = bool(self._new) or (self._join is not None and not self._join_said)
+            news = bool(self._new) or (self._join is not None and not self._join_announced)
             if news or (self._negotiation.open and not self._negotiation.lacking):
                 return True
             if not self._wake.wait(pause if self._negotiation.open else None) and self._negotiation.open:
                 return not self._closing
         return False
 
-    def _obey(self, decisions: list[Decision]) -> None:
+    def _apply(self, decisions: list[Decision]) -> None:
         for refusal in decisions:
             if isinstance(refusal, Refuse) and (refused := self._take(refusal.name)) is not None:
-                recording.ended([refused])
+                recording.mark_finished([refused])
                 refused.handle.finish(error=HorovodInternalError(refusal.reason))
         runs = [decision.request for decision in decisions if isinstance(decision, Run)]
         entries: list[Entry] = []
@@ -243,7 +244,7 @@ class Controller:
             raise
         if decisions and isinstance(decisions[-1], AllJoined):
             with self._wake:
-                joined, self._join, self._join_said = self._join, None, False
+                joined, self._join, self._join_announced = self._join, None, False
                 self._counts.clear()  # ranks that had joined have called less than others
             assert joined is not None
             joined.finish(decisions[-1].last)
@@ -275,12 +276,12 @@ class Controller:
     def _run_on_device(self, entries: list[Entry], step: Callable[[], object]) -> None:
         """Carry out operations of one kind of device; those of a GPU on a stream of their own, beside the caller's."""
         stream = None if entries[0].request.device == "cpu" else self._stream
-        recording.began(entries)
+        recording.mark_started(entries)
         with contextlib.nullcontext() if stream is None else stream.scope():
             for entry in entries:
                 entry.begin(stream)
             step()
-        recording.ended(entries)
+        recording.mark_finished(entries)
 
     def _take(self, name: str) -> Entry | None:
         with self._wake:
@@ -296,7 +297,7 @@ class Controller:
         for handle in [*waiting, *([join] if join is not None else [])]:
             handle.finish(error=as_horovods(error))
         if not self._closing and isinstance(error, Exception) and not isinstance(error, CommError):
-            self._talk.close(error)
+            self._control_group.close(error)
             self.group.close(error)
 
     def _first(self, error: BaseException) -> BaseException:

@@ -32,7 +32,7 @@ class Entry:
     """Of CUDA tensors: the point that the caller's stream had come to at the call."""
     handle: Handle[Any] = field(init=False)
     _stream: CudaStream | None = field(default=None, init=False)
-    _done: Event | None = field(default=None, init=False)
+    _finished: Event | None = field(default=None, init=False)
     _results: Sequence[torch.Tensor] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
@@ -56,12 +56,12 @@ class Entry:
         """
         results = self._results = results if self.in_place is None else self.in_place
         if self._stream is not None:
-            self._done = self._stream.record()
+            self._finished = self._stream.record()
         self.handle.finish(value or (tuple(results) if self.grouped else results[0]))
 
     def lend(self, stream: CudaStream | None) -> None:
         """Let a stream wait for the results, in the GPU, and use them."""
-        if stream is not None and self._done is not None:
-            stream.follow(self._done)
+        if stream is not None and self._finished is not None:
+            stream.follow(self._finished)
             for result in self._results:
                 stream.keep(result)

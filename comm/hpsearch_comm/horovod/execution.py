@@ -26,16 +26,16 @@ from hpsearch_comm.horovod.entry import Entry
 from hpsearch_comm.horovod.request import ReduceOp, Request
 from hpsearch_comm.operations.contiguous import flat
 
-__all__ = ["SMALL_BYTES", "Place", "adasum", "carry_out", "combine", "plan_batches", "reduce_all", "stand_in"]
+__all__ = ["SMALL_BYTES", "TensorIndex", "adasum", "carry_out", "combine", "plan_batches", "reduce_all", "stand_in"]
 
-Place = tuple[int, int]
+TensorIndex = tuple[int, int]
 """A request, by its place among those that are ready, and one of its tensors."""
 
 SMALL_BYTES = 1 << 17
 """Above this, copying a tensor to where it travels with others takes longer than a collective of its own."""
 
 
-def plan_batches(requests: Sequence[Request], limit: int) -> list[list[Place]]:
+def plan_batches(requests: Sequence[Request], limit: int) -> list[list[TensorIndex]]:
     """Share the tensors of some allreduces out to collectives; the same on every rank.
 
     Args:
@@ -45,8 +45,8 @@ def plan_batches(requests: Sequence[Request], limit: int) -> list[list[Place]]:
     Returns:
         Batches of tensors of one dtype and kind of device, reduced in the same way. Each tensor is in one of them.
     """
-    batches: list[list[Place]] = []
-    filling: dict[tuple[object, ...], tuple[list[Place], int]] = {}
+    batches: list[list[TensorIndex]] = []
+    filling: dict[tuple[object, ...], tuple[list[TensorIndex], int]] = {}
     for number, request in enumerate(requests):
         for which, (dtype, shape) in enumerate(request.tensors):
             nbytes = prod(shape) * dtype_named(dtype).itemsize
@@ -127,7 +127,7 @@ def reduce_all(group: Group, entries: Sequence[Entry], limit: int) -> None:
         list(entry.sources) if entry.in_place is not None else [torch.empty_like(source) for source in entry.sources]
         for entry in entries
     ]
-    left = [len(entry.sources) for entry in entries]
+    remaining = [len(entry.sources) for entry in entries]
     errors: dict[int, UsageError] = {}
     for batch in plan_batches([entry.request for entry in entries], limit):
         request = entries[batch[0][0]].request
@@ -138,8 +138,8 @@ def reduce_all(group: Group, entries: Sequence[Entry], limit: int) -> None:
         except UsageError as error:  # as above
             errors |= {number: error for number, _ in batch}
         for number, _ in batch:
-            left[number] -= 1
-            if not left[number]:
+            remaining[number] -= 1
+            if not remaining[number]:
                 _end(entries[number], outputs[number], errors.get(number))
     for number, entry in enumerate(entries):
         if not entry.sources:

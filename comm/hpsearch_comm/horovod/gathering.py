@@ -151,13 +151,13 @@ def _split_rows(rows: int, splits: torch.Tensor | Sequence[int] | None, size: in
             )
         return [rows // size] * size
     counts = [whole_number(count) for count in (splits.tolist() if isinstance(splits, torch.Tensor) else splits)]
-    whole = [count for count in counts if count is not None and count >= 0]
-    if len(whole) != len(counts) or len(whole) != size or sum(whole) > rows:
+    valid = [count for count in counts if count is not None and count >= 0]
+    if len(valid) != len(counts) or len(valid) != size or sum(valid) > rows:
         raise ValueError(
             f"splits must be {size} whole numbers from 0, one for each rank, of {rows} rows together at most, got "
             f"{splits!r}"
         )
-    return whole
+    return valid
 
 
 class _Allgather(torch.autograd.Function):
@@ -178,10 +178,10 @@ class _Allgather(torch.autograd.Function):
         means = start("allreduce", gradients, None, process_set, grouped=True, op=ReduceOp.AVERAGE)
         counts = synchronize(allgather_async(torch.tensor([ctx.rows], device="cpu"), None, process_set))
         starts = counts[: process_set.rank()].sum(0).tolist()
-        own = [
+        own_gradients = [
             mean.narrow(0, start, rows) for mean, start, rows in zip(synchronize(means), starts, ctx.rows, strict=True)
         ]
-        return None, None, None, *own
+        return None, None, None, *own_gradients
 
 
 class _Broadcast(torch.autograd.Function):

@@ -79,8 +79,8 @@ def start(
     full_name = controller.name(f"grouped_{kind}" if grouped else kind, name)
     sources = [_check(kind, tensor, in_place) for tensor in tensors]
     stream = _stream_of(kind, controller, sources)
-    places = [source.data_ptr() for source in sources if source.numel()]
-    if in_place and len(set(places)) < len(places):
+    addresses = [source.data_ptr() for source in sources if source.numel()]
+    if in_place and len(set(addresses)) < len(addresses):
         raise ValueError(f"hvd.grouped_{kind}_ takes each tensor once, as its result goes there, got one twice")
     request = Request(
         full_name,
@@ -115,8 +115,8 @@ def _stream_of(kind: str, controller: Controller, sources: Sequence[torch.Tensor
     """
     devices = {source.device for source in sources}
     if len(devices) > 1:
-        found = ", ".join(sorted(map(str, devices)))
-        raise ValueError(f"hvd.grouped_{kind} takes tensors of one device, got some on {found}")
+        names = ", ".join(sorted(map(str, devices)))
+        raise ValueError(f"hvd.grouped_{kind} takes tensors of one device, got some on {names}")
     stream = controller.group.stream_of(sources[0]) if sources else None
     if stream is not None:
         controller.use_device(sources[0].device)
@@ -166,9 +166,9 @@ def wait(handle: Handle[Any], controller: Controller, settings: Settings) -> Any
             return handle.wait(patience)
         except CommTimeoutError:
             waited += patience
-        text = f"{handle.name} has waited {waited:g} s for {controller.awaited(handle.name)}"
+        text = f"{handle.name} has waited {waited:g} s for {controller.describe_missing(handle.name)}"
         if waited >= longest:
-            controller.give_up(f"{text}, which ends the job (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)")
+            controller.abort(f"{text}, which ends the job (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)")
         else:
             _log.warning(text)
     return handle.wait()

@@ -32,18 +32,18 @@ def find_disagreement(requests: Mapping[int, Request], joined: Sequence[int]) ->
     """
     first_rank, first = next(iter(requests.items()))
     for rank, request in requests.items():
-        for what, ours, theirs in _aspects(first, request):
+        for aspect, ours, theirs in _aspects(first, request):
             if ours != theirs:
                 return (
-                    f"the ranks disagree on {first.name}: its {what} must be the same on every rank, but is {ours} on "
-                    f"rank {first_rank} and {theirs} on rank {rank}"
+                    f"the ranks disagree on {first.name}: its {aspect} must be the same on every rank, but is {ours} "
+                    f"on rank {first_rank} and {theirs} on rank {rank}"
                 )
     absent = [rank for rank in joined if rank not in requests]
     if absent and not (first.kind == "allreduce" and first.op in _ADDING):
-        what = first.kind if first.op is None or first.kind != "allreduce" else f"allreduce with op={first.op}"
+        operation = first.kind if first.op is None or first.kind != "allreduce" else f"allreduce with op={first.op}"
         return (
             f"{first.name} can't be carried out while rank {absent[0]} has joined: it could only give zeros, which "
-            f"mean nothing in {what}. Call it before the first rank joins, or after all have"
+            f"mean nothing in {operation}. Call it before the first rank joins, or after all have"
         )
     if first.kind in _SHARES_ROWS and any(not shape for _, shape in first.tensors):
         return f"{first.name} must be of tensors with at least one dimension, along which it works, got one without"
@@ -123,7 +123,7 @@ class Negotiation:
         self._announced: dict[str, dict[int, Request]] = {}
         self._joined: dict[int, None] = {}  # in the order in which they came
         self._numbers: dict[Request, int] = {}
-        self._known: list[Request] = []
+        self._numbered: list[Request] = []
 
     @property
     def open(self) -> bool:
@@ -139,10 +139,10 @@ class Negotiation:
 
     def absent(self, name: str) -> list[int]:
         """Name the ranks that haven't announced it, in the job's numbers; none where nothing is known of it."""
-        said = self._announced.get(name)
-        if said is None:
+        requests = self._announced.get(name)
+        if requests is None:
             return []
-        return [number for rank, number in enumerate(self._ranks) if rank not in said and rank not in self._joined]
+        return [number for rank, number in enumerate(self._ranks) if rank not in requests and rank not in self._joined]
 
     def write(self, requests: Sequence[Request], join: bool) -> bytes:
         """Return this rank's message: what it is newly asked for, and whether it joins behind that."""
@@ -153,7 +153,7 @@ class Negotiation:
             entries.append(_JOIN)
         return json.dumps(entries, separators=(",", ":")).encode() if entries else b""
 
-    def take_in(self, messages: Sequence[bytes]) -> list[Decision]:
+    def process_messages(self, messages: Sequence[bytes]) -> list[Decision]:
         """Take in the messages of all ranks, by rank; return what is to be done now, the same on every rank."""
         for rank, message in enumerate(messages):
             if message:
@@ -173,7 +173,7 @@ class Negotiation:
                 if entry == _JOIN:
                     self._joined[rank] = None
                 else:
-                    request = self._known[entry] if isinstance(entry, int) else Request.read(entry)
+                    request = self._numbered[entry] if isinstance(entry, int) else Request.read(entry)
                     self._announced.setdefault(request.name, {})[rank] = request
         except (ValueError, TypeError, IndexError) as error:
             raise CommError(
@@ -187,7 +187,7 @@ class Negotiation:
             return Refuse(name, reason)
         if ".noname." not in name:
             for request in by_number.values():
-                if request not in self._numbers and len(self._known) < _MOST_KNOWN:
-                    self._numbers[request] = len(self._known)
-                    self._known.append(request)
+                if request not in self._numbers and len(self._numbered) < _MOST_KNOWN:
+                    self._numbers[request] = len(self._numbered)
+                    self._numbered.append(request)
         return Run(next(iter(by_number.values())))

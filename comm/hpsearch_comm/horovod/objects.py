@@ -129,7 +129,7 @@ def broadcast_optimizer_state(
         raise UsageError("the state of torch.optim.LBFGS can't be broadcast: make the optimizer behind a restart anew")
     _check_groups(optimizer)
     if not optimizer.state_dict()["state"]:
-        _give_gradients(optimizer, model)
+        _init_gradients(optimizer, model)
     mine = rank() == root_rank
     tensors: list[torch.Tensor] = []
     data, reason = _pickled(optimizer.state_dict(), tensors) if mine else (b"", "")
@@ -142,10 +142,10 @@ def broadcast_optimizer_state(
         tensors = [torch.empty(shape, dtype=dtype, device="cpu") for dtype, shape in kinds]
     broadcast_parameters([(f"optimizer_state.{number}", tensor) for number, tensor in enumerate(tensors)], root_rank)
     if not mine:
-        load_exactly(optimizer, _Giving(io.BytesIO(data), tensors).load())
+        load_exactly(optimizer, _TensorUnpickler(io.BytesIO(data), tensors).load())
 
 
-class _Taking(pickle.Pickler):
+class _TensorPickler(pickle.Pickler):
     """Writes an object but for its dense tensors, which it puts into a list."""
 
     def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor]) -> None:
@@ -160,7 +160,7 @@ class _Taking(pickle.Pickler):
         return len(self._tensors) - 1
 
 
-class _Giving(pickle.Unpickler):
+class _TensorUnpickler(pickle.Unpickler):
     """Reads an object, and puts the tensors where they were."""
 
     def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor]) -> None:
@@ -175,7 +175,7 @@ class _Giving(pickle.Unpickler):
 def _pickled(obj: Any, tensors: list[torch.Tensor] | None = None) -> tuple[bytes, str]:
     """Return an object as bytes, or the reason why it can't be; its dense tensors go into the list, if there is one."""
     file = io.BytesIO()
-    pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL) if tensors is None else _Taking(file, tensors)
+    pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL) if tensors is None else _TensorPickler(file, tensors)
     try:
         pickler.dump(obj)
     except Exception as error:  # whatever an object's own code raises
@@ -186,10 +186,10 @@ def _pickled(obj: Any, tensors: list[torch.Tensor] | None = None) -> tuple[bytes
 def _check_pickled(lengths: Mapping[int, int], reason: str) -> None:
     unpicklable = [number for number, length in lengths.items() if length < 0]
     if unpicklable:
-        told = f", got {reason}" if reason else ""
+        detail = f", got {reason}" if reason else ""
         raise UsageError(
-            f"an object must be one that pickle can write to travel, rank {unpicklable[0]}'s can't{told}: send what it "
-            "is made of"
+            f"an object must be one that pickle can write to travel, rank {unpicklable[0]}'s can't{detail}: send what "
+            "it is made of"
         )
 
 
@@ -204,7 +204,7 @@ def _check_groups(optimizer: torch.optim.Optimizer) -> None:
             )
 
 
-def _give_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
+def _init_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
     sparse = {
         layer.weight
         for layer in (model.modules() if model is not None else ())

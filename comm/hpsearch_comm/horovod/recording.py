@@ -15,7 +15,7 @@ from hpsearch_comm.horovod.entry import Entry
 from hpsearch_comm.timeline.part_file import TraceFile
 from hpsearch_comm.timeline.trace_event import metadata_event, span_event
 
-__all__ = ["Recording", "asked", "began", "cycle", "ended", "record"]
+__all__ = ["Recording", "mark_cycle", "mark_finished", "mark_started", "mark_submitted", "record"]
 
 _CYCLES = 0
 _NEGOTIATION, _OPERATION = "NEGOTIATE_", ""
@@ -105,25 +105,25 @@ def record(recording: Recording | None) -> None:
         before.close()
 
 
-def asked(entry: Entry) -> None:
+def mark_submitted(entry: Entry) -> None:
     """Take note of what this rank has been asked for."""
     if (recording := _recording) is not None:
         recording.turn([entry], _NEGOTIATION)
 
 
-def began(entries: Sequence[Entry]) -> None:
+def mark_started(entries: Sequence[Entry]) -> None:
     """Take note of what all ranks have been asked for, and begin to carry out."""
     if (recording := _recording) is not None:
         recording.turn(entries, _OPERATION)
 
 
-def ended(entries: Sequence[Entry]) -> None:
+def mark_finished(entries: Sequence[Entry]) -> None:
     """Take note of what has been carried out, or refused."""
     if (recording := _recording) is not None:
         recording.turn(entries, None)
 
 
-def cycle() -> None:
+def mark_cycle() -> None:
     """Take note of an exchange of the ranks' news."""
     if (recording := _recording) is not None:
         recording.mark_cycle()

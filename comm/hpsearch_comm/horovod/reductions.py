@@ -195,10 +195,10 @@ def sparse_allreduce_async(
 
     def result() -> torch.Tensor:
         gathered = synchronize(values)
-        places = synchronize(indices).transpose(0, 1)
+        coordinates = synchronize(indices).transpose(0, 1)
         if kind is ReduceOp.AVERAGE:
             gathered = gathered / len(process_set.ranks)
-        return torch.sparse_coo_tensor(places, gathered, shape, device=gathered.device)
+        return torch.sparse_coo_tensor(coordinates, gathered, shape, device=gathered.device)
 
     return result
 

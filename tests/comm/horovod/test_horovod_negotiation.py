@@ -27,7 +27,7 @@ def cycle(ranks: list[Negotiation], *said: list[Request], joining: tuple[int, ..
     """Let all ranks exchange what they say; give what all of them have decided alike."""
     pairs = enumerate(zip(ranks, said, strict=True))
     messages = [negotiation.write(requests, rank in joining) for rank, (negotiation, requests) in pairs]
-    decisions = [negotiation.take_in(messages) for negotiation in ranks]
+    decisions = [negotiation.process_messages(messages) for negotiation in ranks]
     assert all(others == decisions[0] for others in decisions)
     return decisions[0]
 
@@ -166,4 +166,4 @@ def test_the_ranks_of_a_process_set_are_named_by_their_numbers_in_the_job():
 @pytest.mark.parametrize("message", [b"{", b"[9]", b"[[1, 2]]", b'["leave"]', b"\xff", b"7"])
 def test_a_message_that_is_none_is_an_error(message):
     with pytest.raises(CommError, match="can't be read"):
-        Negotiation(0, range(2)).take_in([b"", message])
+        Negotiation(0, range(2)).process_messages([b"", message])

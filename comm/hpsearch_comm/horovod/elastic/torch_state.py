@@ -60,10 +60,10 @@ class TorchState(ObjectState):
             if isinstance(value, torch.nn.Module):
                 state = value.state_dict()
                 tensors = {key: item for key, item in state.items() if isinstance(item, torch.Tensor)}
-                others = {key: item for key, item in state.items() if key not in tensors}
+                other_items = {key: item for key, item in state.items() if key not in tensors}
                 broadcast_parameters(tensors, root_rank=0)
-                if broadcast_object(bool(others), name=f"elastic_{name}"):
-                    value.load_state_dict(state | broadcast_object(others, name=f"elastic_{name}"))
+                if broadcast_object(bool(other_items), name=f"elastic_{name}"):
+                    value.load_state_dict(state | broadcast_object(other_items, name=f"elastic_{name}"))
             elif isinstance(value, torch.optim.Optimizer):
                 broadcast_optimizer_state(value, root_rank=0)
             else:
