@@ -42,8 +42,8 @@ class Assembly:
     def close(self) -> None:
         """Say goodbye and release everything, also where Ctrl-C comes between."""
         with contextlib.ExitStack() as closing:
-            for part in (self.abort_state, self.shm, self.mesh, self.messages, self.control):  # the last one first
-                closing.callback(part.close)
+            for resource in (self.abort_state, self.shm, self.mesh, self.messages, self.control):  # the last one first
+                closing.callback(resource.close)
 
 
 def assemble(options: Options, make_listener: Callable[[], Listener]) -> Assembly:

@@ -144,8 +144,8 @@ def read_environment(env: Mapping[str, str]) -> Arguments:
     if not any(name in env for name in (*_RENDEZVOUS, "LOCAL_RANK")):
         return Arguments(options=options)
     _require(env, ("RANK", "WORLD_SIZE"))
-    size = _whole(env, "WORLD_SIZE", 1, _MOST_RANKS)
-    rank = _whole(env, "RANK", 0, size - 1, "WORLD_SIZE - 1")
+    size = _whole_number(env, "WORLD_SIZE", 1, _MOST_RANKS)
+    rank = _whole_number(env, "RANK", 0, size - 1, "WORLD_SIZE - 1")
     secret = parse_secret(env[_PREFIX + "SECRET"]) if _PREFIX + "SECRET" in env else None
     if meeting is not None:
         return _by_launcher(Arguments(rank, size, secret=secret, by_launcher=True, options=options), meeting)
@@ -169,12 +169,12 @@ def _by_launcher(arguments: Arguments, meeting: MeetingPoint) -> Arguments:
         return replace(arguments, rendezvous=LocalRendezvous(meeting.job), meeting=meeting.job, all_local=True)
     # Jobs that have been given one secret may have made the same port from their numbers.
     secret = None if arguments.secret is None else related_secret(arguments.secret, meeting.job)
-    place = MasterRendezvous(meeting.host, meeting.port, meeting.origin)
-    return replace(arguments, rendezvous=place, meeting=meeting.job, secret=secret)
+    rendezvous = MasterRendezvous(meeting.host, meeting.port, meeting.origin)
+    return replace(arguments, rendezvous=rendezvous, meeting=meeting.job, secret=secret)
 
 
 def _rendezvous(env: Mapping[str, str]) -> MasterRendezvous | StoreRendezvous:
-    host, port = env["MASTER_ADDR"].strip("[]"), _whole(env, "MASTER_PORT", 1, 65535)
+    host, port = env["MASTER_ADDR"].strip("[]"), _whole_number(env, "MASTER_PORT", 1, 65535)
     if _under_torchrun(env):
         return StoreRendezvous(host, port, f"hpsearch_comm/{env.get('TORCHELASTIC_RUN_ID', '')}")
     return MasterRendezvous(host, port)
@@ -193,7 +193,7 @@ def _epoch(env: Mapping[str, str]) -> int:
     """
     if "TORCHELASTIC_RESTART_COUNT" not in env or env.get("GROUP_WORLD_SIZE") != "1":
         return 0
-    return _whole(env, "TORCHELASTIC_RESTART_COUNT", 0, 2**31 - 1)
+    return _whole_number(env, "TORCHELASTIC_RESTART_COUNT", 0, 2**31 - 1)
 
 
 def _require(env: Mapping[str, str], names: Sequence[str]) -> None:
@@ -206,7 +206,7 @@ def _require(env: Mapping[str, str], names: Sequence[str]) -> None:
         )
 
 
-def _whole(env: Mapping[str, str], name: str, lowest: int, highest: int, reason: str = "") -> int:
+def _whole_number(env: Mapping[str, str], name: str, lowest: int, highest: int, reason: str = "") -> int:
     text = env[name]
     # Not int() alone, which also reads "1_0" and digits of other scripts.
     if re.fullmatch(r"[+-]?[0-9]{1,18}", text) and lowest <= int(text) <= highest:
@@ -235,8 +235,8 @@ def _choice(env: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
 
 
 def _nearest(text: str, choices: Sequence[str]) -> str:
-    found = difflib.get_close_matches(text, choices, 1)
-    return f"; did you mean {found[0]}?" if found else ""
+    matches = difflib.get_close_matches(text, choices, 1)
+    return f"; did you mean {matches[0]}?" if matches else ""
 
 
 def _warn_of_strangers(env: Mapping[str, str]) -> None:
@@ -253,7 +253,7 @@ _OPTIONS: dict[str, Callable[[Mapping[str, str], str], Any]] = {
     _PREFIX + "HEARTBEAT_TIMEOUT": _seconds,
     _PREFIX + "ALGORITHM": partial(_choice, choices=ALGORITHMS),
     _PREFIX + "TRANSPORT": partial(_choice, choices=TRANSPORTS),
-    _PREFIX + "STREAMS": partial(_whole, lowest=1, highest=64),
+    _PREFIX + "STREAMS": partial(_whole_number, lowest=1, highest=64),
     _PREFIX + "CUDA": partial(_choice, choices=CUDA_WAYS),
     _PREFIX + "TIMELINE": getitem,
 }

@@ -388,8 +388,8 @@ class Group:
             addresses = self._work_queue.now(self._prepare.subgroup(members, address))
             if not inside:
                 return None
-            own = self._options if timeout is None else replace(self._options, timeout=timeout)
-            options = related_options(own, self._related, members, addresses, self._prepare.host.topology)
+            own_options = self._options if timeout is None else replace(self._options, timeout=timeout)
+            options = related_options(own_options, self._related, members, addresses, self._prepare.host.topology)
             return Group(**vars(options), listener=listener, timeline=timeline)
 
     def stream_of(self, tensor: torch.Tensor) -> CudaStream | None:

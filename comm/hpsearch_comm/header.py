@@ -157,8 +157,8 @@ class Signature:
                 "either the same version must run on every rank, or the stream is out of step"
             )
         named = (operation, OPERATIONS), (reduction, REDUCTIONS), (dtype, DTYPES), (algorithm, ALGORITHMS)
-        known = all(index < len(names) for index, names in named)
-        if not known or dimensions > _DIMENSIONS or min(shape) < 0:
+        is_valid = all(index < len(names) for index, names in named)
+        if not is_valid or dimensions > _DIMENSIONS or min(shape) < 0:
             raise RefusedError(f"expected a header with known fields, got {bytes(header[:16]).hex()}")
         return cls(
             sequence,
@@ -179,8 +179,8 @@ class Signature:
     def __str__(self) -> str:
         """Say it as a user would: `allreduce 17 (mean of float32 [3, 4], 48 bytes, ring)`."""
         kind = str(self.dtype).removeprefix("torch.")
-        what = f"{kind} {list(self.shape)}, {self.nbytes:,} bytes"
-        parts = [what if self.reduction == "none" else f"{self.reduction} of {what}"]
+        layout = f"{kind} {list(self.shape)}, {self.nbytes:,} bytes"
+        parts = [layout if self.reduction == "none" else f"{self.reduction} of {layout}"]
         if self.root >= 0:
             parts.append(f"{_ROOTS.get(self.operation, 'root')} {self.root}")
         if self.device:
@@ -199,13 +199,13 @@ def dtype_named(name: object) -> torch.dtype:
     Raises:
         RefusedError: No tensors of such a dtype travel.
     """
-    found = _DTYPE_NAMES.get(name) if isinstance(name, str) else None
-    if found is None:
+    dtype = _DTYPE_NAMES.get(name) if isinstance(name, str) else None
+    if dtype is None:
         raise RefusedError(
             f"expected a tensor of one of the dtypes {', '.join(_DTYPE_NAMES)}, got {name!r}: the same version of "
             "hpsearch_comm must run on every rank"
         )
-    return found
+    return dtype
 
 
 def unpack_tail(header: bytes | memoryview) -> tuple[int, int]:

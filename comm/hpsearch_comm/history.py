@@ -15,15 +15,15 @@ class History:
     """
 
     def __init__(self) -> None:
-        self._kept: list[tuple[int, bytes]] = [(-1, b"")] * _KEPT
+        self._recent: list[tuple[int, bytes]] = [(-1, b"")] * _KEPT
         self.running: bytes | None = None
 
     def begin(self, sequence: int, packed: bytes) -> None:
         """Keep the signature of an operation that begins."""
-        self._kept[sequence % _KEPT] = sequence, packed
+        self._recent[sequence % _KEPT] = sequence, packed
         self.running = packed
 
     def find(self, sequence: int) -> bytes | None:
         """Return the signature of the operation with this number, if it has begun and isn't too long ago."""
-        number, packed = self._kept[sequence % _KEPT]
+        number, packed = self._recent[sequence % _KEPT]
         return packed if number == sequence else None

@@ -26,8 +26,8 @@ class Topology:
             identities: The identity of each rank's host, by rank.
         """
         hosts: dict[str, list[int]] = {}
-        for other, identity in enumerate(identities):
-            hosts.setdefault(identity, []).append(other)
+        for other_rank, identity in enumerate(identities):
+            hosts.setdefault(identity, []).append(other_rank)
         return cls(rank, tuple(tuple(ranks) for ranks in hosts.values()))
 
     @property

@@ -86,22 +86,22 @@ def _allreduce_slice(
     reduction: Reduction,
     count: int,
 ) -> None:
-    size, place = len(members), members.index(operation.rank)
+    size, index = len(members), members.index(operation.rank)
     pairs = _pairs(size)
     rounds = (size - pairs).bit_length() - 1
     short = partial.numel() * partial.element_size() <= SHORT
     first = operation.step + 1
     last = first + 1 + (rounds if short else 2 * rounds)
     operation.step = first
-    if place < 2 * pairs and place % 2:
-        neighbour = members[place - 1]
+    if index < 2 * pairs and index % 2:
+        neighbour = members[index - 1]
         mesh.exchange(operation, [(neighbour, partial)], [])
         operation.step = last
         mesh.exchange(operation, [], [(neighbour, tensor, None)])
         return
-    if place < 2 * pairs:
-        mesh.exchange(operation, [], [(members[place + 1], partial, reduction.combine)])
-    number = place // 2 if place < 2 * pairs else place - pairs
+    if index < 2 * pairs:
+        mesh.exchange(operation, [], [(members[index + 1], partial, reduction.combine)])
+    number = index // 2 if index < 2 * pairs else index - pairs
     partners = [*members[: 2 * pairs : 2], *members[2 * pairs :]] if pairs else members
     if short:
         _double_whole(mesh, operation, partners, number, partial, reduction)
@@ -110,9 +110,9 @@ def _allreduce_slice(
             tensor.copy_(partial)
     else:
         _halve_and_double(mesh, operation, partners, number, partial, tensor, reduction, count)
-    if place < 2 * pairs:
+    if index < 2 * pairs:
         operation.step = last
-        mesh.exchange(operation, [(members[place + 1], tensor)], [])
+        mesh.exchange(operation, [(members[index + 1], tensor)], [])
     operation.step = last
 
 
@@ -157,20 +157,20 @@ def _halve_and_double(
             peer = partners[number ^ bit]
             middle = (start + stop) // 2
             lower, upper = slice(start, middle), slice(middle, stop)
-            kept, given = (upper, lower) if number & bit else (lower, upper)
+            own_half, sent_half = (upper, lower) if number & bit else (lower, upper)
             operation.step += 1
-            mesh.exchange(operation, [(peer, partial[given])], [(peer, partial[kept], reduction.combine)])
-            halvings.append((peer, kept, given))
-            start, stop = kept.start, kept.stop
+            mesh.exchange(operation, [(peer, partial[sent_half])], [(peer, partial[own_half], reduction.combine)])
+            halvings.append((peer, own_half, sent_half))
+            start, stop = own_half.start, own_half.stop
             bit *= 2
-    own = partial[start:stop]
-    reduction.finish(own, count)
+    own_part = partial[start:stop]
+    reduction.finish(own_part, count)
     if reduction.widens:
-        tensor[start:stop].copy_(own)
+        tensor[start:stop].copy_(own_part)
     with operation.phase("doubling"):
-        for peer, kept, given in reversed(halvings):
+        for peer, own_half, sent_half in reversed(halvings):
             operation.step += 1
-            mesh.exchange(operation, [(peer, tensor[kept])], [(peer, tensor[given], None)])
+            mesh.exchange(operation, [(peer, tensor[own_half])], [(peer, tensor[sent_half], None)])
 
 
 def _pairs(size: int) -> int:

@@ -89,11 +89,11 @@ def _allreduce_slice(
     step = operation.step
     with operation.phase("reduce within the host"):
         direct.reduce_parts(shm, operation, partial, parts, within)
-    place = topology.local_rank
-    if place < owners:
-        start, stop = parts[place]
+    local_rank = topology.local_rank
+    if local_rank < owners:
+        start, stop = parts[local_rank]
         mine = partial[start:stop]
-        peers = [ranks[place] for ranks in topology.hosts]
+        peers = [ranks[local_rank] for ranks in topology.hosts]
         operation.step = step
         with operation.phase("allreduce between hosts"):
             between = halving_doubling if mine.numel() * mine.element_size() <= halving_doubling.SHORT else ring

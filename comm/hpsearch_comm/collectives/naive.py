@@ -23,16 +23,16 @@ def allreduce(
 ) -> None:
     """Reduce a tensor over the members, in place; all as for `ring.allreduce`. The sum is in the order of members."""
     tensor = reduction.view(tensor)
-    others = {member: torch.empty_like(tensor) for member in members if member != operation.rank}
+    received_from = {member: torch.empty_like(tensor) for member in members if member != operation.rank}
     operation.step += 1
     mesh.exchange(
         operation,
-        [(member, tensor) for member in others],
-        [(member, received, None) for member, received in others.items()],
+        [(member, tensor) for member in received_from],
+        [(member, received, None) for member, received in received_from.items()],
     )
-    first, *rest = [others.get(member, tensor) for member in members]
+    first, *remaining = [received_from.get(member, tensor) for member in members]
     result = first.to(reduction.accumulate, copy=True)
-    for received in rest:
+    for received in remaining:
         reduction.combine(result, received)
     reduction.finish(result, len(members))
     tensor.copy_(result)

@@ -46,11 +46,11 @@ def alltoall(
         sends: What member i gets: 1-D, contiguous, on the CPU, of any length, 0 too.
         receives: Where that of member i goes: as long as what it sends to this rank. Shares no memory with `sends`.
     """
-    place, size = members.index(operation.rank), len(members)
-    receives[place].copy_(sends[place])
+    index, size = members.index(operation.rank), len(members)
+    receives[index].copy_(sends[index])
     # Whether a rank takes turns is its own affair: between two ranks there is one message each way, with one number.
     operation.step += 1
-    pairs = [((place + step) % size, (place - step) % size) for step in range(1, size)]
+    pairs = [((index + step) % size, (index - step) % size) for step in range(1, size)]
     if sum(tensor.numel() * tensor.element_size() for tensor in (*sends, *receives)) <= LITTLE:
         mesh.exchange(
             operation,
@@ -70,14 +70,14 @@ def barrier(mesh: Mesh, operation: Operation, members: Sequence[int]) -> None:
         operation: Under way on every member.
         members: The ranks, this one among them; the same on every member.
     """
-    place, size = members.index(operation.rank), len(members)
+    index, size = members.index(operation.rank), len(members)
     nothing = torch.empty(0, dtype=torch.uint8, device="cpu")
     distance = 1
     while distance < size:
         operation.step += 1
         mesh.exchange(
             operation,
-            [(members[(place + distance) % size], nothing)],
-            [(members[place - distance], nothing, None)],
+            [(members[(index + distance) % size], nothing)],
+            [(members[index - distance], nothing, None)],
         )
         distance *= 2

@@ -86,11 +86,11 @@ def reduction_for(op: str, dtype: torch.dtype) -> Reduction:
     name = op if type(op) is str else str.__str__(op) if isinstance(op, str) else None
     if name is None:
         raise _unknown(op)
-    found = _known.get((name, dtype))
-    return found if found is not None else _known.setdefault((name, dtype), _make(name, dtype))
+    cached = _cache.get((name, dtype))
+    return cached if cached is not None else _cache.setdefault((name, dtype), _make(name, dtype))
 
 
-_known: dict[tuple[str, torch.dtype], Reduction] = {}
+_cache: dict[tuple[str, torch.dtype], Reduction] = {}
 
 
 def _make(op: str, dtype: torch.dtype) -> Reduction:
@@ -101,7 +101,7 @@ def _make(op: str, dtype: torch.dtype) -> Reduction:
     combine, into = _functions(op, dtype)
     if accumulate is not computed:
         combine, into = _widening(combine, into, accumulate, promoted=dtype in _SHORT)
-    finish = _divide if op == "mean" else _settle if exact and dtype.is_floating_point else _leave
+    finish = _divide if op == "mean" else _canonicalize if exact and dtype.is_floating_point else _keep
     return Reduction(op, dtype, computed, accumulate, combine, into, finish)
 
 
@@ -110,8 +110,8 @@ def _check(op: str, dtype: torch.dtype) -> None:
         raise _unknown(op)
     kind = str(dtype).removeprefix("torch.")
     if dtype not in DTYPES:
-        known = ", ".join(str(other).removeprefix("torch.") for other in DTYPES)
-        raise UsageError(f"a tensor to reduce must have one of the dtypes {known}; got {kind}: convert it first")
+        names = ", ".join(str(supported).removeprefix("torch.") for supported in DTYPES)
+        raise UsageError(f"a tensor to reduce must have one of the dtypes {names}; got {kind}: convert it first")
     if dtype is torch.bool and op in ("sum", "mean"):
         raise UsageError(
             f'op="{op}" of bool tensors has no meaning that fits in a bool: use op="max" for any, op="min" for all, '
@@ -143,7 +143,10 @@ def _functions(op: str, dtype: torch.dtype) -> tuple[Combine, Into]:
         return torch.Tensor.mul_, lambda first, second, out: torch.mul(first, second, out=out)
     bitwise = _BITWISE.get(op)
     if bitwise is not None:
-        return lambda mine, theirs: bitwise(mine, theirs, out=mine), lambda one, two, out: bitwise(one, two, out=out)
+        return (
+            lambda mine, theirs: bitwise(mine, theirs, out=mine),
+            lambda first, second, out: bitwise(first, second, out=out),
+        )
     better = torch.minimum if op == "min" else torch.maximum
     if dtype not in _SIGNED:
         return (
@@ -183,15 +186,15 @@ def _multiply_complex(first: torch.Tensor, second: torch.Tensor, out: torch.Tens
     torch.view_as_real(out).copy_(torch.stack((real, imaginary), -1))
 
 
-def _divide(part: torch.Tensor, count: int) -> None:
-    if part.dtype.is_complex:
-        part = torch.view_as_real(part)
+def _divide(values: torch.Tensor, count: int) -> None:
+    if values.dtype.is_complex:
+        values = torch.view_as_real(values)
     # Tensors of no dimension, kept: wrapping a Python number in one takes longer than dividing a small part by it.
     scale = _scales.get(count)
     if count & (count - 1) == 0:
-        part.mul_(scale if scale is not None else _scales.setdefault(count, _scalar(1.0 / count)))  # exact
+        values.mul_(scale if scale is not None else _scales.setdefault(count, _scalar(1.0 / count)))  # exact
     else:
-        part.div_(scale if scale is not None else _scales.setdefault(count, _scalar(float(count))))
+        values.div_(scale if scale is not None else _scales.setdefault(count, _scalar(float(count))))
 
 
 _scales: dict[int, torch.Tensor] = {}
@@ -201,18 +204,18 @@ def _scalar(value: float) -> torch.Tensor:
     return torch.tensor(value, dtype=torch.float32, device="cpu")
 
 
-def _settle(part: torch.Tensor, _count: int) -> None:
+def _canonicalize(values: torch.Tensor, _count: int) -> None:
     """Make the bits of all NaNs equal, and the sign of each zero plus.
 
     torch compares in one way where it fills a vector register and in another in the last few elements, so otherwise
     they would depend on where a message was cut into chunks.
     """
-    part.add_(_ZERO)
-    part.masked_fill_(part.isnan(), math.nan)
+    values.add_(_ZERO)
+    values.masked_fill_(values.isnan(), math.nan)
 
 
 _ZERO = torch.tensor(0.0, dtype=torch.float32, device="cpu")
 
 
-def _leave(part: torch.Tensor, count: int) -> None:
+def _keep(values: torch.Tensor, count: int) -> None:
     """Sums and products are what they are, and so are minima and maxima of integers."""

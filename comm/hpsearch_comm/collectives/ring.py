@@ -70,10 +70,10 @@ def allreduce(
     with operation.phase("reduce-scatter"):
         reduce_scatter(mesh, operation, members, partial, parts, reduction)
     start, stop = parts[members.index(operation.rank)]
-    own = partial[start:stop]
-    reduction.finish(own, count or len(members))
+    own_part = partial[start:stop]
+    reduction.finish(own_part, count or len(members))
     if reduction.widens:
-        tensor[start:stop].copy_(own)
+        tensor[start:stop].copy_(own_part)
     with operation.phase("allgather"):
         allgather(mesh, operation, members, tensor, parts)
 
@@ -97,8 +97,8 @@ def reduce_scatter(
         reduction: The tensor's. The caller has to `finish` the part.
     """
     assert tensor.dtype is reduction.accumulate
-    place = members.index(operation.rank)
-    _pass_on(mesh, operation, members, tensor, parts, place - 1, reduction.combine)
+    index = members.index(operation.rank)
+    _pass_on(mesh, operation, members, tensor, parts, index - 1, reduction.combine)
 
 
 def allgather(mesh: Mesh, operation: Operation, members: Sequence[int], tensor: torch.Tensor, parts: Parts) -> None:
@@ -124,8 +124,8 @@ def _pass_on(
     combine: Combine | None,
 ) -> None:
     """Send part `first` to the right and receive the one before it from the left, which is what is sent next."""
-    place, size = members.index(operation.rank), len(members)
-    right, left = members[(place + 1) % size], members[place - 1]
+    index, size = members.index(operation.rank), len(members)
+    right, left = members[(index + 1) % size], members[index - 1]
     for step in range(size - 1):
         sent, received = parts[(first - step) % size], parts[(first - step - 1) % size]
         operation.step += 1

@@ -52,10 +52,10 @@ def broadcast(mesh: Mesh, operation: Operation, members: Sequence[int], tensor: 
     size = len(members)
     if size == 1:
         return
-    place, first = members.index(operation.rank), members.index(root)
+    index, first = members.index(operation.rank), members.index(root)
     operation.step += 1
-    mesh.exchange(operation, [(members[(place + 1) % size], tensor[:0])], [(members[place - 1], tensor[:0], None)])
-    number = (place - first) % size
+    mesh.exchange(operation, [(members[(index + 1) % size], tensor[:0])], [(members[index - 1], tensor[:0], None)])
+    number = (index - first) % size
     chunks = torch.split(tensor, max(1, CHUNK // tensor.element_size()))
     if size > 2 and len(chunks) >= size:
         depth, above, below = number, number - 1, [number + 1] if number + 1 < size else []

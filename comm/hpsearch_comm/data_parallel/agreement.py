@@ -45,12 +45,12 @@ def describe_layouts(parameters: Iterable[tuple[str, torch.Tensor]]) -> list[str
 _ADVICE = "Build it from the same configuration everywhere, in the same order"
 
 
-def check_agreement(group: Group, what: str, lines: Sequence[str], advice: str = _ADVICE) -> None:
+def check_agreement(group: Group, subject: str, lines: Sequence[str], advice: str = _ADVICE) -> None:
     """Raise, on every rank, unless all ranks have the same lines; a collective.
 
     Args:
         group: The ranks.
-        what: What the lines describe.
+        subject: What the lines describe.
         lines: This rank's.
         advice: What to do where they differ.
 
@@ -63,9 +63,9 @@ def check_agreement(group: Group, what: str, lines: Sequence[str], advice: str =
     # Everyone has seen the same digests, so everyone comes here.
     first, *others = group.gather_in("agreement", list(lines))
     for rank, theirs in enumerate(others, 1):
-        for ours, other in zip_longest(first, theirs, fillvalue="nothing more"):
-            if ours != other:
+        for our_line, their_line in zip_longest(first, theirs, fillvalue="nothing more"):
+            if our_line != their_line:
                 raise MismatchError(
-                    f"{what} must be the same on every rank; the first difference: rank 0 has {ours}, rank {rank} has "
-                    f"{other}. {advice}"
+                    f"{subject} must be the same on every rank; the first difference: rank 0 has {our_line}, "
+                    f"rank {rank} has {their_line}. {advice}"
                 )

@@ -61,8 +61,8 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, group: Group, ro
     check_agreement(group, "an optimizer's parameters", _describe_groups(optimizer))
     parameters = [parameter for settings in optimizer.param_groups for parameter in settings["params"]]
     device = parameters[0].device if parameters else torch.device("cpu")
-    own = optimizer.state_dict() if group.rank == root else None
-    state = broadcast_state(own, group, root, device, "state_dict()")
+    own_state = optimizer.state_dict() if group.rank == root else None
+    state = broadcast_state(own_state, group, root, device, "state_dict()")
     if group.rank != root:
         load_exactly(optimizer, state)
 
@@ -150,8 +150,8 @@ def _unpack(value: Any, tensors: list[torch.Tensor], device: torch.device) -> An
     if kind == "tensor":
         dtype, shape, where = content
         # A root's GPU may have another number than this rank's.
-        place = device if where == device.type else torch.device(where)
-        tensors.append(torch.empty(shape, dtype=dtype_named(dtype), device=place))
+        target_device = device if where == device.type else torch.device(where)
+        tensors.append(torch.empty(shape, dtype=dtype_named(dtype), device=target_device))
         return tensors[-1]
     if kind == "sparse":
         shape, *parts = content

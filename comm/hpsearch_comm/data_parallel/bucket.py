@@ -67,8 +67,8 @@ class Bucket:
         self._flat = torch.zeros_like(wire, dtype=dtype) if self._compressed else wire
         self._after = 1.0
         begin = int(self._flat.storage_offset())
-        self._places = {
-            index: _Place(self._flat, begin + start, parameter)
+        self._views = {
+            index: _GradientView(self._flat, begin + start, parameter)
             for start, (index, parameter) in zip(starts, parameters.items(), strict=True)
         }
 
@@ -109,19 +109,19 @@ class Bucket:
 
     def _take_lent(self) -> torch.Tensor | None:
         """Take the only gradient from where autograd has put it, if it lies as on the other ranks."""
-        (place,) = self._places.values()
-        gradient, view = place.parameter.grad, place.view()
+        (gradient_view,) = self._views.values()
+        gradient, view = gradient_view.parameter.grad, gradient_view.view()
         if gradient is None or gradient is view or not _lie_alike(gradient, view):
             return None
-        place.parameter.grad = view
+        gradient_view.parameter.grad = view
         return gradient.detach().as_strided((gradient.numel(),), (1,))
 
     def _collect(self, unused: list[int]) -> None:
-        places: list[torch.Tensor] = []
+        targets: list[torch.Tensor] = []
         arrived: list[torch.Tensor] = []
         empty: list[torch.Tensor] = []
-        for index, place in self._places.items():
-            parameter, view = place.parameter, place.view()
+        for index, gradient_view in self._views.items():
+            parameter, view = gradient_view.parameter, gradient_view.view()
             gradient = parameter.grad
             if gradient is view:
                 continue
@@ -131,11 +131,11 @@ class Bucket:
                 continue
             if gradient.layout is not torch.strided:
                 gradient = gradient.to_dense()
-            places.append(view)
+            targets.append(view)
             arrived.append(gradient)
             parameter.grad = view
         if arrived:
-            torch._foreach_copy_(places, arrived)
+            torch._foreach_copy_(targets, arrived)
         if empty:
             torch._foreach_zero_(empty)
 
@@ -162,7 +162,7 @@ class Bucket:
 
     def give(self, index: int, used: bool) -> None:
         """Return a parameter for which this rank had nothing what other ranks had, or nothing if none had."""
-        self._parameters[index].grad = self._places[index].view() if used else None
+        self._parameters[index].grad = self._views[index].view() if used else None
 
 
 def lay_out(parameters: Iterable[torch.nn.Parameter]) -> list[int]:
@@ -174,7 +174,7 @@ def lay_out(parameters: Iterable[torch.nn.Parameter]) -> list[int]:
     return [*edges, end]
 
 
-class _Place:
+class _GradientView:
     """Where a gradient lies among others.
 
     Attributes:

@@ -73,10 +73,10 @@ def plan_buckets(
     sparse: dict[int, int] = {}
     late: set[int] = set()
     order: dict[int, None] = {}
-    for seen in arrivals:
-        order.update(dict.fromkeys(seen.order))
-        late |= seen.repeated
-        for index, dimensions in seen.sparse.items():
+    for rank_arrivals in arrivals:
+        order.update(dict.fromkeys(rank_arrivals.order))
+        late |= rank_arrivals.repeated
+        for index, dimensions in rank_arrivals.sparse.items():
             sparse.setdefault(index, dimensions)
     late -= sparse.keys()
     timely = [index for index in order if index not in sparse and index not in late]
@@ -87,8 +87,8 @@ def plan_buckets(
     large = {index for index in (*timely, *last) if nbytes[index] >= large_bytes}
     full_at: dict[Hashable, float] = {}
     buckets: list[list[int]] = []
-    for part in (timely, last):
-        buckets += _fill(part, kinds, nbytes, large, full_at, first_bytes, bucket_bytes)
+    for indices in (timely, last):
+        buckets += _fill(indices, kinds, nbytes, large, full_at, first_bytes, bucket_bytes)
     if buckets:
         small = [bucket for bucket in buckets if large.isdisjoint(bucket)]
         ending = small[-1] if small else []

@@ -58,13 +58,13 @@ def build_buckets(
     members = [{index: parameters[index] for index in indices} for indices in plan.buckets]
     kinds = [parameters[indices[0] if indices else 0] for indices in plan.buckets]
     uses = [len(parameters) if some is members[-1] else 0 for some in members]
-    wanted = [
+    layouts = [
         (lay_out(some.values())[-1] + more, wire_dtype(compression, kind.dtype), kind.device)
         for some, kind, more in zip(members, kinds, uses, strict=True)
     ]
     return [
         Bucket(some, kind.dtype, wire)
-        for some, kind, wire in zip(members, kinds, shared_zeros(group, wanted), strict=True)
+        for some, kind, wire in zip(members, kinds, shared_zeros(group, layouts), strict=True)
     ]
 
 
@@ -114,7 +114,7 @@ class Buckets:
         return self._kinds == self._kinds_now()
 
     @property
-    def begun(self) -> bool:
+    def has_started(self) -> bool:
         """Whether some of this backward pass's gradients have been sent."""
         return self._next > 0
 
@@ -131,18 +131,18 @@ class Buckets:
         self._kinds, self._in_order, self._sparse = [], [], []
         self.timely, self._bucket_of = {}, {}
 
-    def plan(self, seen: Arrivals) -> None:
+    def plan(self, arrivals: Arrivals) -> None:
         """Agree with the other ranks on buckets, and make them; a collective.
 
         Args:
-            seen: What this rank saw in the backward pass that is ending.
+            arrivals: What this rank saw in the backward pass that is ending.
         """
         parameters = self._parameters
         for index, parameter in enumerate(parameters):
             gradient = parameter.grad
             if gradient is not None and gradient.layout is torch.sparse_coo:
-                seen.sparse[index] = gradient.sparse_dim()
-        everyone = self._group.gather_in("buckets", [seen.to_object(), describe_cores()])
+                arrivals.sparse[index] = gradient.sparse_dim()
+        everyone = self._group.gather_in("buckets", [arrivals.to_object(), describe_cores()])
         plan = plan_buckets(
             [Arrivals.from_object(theirs) for theirs, _ in everyone],
             [(parameter.dtype, parameter.device) for parameter in parameters],

@@ -151,7 +151,7 @@ class DataParallel(nn.Module):
         for layer in module.modules():
             if isinstance(layer, SyncBatchNorm):
                 layer.exchange.share = reducer.coming_share
-        self._known = {id(parameter) for _, parameter in parameters}
+        self._parameter_ids = {id(parameter) for _, parameter in parameters}
         self._trained = [
             (layer._parameters, name, parameter)
             for layer in module.modules()
@@ -255,7 +255,7 @@ class DataParallel(nn.Module):
         self._changed = False
         for name, parameter in self.module.named_parameters():
             # What functional_call puts in a parameter's place may come from it; then its gradient gets there.
-            if parameter.requires_grad and parameter.is_leaf and id(parameter) not in self._known:
+            if parameter.requires_grad and parameter.is_leaf and id(parameter) not in self._parameter_ids:
                 raise UsageError(
                     f"parameter {name} was added to the model, or replaced, after DataParallel was made, so its "
                     "gradient wouldn't be averaged: wrap the model when it is complete"

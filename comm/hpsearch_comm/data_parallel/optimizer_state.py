@@ -25,14 +25,14 @@ def load_exactly(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> 
     numbers = (number for group in state["param_groups"] for number in group["params"])
     parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
     for number, parameter in zip(numbers, parameters, strict=True):
-        own, saved = optimizer.state.get(parameter), state["state"].get(number)
-        if isinstance(own, MutableMapping) and isinstance(saved, Mapping):
-            for name in own.keys() & saved.keys():
-                own[name] = _as_saved(saved[name], own[name])
+        current, saved = optimizer.state.get(parameter), state["state"].get(number)
+        if isinstance(current, MutableMapping) and isinstance(saved, Mapping):
+            for name in current.keys() & saved.keys():
+                current[name] = _as_saved(saved[name], current[name])
 
 
 def _as_saved(value: Any, loaded: Any) -> Any:
     if not isinstance(value, torch.Tensor) or not isinstance(loaded, torch.Tensor):
         return loaded
-    taken = loaded is not value and loaded.dtype == value.dtype
-    return loaded if taken else value.detach().to(loaded.device, copy=True)
+    is_copied = loaded is not value and loaded.dtype == value.dtype
+    return loaded if is_copied else value.detach().to(loaded.device, copy=True)

@@ -146,7 +146,7 @@ class GradientReducer:
             compression=compression,
             overlap=overlap,
         )
-        self._seen: Arrivals | None = None
+        self._arrivals: Arrivals | None = None
         """What is seen of a backward pass for which there are no buckets yet."""
         self._broken = False
         self.newest: dict[torch.device, Bucket] = {}
@@ -209,13 +209,13 @@ class GradientReducer:
 
     def note(self, index: int) -> None:
         """Note that a gradient has arrived for which there is no bucket to wait in."""
-        if self._seen is not None:
-            self._seen.order.append(index)
+        if self._arrivals is not None:
+            self._arrivals.order.append(index)
 
     def note_again(self, index: int, bucket: Bucket | None) -> None:
         """Note that a gradient has arrived once more in the same backward pass."""
-        if self._seen is not None:
-            self._seen.repeated.add(index)
+        if self._arrivals is not None:
+            self._arrivals.repeated.add(index)
         elif bucket is not None and bucket.sent and self.synchronising:
             raise UsageError(
                 f"the gradient of {self._named[index][0]} arrived a second time in one backward pass, after it had "
@@ -242,7 +242,7 @@ class GradientReducer:
                 self._check_frozen()
                 self._finish(self._share())
         except BaseException:
-            self._give_up()
+            self._abort()
             raise
         finally:
             self.following = False
@@ -253,11 +253,11 @@ class GradientReducer:
             return
         self._timeline.end_backward()
         self.following = False
-        self._give_up()
+        self._abort()
 
-    def _give_up(self) -> None:
+    def _abort(self) -> None:
         if self.synchronising:
-            self._broken = self.buckets.begun
+            self._broken = self.buckets.has_started
             self.shares.spend()  # the next one has a weight of its own
 
     # Outside of a backward pass. -----------------------------------------------------------------------------------
@@ -299,17 +299,17 @@ class GradientReducer:
     def _expect(self) -> None:
         self.newest.clear()
         if self.buckets.planned:
-            self._seen = None
+            self._arrivals = None
         else:
-            self._seen = Arrivals()
+            self._arrivals = Arrivals()
             self.buckets.forget()
         self.buckets.expect()
 
     def _finish(self, share: Share) -> None:
         with torch.no_grad():
-            if self._seen is not None:
+            if self._arrivals is not None:
                 check_agreement(self.group, "the model", describe_layouts(self._named))
-                self.buckets.plan(self._seen)
+                self.buckets.plan(self._arrivals)
             self.buckets.finish(share)
         self.shares.spend()
         self._passed = 0

@@ -20,16 +20,16 @@ def aligned(numel: int, dtype: torch.dtype) -> int:
     return -(-numel // step) * step
 
 
-def shared_zeros(group: Group, wanted: Sequence[tuple[int, torch.dtype, torch.device]]) -> list[torch.Tensor]:
+def shared_zeros(group: Group, layouts: Sequence[tuple[int, torch.dtype, torch.device]]) -> list[torch.Tensor]:
     """Make 1-D tensors of zeros, which the ranks of a host share where they are on the CPU; a collective.
 
     Args:
         group: The ranks.
-        wanted: Length, dtype and device of each.
+        layouts: Length, dtype and device of each.
     """
     totals: dict[tuple[torch.dtype, torch.device], int] = {}
     starts = []
-    for numel, dtype, device in wanted:
+    for numel, dtype, device in layouts:
         starts.append(totals.get((dtype, device), 0))
         totals[dtype, device] = starts[-1] + aligned(numel, dtype)
     memory = {
@@ -40,5 +40,5 @@ def shared_zeros(group: Group, wanted: Sequence[tuple[int, torch.dtype, torch.de
     }
     return [
         memory[dtype, device][start : start + numel]
-        for start, (numel, dtype, device) in zip(starts, wanted, strict=True)
+        for start, (numel, dtype, device) in zip(starts, layouts, strict=True)
     ]

@@ -257,11 +257,11 @@ class _Normalize(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         input, weight, mean, inverse = ctx.saved_tensors
         channelwise = [1, -1] + [1] * (input.dim() - 2)
-        rest = _other_dimensions(input)
+        dimensions = _other_dimensions(input)
         gradient = _wide(gradient)
         normalized = (_wide(input) - mean.view(channelwise)) * inverse.view(channelwise)
-        total = gradient.sum(rest)
-        product = (gradient * normalized).sum(rest)
+        total = gradient.sum(dimensions)
+        product = (gradient * normalized).sum(dimensions)
         input_gradient = None
         if ctx.needs_input_grad[0]:
             share = ctx.exchange.share()

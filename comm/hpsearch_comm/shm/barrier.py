@@ -142,8 +142,8 @@ class Barrier:
         self._words = words
         self._view = words.view
         self._count = 0
-        self._own = arrivals[index] // 4
-        self._others = [(offset // 4, members[i]) for i, offset in enumerate(arrivals) if i != index]
+        self._own_word = arrivals[index] // 4
+        self._other_words = [(offset // 4, members[i]) for i, offset in enumerate(arrivals) if i != index]
         quiet = words.base + arrivals[index]
         self.fence = futex.adder(quiet, 0, 0, quiet)  # an indivisible addition of nothing, to a word of ours
         # By the barrier's number modulo 4: where to sleep, and how to arrive.
@@ -167,13 +167,13 @@ class Barrier:
         if not futex.ORDERED:
             self.fence()
         count = self._count = (self._count + 1) & _MASK
-        self._view[self._own] = count
+        self._view[self._own_word] = count
         self._arrive[count & 3]()
         index = self._counters[count & 3]
         wait: Wait | None = None
         behind: list[int] = []
         while True:
-            seen = self._view[index]  # before the look at who is behind: of what comes after it, the sleep is woken
+            mark = self._view[index]  # before the look at who is behind: of what comes after it, the sleep is woken
             awaited = self._behind()
             if not awaited or (wait is None and self.apart and self._look(*self.looks(operation))):
                 break
@@ -189,7 +189,7 @@ class Barrier:
                 if self._behind():
                     raise
                 break
-            futex.wait(self._words.base + index * 4, seen, SLICE)
+            futex.wait(self._words.base + index * 4, mark, SLICE)
         if not futex.ORDERED:
             self.fence()
 
@@ -201,7 +201,7 @@ class Barrier:
     def _behind(self) -> list[int]:
         """Name the ranks that haven't come yet; who has may be at the next barrier already."""
         view, count, behind = self._view, self._count, []
-        for word, rank in self._others:
+        for word, rank in self._other_words:
             if (view[word] - count) & _MASK > 1:
                 behind.append(rank)
         return behind
@@ -214,16 +214,16 @@ class Barrier:
 
     def _look(self, seconds_held: float, seconds: float) -> bool:
         """Do as `look`, for everybody to have come, without frames of its own."""
-        view, count, others = self._view, self._count, self._others
+        view, count, other_words = self._view, self._count, self._other_words
         now = time.perf_counter()
-        held, until = now + seconds_held, now + seconds
+        spin_until, until = now + seconds_held, now + seconds
         while now < until:
-            for word, _rank in others:
+            for word, _rank in other_words:
                 if (view[word] - count) & _MASK > 1:
                     break
             else:
                 return True
-            if now >= held:
+            if now >= spin_until:
                 futex.give_way()
             now = time.perf_counter()
         return False
@@ -238,11 +238,11 @@ def look(ready: Callable[[], bool], seconds_held: float, seconds: float) -> bool
         seconds: For how long in all.
     """
     now = time.perf_counter()
-    held, until = now + seconds_held, now + seconds
+    spin_until, until = now + seconds_held, now + seconds
     while now < until:
         if ready():
             return True
-        if now >= held:
+        if now >= spin_until:
             futex.give_way()
         now = time.perf_counter()
     return False

@@ -31,10 +31,10 @@ class SharedBuffer:
         number: The same on every rank: buffers are made by all in the same order.
     """
 
-    def __init__(self, number: int, whole: mmap.mmap, stride: int) -> None:
+    def __init__(self, number: int, mapping: mmap.mmap, stride: int) -> None:
         self.number = number
         self._stride = stride
-        self._tensor = views_of(tensor_over(whole, 0, len(whole)))
+        self._tensor = views_of(tensor_over(mapping, 0, len(mapping)))
 
     def part(self, member: int, offset: int, numel: int, dtype: torch.dtype) -> torch.Tensor:
         """Return `numel` elements of a member's part, from a byte offset on."""
@@ -59,9 +59,9 @@ class BufferTable:
             return None
         start = tensor.data_ptr()
         # A mapping that is being given back may stand here for a moment more, while other memory lies in its place.
-        found = self._buffers.get(start)
-        if found is not None and found[2]() is not None:
-            return found[1], 0
+        entry = self._buffers.get(start)
+        if entry is not None and entry[2]() is not None:
+            return entry[1], 0
         for base, (end, buffer, mapping) in list(self._buffers.items()):
             if base <= start < end and mapping() is not None:
                 return (buffer, start - base) if (start - base) % tensor.dtype.itemsize == 0 else None
@@ -74,23 +74,23 @@ class BufferTable:
             CommError: There is no memory left.
         """
         stride = memfd.nbytes // size
-        own = memfd.map(index * stride, stride)
-        whole = memfd.map()
+        own_mapping = memfd.map(index * stride, stride)
+        full_mapping = memfd.map()
         if nbytes >= HUGE:
-            for mapping in (own, whole):
+            for mapping in (own_mapping, full_mapping):
                 advise(mapping, mmap.MADV_HUGEPAGE)
         # Touched now by its own rank: on its node of the machine, and where memory is short an error, not a crash.
-        advise(own, POPULATE)
-        tensor = tensor_over(own, 0, nbytes)
+        advise(own_mapping, POPULATE)
+        tensor = tensor_over(own_mapping, 0, nbytes)
         base = tensor.data_ptr()
         buffers = self._buffers
 
         def forget(mapping: weakref.ref[mmap.mmap]) -> None:
-            found = buffers.get(base)
-            if found is not None and found[2] is mapping:  # a newer one may lie there already
+            entry = buffers.get(base)
+            if entry is not None and entry[2] is mapping:  # a newer one may lie there already
                 buffers.pop(base, None)
 
-        buffers[base] = base + nbytes, SharedBuffer(number, whole, stride), weakref.ref(own, forget)
+        buffers[base] = base + nbytes, SharedBuffer(number, full_mapping, stride), weakref.ref(own_mapping, forget)
         return tensor
 
     def clear(self) -> None:

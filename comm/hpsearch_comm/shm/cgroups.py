@@ -23,14 +23,14 @@ def limits(
         membership: The process's cgroup file: a line `0::/path` for version 2, `4:cpu,cpuacct:/path` for version 1.
         root: Where the control groups are mounted.
     """
-    found: list[str] = []
+    texts: list[str] = []
     for line in _text(membership).splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            found += [_joined(folder, unified) for folder in _upwards(root, path)]
+            texts += [_joined(folder, unified) for folder in _upwards(root, path)]
         elif controller in controllers.split(","):
-            found += [_joined(folder, legacy) for folder in _upwards(root / controller, path)]
-    return found
+            texts += [_joined(folder, legacy) for folder in _upwards(root / controller, path)]
+    return texts
 
 
 def _upwards(root: Path, path: str) -> list[Path]:

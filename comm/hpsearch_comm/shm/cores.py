@@ -23,8 +23,8 @@ def core_quota(membership: Path = MEMBERSHIP, root: Path = ROOT) -> float:
         membership: See `cgroups.limits`.
         root: Likewise.
     """
-    found = limits("cpu", ("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"), membership, root)
-    return min(map(_cores, found), default=math.inf)
+    quotas = limits("cpu", ("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"), membership, root)
+    return min(map(_cores, quotas), default=math.inf)
 
 
 def _cores(limit: str) -> float:

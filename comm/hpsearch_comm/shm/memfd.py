@@ -151,12 +151,12 @@ def check_available(nbytes: int, meminfo: Path = _MEMINFO, membership: Path = ME
     """
     limit = [text for text in limits("memory", ("memory.max",), ("memory.limit_in_bytes",), membership, root)]
     free = re.search(r"^MemAvailable: *(\d+) kB", meminfo.read_text(), re.MULTILINE) if meminfo.exists() else None
-    there = [(int(text), "the container's limit") for text in limit if text.isdecimal()]
+    named_limits = [(int(text), "the container's limit") for text in limit if text.isdecimal()]
     if free is not None:
-        there.append((1024 * int(free[1]), "what is free"))
-    most, what = min(there, default=(nbytes, ""))
+        named_limits.append((1024 * int(free[1]), "what is free"))
+    most, name = min(named_limits, default=(nbytes, ""))
     if nbytes > most:
-        raise CommError(f"{nbytes:,} bytes of shared memory can't be had, as {what} is {most:,} bytes: ask for less")
+        raise CommError(f"{nbytes:,} bytes of shared memory can't be had, as {name} is {most:,} bytes: ask for less")
 
 
 def tensor_over(mapping: mmap.mmap, offset: int, nbytes: int) -> torch.Tensor:

@@ -105,16 +105,16 @@ class SharedMemory:
         Raises:
             CommError: The group has ended, a peer has left, or the timeout is over.
         """
-        seen = self._counts.tolist()
-        until = seen[self._index]
-        if min(seen) >= until:
+        counts = self._counts.tolist()
+        until = counts[self._index]
+        if min(counts) >= until:
             return
         wait, pause = self._member.wait("await_counts", until), _SHORTEST
-        while min(seen) < until:
-            wait.check([rank for rank, count in zip(self._member.members, seen, strict=True) if count < until])
+        while min(counts) < until:
+            wait.check([rank for rank, count in zip(self._member.members, counts, strict=True) if count < until])
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST)
-            if seen != (seen := self._counts.tolist()):
+            if counts != (counts := self._counts.tolist()):
                 wait.progressed()
 
 
@@ -187,8 +187,8 @@ class SharedLock:
         return code
 
     def _holder(self) -> int | None:
-        place = self._words[_HOLDER]
-        return self._member.members[place - 1] if place else None
+        number = self._words[_HOLDER]
+        return self._member.members[number - 1] if number else None
 
     def _lost(self, code: int) -> CommError:
         """Return the error of a lock that can't be had any more, and end the group with it."""
@@ -200,10 +200,10 @@ class SharedLock:
         else:
             if holder is None:  # it died between taking the lock and saying so: others may know who it was
                 abort_state.await_verdict(-1)
-            who = "a rank" if holder is None else f"rank {holder}"
+            name = "a rank" if holder is None else f"rank {holder}"
             error = PeerLost(
-                f"{who} has died while it held {self}: what that guards may be half written. Go on from what was saved "
-                "before",
+                f"{name} has died while it held {self}: what that guards may be half written. Go on from what was "
+                "saved before",
                 -1 if holder is None else holder,
             )
         abort_state.fail(error)
@@ -224,8 +224,8 @@ def lies_in_shared_memory(tensor: torch.Tensor) -> bool:
 
 
 def _forget(mapping: weakref.ref[mmap.mmap]) -> None:
-    for base, (_, known) in list(_mappings.items()):
-        if known is mapping:
+    for base, (_, reference) in list(_mappings.items()):
+        if reference is mapping:
             _mappings.pop(base, None)
 
 

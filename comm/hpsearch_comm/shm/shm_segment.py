@@ -167,7 +167,7 @@ class ShmSegment:
         for descriptor in self._descriptors.values():
             descriptor.setblocking(False)
         self._buffers = BufferTable()
-        self._made = 0
+        self._share_count = 0
         self._turn = 0
         try:
             self._make(Operation(rank, Signature(0, "barrier", "direct").pack(), timeout, abort_state))
@@ -234,17 +234,17 @@ class ShmSegment:
             if theirs != packed:
                 raise operation.disagree(peer, theirs, packed)
 
-    def meet_at(self, operation: Operation, place: tuple[SharedBuffer, int] | None) -> list[tuple[int, int]]:
+    def meet_at(self, operation: Operation, location: tuple[SharedBuffer, int] | None) -> list[tuple[int, int]]:
         """Do as `meet`, and tell each other where the tensors lie.
 
         Args:
             operation: The one that begins.
-            place: What `find` said of this rank's tensor.
+            location: What `find` said of this rank's tensor.
 
         Returns:
             Each member's place, as number of the shared buffer and byte in it; (-1, 0) for other memory.
         """
-        number, offset = (place[0].number, place[1]) if place is not None else (-1, 0)
+        number, offset = (location[0].number, location[1]) if location is not None else (-1, 0)
         _PLACE.pack_into(self._bytes, _signature(self.index, 1 - self._turn) + SIGNATURE_BYTES, number, offset)
         self.meet(operation)
         turn = self._turn
@@ -267,11 +267,11 @@ class ShmSegment:
         self.meet(operation)
         if nbytes == 0:
             return torch.empty(0, dtype=torch.uint8, device="cpu")
-        self._made += 1
-        with contextlib.closing(self._share(operation, self.size * stride_of(nbytes), self._made)) as memfd:
-            own = self._buffers.add(memfd, self._made, nbytes, self.index, self.size)
+        self._share_count += 1
+        with contextlib.closing(self._share(operation, self.size * stride_of(nbytes), self._share_count)) as memfd:
+            own_buffer = self._buffers.add(memfd, self._share_count, nbytes, self.index, self.size)
         self.barrier.wait(operation)
-        return own
+        return own_buffer
 
     def share(self, operation: Operation, nbytes: int, locks: int) -> SharedMemory:
         """Make one piece of memory for all members; every member calls it.
@@ -282,11 +282,11 @@ class ShmSegment:
             locks: How many.
         """
         self.meet(operation)
-        self._made += 1
+        self._share_count += 1
         size = size_of(self.size, locks, nbytes)
         if self.index == 0:
             check_available(size)
-        with contextlib.closing(self._share(operation, size, self._made)) as memfd:
+        with contextlib.closing(self._share(operation, size, self._share_count)) as memfd:
             mapping = memfd.map()
         if nbytes >= HUGE:
             advise(mapping, mmap.MADV_HUGEPAGE)

@@ -159,11 +159,11 @@ class Slots:
 
     def _awaited(self, chunk: int) -> list[int]:
         """Name the ranks because of which a chunk isn't complete: whoever is next to add to it, or keeps its slot."""
-        behind = [place for place, word in enumerate(self._added) if not self._reached([word], chunk + 1)][:1]
+        behind = [index for index, word in enumerate(self._added) if not self._reached([word], chunk + 1)][:1]
         if behind == [0]:
             free = chunk + 1 - self._number
-            behind = [place for place, word in enumerate(self._copied) if not self._reached([word], free)] or [0]
-        others = [place for place in behind if place != self._index]
-        return [self._members[place] for place in others] or [
-            rank for place, rank in enumerate(self._members) if place != self._index
+            behind = [index for index, word in enumerate(self._copied) if not self._reached([word], free)] or [0]
+        other_indices = [index for index in behind if index != self._index]
+        return [self._members[index] for index in other_indices] or [
+            rank for index, rank in enumerate(self._members) if index != self._index
         ]

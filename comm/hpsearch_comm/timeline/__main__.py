@@ -13,13 +13,13 @@ from hpsearch_comm.timeline.merging import merge
 __all__ = ["main"]
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code: 2 where the parts can't be joined."""
     parser = argparse.ArgumentParser(prog="python -m hpsearch_comm.timeline", description=__doc__)
     command = parser.add_subparsers(required=True).add_parser("merge", help="write one trace from the parts of a group")
     command.add_argument("out", type=Path, metavar="OUT", help="the trace to write")
     command.add_argument("parts", type=Path, metavar="PART", nargs="+", help="the parts of the ranks: trace.rank*.json")
-    arguments = parser.parse_args(words)
+    arguments = parser.parse_args(argv)
     try:
         missing = merge(arguments.out, arguments.parts)
     except (CommError, OSError) as error:

@@ -77,12 +77,12 @@ def _read(path: Path) -> _Part:
         rank, size = int(first["pid"]), int(first["args"]["size"])
         # Others may have this name, too, but not as metadata.
         clocks = (event for event in events if (event["name"], event["ph"]) == (CLOCK, "M"))
-        told = [(int(clock["args"]["nanoseconds"]), int(clock["args"]["start"])) for clock in clocks]
+        values = [(int(clock["args"]["nanoseconds"]), int(clock["args"]["start"])) for clock in clocks]
         if not 0 <= rank < size <= _MOST_RANKS:
             raise ValueError(rank)
     except (KeyError, TypeError, ValueError, OverflowError):
         raise ConfigurationError(f"{path} must be the part of a rank, as a timeline writes it") from None
-    return _Part(path, rank, size, told[0] if told else None)
+    return _Part(path, rank, size, values[0] if values else None)
 
 
 def _check(parts: Sequence[_Part]) -> None:

@@ -91,16 +91,16 @@ class TraceFile:
             self._file = -1
 
     def _write(self, text: str) -> bool:
-        whole = rest = memoryview(text.encode())
+        data = remaining = memoryview(text.encode())
         try:
-            while rest:
-                rest = rest[os.pwrite(self._file, rest, self._size + len(whole) - len(rest)) :]
+            while remaining:
+                remaining = remaining[os.pwrite(self._file, remaining, self._size + len(data) - len(remaining)) :]
         except OSError as error:
             _log.warning("the timeline %s is cut short: %s", self.path, error.strerror)
             with contextlib.suppress(OSError):  # so that no half of an event stands before what may still come
                 os.ftruncate(self._file, self._size)
             return False
-        self._size += len(whole)
+        self._size += len(data)
         return True
 
 

@@ -74,7 +74,7 @@ class Timeline:
         )
         self._writing = threading.Lock()
         self._closing = threading.Event()
-        self._part = PartFile(
+        self._file = PartFile(
             Path(path),
             rank,
             [
@@ -158,7 +158,7 @@ class Timeline:
         totals = dict(self._totals)
         asynchronous = totals["asynchronous_seconds"]
         totals["hidden_share"] = totals["hidden_seconds"] / asynchronous if asynchronous else 0.0
-        totals["lost_events"] = float(self._part.lost)
+        totals["lost_events"] = float(self._file.lost)
         return totals
 
     def close(self) -> None:
@@ -171,8 +171,8 @@ class Timeline:
         self._writer.join()
         totals = self.summary()
         label = f"{totals['hidden_share']:.0%} of {totals['asynchronous_seconds']:.3f} s hidden behind backward"
-        self._part.append([metadata_event(self.rank, "process_labels", {"labels": label})])
-        self._part.close(summary_event(self.rank, _CALLER, time.monotonic_ns(), totals))
+        self._file.append([metadata_event(self.rank, "process_labels", {"labels": label})])
+        self._file.close(summary_event(self.rank, _CALLER, time.monotonic_ns(), totals))
 
     def _thread(self) -> int:
         ident = threading.get_ident()
@@ -220,12 +220,12 @@ class Timeline:
                 batch = [queue.popleft() for _ in range(min(_AT_ONCE, len(queue)))]
                 for event in batch:
                     self._count(*event)
-                self._part.append([event[0](self.rank, *event[1:]) for event in batch])
+                self._file.append([event[0](self.rank, *event[1:]) for event in batch])
 
-    def _count(self, what: object, *fields: Any) -> None:
+    def _count(self, make_event: object, *fields: Any) -> None:
         """Add an event to the totals: here rather than where it is recorded, so that only one thread does it."""
         totals = self._totals
-        if what is operation_event:
+        if make_event is operation_event:
             _, operation, end, hidden, *_ = fields
             seconds = (end - operation.begin) / 1e9
             totals["operations"] += 1
@@ -234,7 +234,7 @@ class Timeline:
             if operation.queued:
                 totals["asynchronous_seconds"] += seconds
                 totals["hidden_seconds"] += hidden / 1e9
-        elif what is span_event and fields[2] == "backward":
+        elif make_event is span_event and fields[2] == "backward":
             totals["backward_seconds"] += (fields[4] - fields[3]) / 1e9
 
 

@@ -67,18 +67,18 @@ PART, CLOCK = "part", "clock"
 """Names of the events that say of a part what a trace of all ranks needs."""
 
 
-def metadata_event(rank: int, what: str, told: Mapping[str, Any], thread: int = 0) -> str:
+def metadata_event(rank: int, name: str, values: Mapping[str, Any], thread: int = 0) -> str:
     """Say something of a rank, or of a row of it.
 
     Args:
         rank: The rank.
-        what: `PART` tells the group's `size`; `CLOCK` the `nanoseconds` to add to this part's times to have them on
+        name: `PART` tells the group's `size`; `CLOCK` the `nanoseconds` to add to this part's times to have them on
             rank 0's clock, and the `start` of the run; the others are the format's own: `process_name`, `thread_name`,
             `process_sort_index`, `process_labels`.
-        told: What is said.
+        values: What is said.
         thread: The row.
     """
-    return json.dumps({"name": what, "ph": "M", "pid": rank, "tid": thread, "args": told})
+    return json.dumps({"name": name, "ph": "M", "pid": rank, "tid": thread, "args": values})
 
 
 def span_event(rank: int, thread: int, name: str, category: str, begin: int, end: int) -> str:

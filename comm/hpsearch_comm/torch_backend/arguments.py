@@ -11,7 +11,7 @@ import torch.distributed as dist
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.operations.arguments import check_target, check_tensor
 
-__all__ = ["check_devices", "check_like", "check_numel", "given", "only", "place", "reduction_name"]
+__all__ = ["check_devices", "check_input", "check_like", "check_numel", "check_output", "only", "reduction_name"]
 
 _NAMES = (
     (dist.ReduceOp.SUM, "sum"),
@@ -33,9 +33,9 @@ def reduction_name(reduce_op: Any, dtype: torch.dtype) -> str:
     """
     name = next((name for op, name in _NAMES if reduce_op == op), None)
     if name is None:
-        known = ", ".join(name.upper() for name in ("sum", "avg", "product", "min", "max", "band", "bor", "bxor"))
-        asked = getattr(reduce_op, "op", reduce_op)
-        raise UsageError(f"the hpsearch backend reduces with {known}, got {asked}: scale the tensor before the sum")
+        names = ", ".join(name.upper() for name in ("sum", "avg", "product", "min", "max", "band", "bor", "bxor"))
+        requested = getattr(reduce_op, "op", reduce_op)
+        raise UsageError(f"the hpsearch backend reduces with {names}, got {requested}: scale the tensor before the sum")
     return "max" if name == "sum" and dtype is torch.bool else name
 
 
@@ -50,7 +50,7 @@ def only(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return tensors[0]
 
 
-def given(name: str, tensor: torch.Tensor) -> torch.Tensor:
+def check_input(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor's memory without its history, or one that it gets while the operation is under way.
 
     Raises:
@@ -64,13 +64,13 @@ def given(name: str, tensor: torch.Tensor) -> torch.Tensor:
     return check_tensor(name, tensor).detach()
 
 
-def place(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Do as `given`, of a tensor into which a result is written.
+def check_output(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Do as `check_input`, of a tensor into which a result is written.
 
     Raises:
         UsageError: No result can be written into it.
     """
-    return check_target(f"{name}'s output", given(name, tensor))
+    return check_target(f"{name}'s output", check_input(name, tensor))
 
 
 def check_devices(name: str, tensors: Iterable[torch.Tensor]) -> None:

@@ -8,13 +8,13 @@ from torch.distributed.distributed_c10d import BackendConfig
 
 from hpsearch_comm.errors import UsageError
 
-__all__ = ["DEVICES", "backends_asked_for", "check_backends"]
+__all__ = ["DEVICES", "check_backends", "requested_backends"]
 
 DEVICES = ("cpu", "cuda")
 """Types of the devices whose tensors a group takes."""
 
 
-def backends_asked_for(frame: FrameType | None) -> dict[str, str]:
+def requested_backends(frame: FrameType | None) -> dict[str, str]:
     """Return the name of the backend for each device of the group that is being made; nothing where torch has no such.
 
     Args:
@@ -28,21 +28,21 @@ def backends_asked_for(frame: FrameType | None) -> dict[str, str]:
     return {}
 
 
-def check_backends(asked: dict[str, str]) -> None:
+def check_backends(backends: dict[str, str]) -> None:
     """See that a group has no other backend: torch takes ours as the whole, and makes none of the others'.
 
     Raises:
         UsageError: Another backend is asked for beside ours, or ours for a device whose tensors it can't take.
     """
-    text = ",".join(f"{device}:{backend}" for device, backend in asked.items())
-    others = sorted({backend for backend in asked.values() if backend != "hpsearch"})
-    if others:
+    text = ",".join(f"{device}:{backend}" for device, backend in backends.items())
+    other_backends = sorted({backend for backend in backends.values() if backend != "hpsearch"})
+    if other_backends:
         raise UsageError(
             f'a group of the hpsearch backend has no other backend beside it, got "{text}": make it with "hpsearch", '
             "which takes tensors on the CPU and on CUDA devices, and another group for the other backend: "
-            f'dist.new_group(backend="{others[0]}")'
+            f'dist.new_group(backend="{other_backends[0]}")'
         )
-    unknown = [device for device in asked if device not in DEVICES]
+    unknown = [device for device in backends if device not in DEVICES]
     if unknown:
         raise UsageError(
             f'a group of the hpsearch backend takes tensors on the CPU and on CUDA devices, got "{text}": make it with '

@@ -54,13 +54,13 @@ def rendezvous_of_launcher(
 
 def _open(arguments: Arguments, timeout: timedelta) -> TCPStore:
     """Open a store that rank 0 holds, on a port that it tells the others, who prove that they are of its job."""
-    rank, size, place = arguments.rank, arguments.size, arguments.rendezvous
-    if place is None:
+    rank, size, rendezvous = arguments.rank, arguments.size, arguments.rendezvous
+    if rendezvous is None:
         return TCPStore("127.0.0.1", 0, size, is_master=True, timeout=timeout)
-    given = arguments.for_group({"name": _NAME, "start_timeout": timeout.total_seconds()})
-    host, held = place.host, None
+    options = arguments.for_group({"name": _NAME, "start_timeout": timeout.total_seconds()})
+    host, store = rendezvous.host, None
     if rank == 0:
-        held = TCPStore(host, 0, size, is_master=True, timeout=timeout, wait_for_workers=False)
-    credentials = Credentials(given["secret"], _NAME)
-    texts = place.exchange(rank, size, str(held.port) if held else "", credentials, given["deadline"])
-    return held or TCPStore(host, int(texts[0]), size, is_master=False, timeout=timeout, wait_for_workers=False)
+        store = TCPStore(host, 0, size, is_master=True, timeout=timeout, wait_for_workers=False)
+    credentials = Credentials(options["secret"], _NAME)
+    texts = rendezvous.exchange(rank, size, str(store.port) if store else "", credentials, options["deadline"])
+    return store or TCPStore(host, int(texts[0]), size, is_master=False, timeout=timeout, wait_for_workers=False)

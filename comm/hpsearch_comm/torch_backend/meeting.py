@@ -15,7 +15,7 @@ from hpsearch_comm.bootstrap.secret import agree_on_secret, parse_secret
 from hpsearch_comm.environment import VARIABLES, read_environment
 from hpsearch_comm.group import Group
 from hpsearch_comm.subgroup import related_secret
-from hpsearch_comm.torch_backend.devices import backends_asked_for, check_backends
+from hpsearch_comm.torch_backend.devices import check_backends, requested_backends
 from hpsearch_comm.torch_backend.process_group import CommProcessGroup
 from hpsearch_comm.torch_backend.work import as_torchs
 
@@ -36,7 +36,7 @@ def make_process_group(options: Any, _backend_options: object = None) -> CommPro
         DistBackendError: The ranks don't come together, or another backend is asked for beside this one.
     """
     with as_torchs():
-        check_backends(backends_asked_for(inspect.currentframe()))
+        check_backends(requested_backends(inspect.currentframe()))
         return _make(options)
 
 
@@ -45,8 +45,8 @@ def _make(options: Any) -> CommProcessGroup:
     seconds = options.timeout.total_seconds()
     deadline = time.monotonic() + seconds
     kind, host = _describe(options.store)
-    own = {name: value for name, value in os.environ.items() if name in VARIABLES and name not in _OF_TORCH}
-    settings = dict(read_environment(own).options)
+    env = {name: value for name, value in os.environ.items() if name in VARIABLES and name not in _OF_TORCH}
+    settings = dict(read_environment(env).options)
     if options.global_ranks_in_group:  # not all ranks, for which alone there is a timeline
         settings.pop("timeline", None)
     secret = _secret(rank, size, name, kind, host, deadline)

@@ -42,31 +42,31 @@ def monitored_barrier(
             )
         seconds = everybody.timeout if timeout is None else timeout.total_seconds()
         if everybody.group.rank:
-            _come(everybody.group, seconds)
+            _report(everybody.group, seconds)
         else:
             _watch(everybody.group, seconds, wait_all_ranks)
 
 
-def _come(group: Group, seconds: float) -> None:
+def _report(group: Group, seconds: float) -> None:
     """Do another rank's part: tell rank 0, hear that it is there, and in the end that all are."""
-    word = torch.zeros(0, device="cpu")
-    group.send(word, 0, _TAG)
-    here, everybody = group.recv_async(word, 0, _TAG), group.recv_async(word, 0, _TAG)
+    token = torch.zeros(0, device="cpu")
+    group.send(token, 0, _TAG)
+    here, everybody = group.recv_async(token, 0, _TAG), group.recv_async(token, 0, _TAG)
     try:
         here.wait(seconds)
     except CommTimeoutError:
         if here.done():
             raise
-        _give_up(group, [0], seconds)
+        _fail(group, [0], seconds)
     everybody.wait()
 
 
 def _watch(group: Group, seconds: float, wait_all_ranks: bool) -> None:
     """Do rank 0's part: wait for all others."""
-    word, deadline = torch.zeros(0, device="cpu"), time.monotonic() + seconds
-    arrivals = {rank: group.recv_async(word, rank, _TAG) for rank in range(1, group.size)}
+    token, deadline = torch.zeros(0, device="cpu"), time.monotonic() + seconds
+    arrivals = {rank: group.recv_async(token, rank, _TAG) for rank in range(1, group.size)}
     for rank in arrivals:
-        group.send(word, rank, _TAG)
+        group.send(token, rank, _TAG)
     missing: list[int] = []
     for rank, arrival in arrivals.items():
         try:
@@ -78,12 +78,12 @@ def _watch(group: Group, seconds: float, wait_all_ranks: bool) -> None:
             if not wait_all_ranks:
                 break
     if missing:
-        _give_up(group, missing, seconds)
+        _fail(group, missing, seconds)
     for rank in arrivals:
-        group.send(word, rank, _TAG)
+        group.send(token, rank, _TAG)
 
 
-def _give_up(group: Group, missing: list[int], seconds: float) -> NoReturn:
+def _fail(group: Group, missing: list[int], seconds: float) -> NoReturn:
     names = ", ".join(map(str, missing))
     error = CommTimeoutError(
         f"monitored_barrier: rank {names} of {group.size} didn't come within {seconds:g} s: see whether it has failed, "

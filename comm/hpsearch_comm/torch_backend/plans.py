@@ -15,7 +15,14 @@ import torch
 
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
-from hpsearch_comm.torch_backend.arguments import check_devices, check_like, check_numel, given, place, reduction_name
+from hpsearch_comm.torch_backend.arguments import (
+    check_devices,
+    check_input,
+    check_like,
+    check_numel,
+    check_output,
+    reduction_name,
+)
 
 __all__ = [
     "OperationPlan",
@@ -50,34 +57,34 @@ class OperationPlan:
 
 def allreduce(tensor: torch.Tensor, op: Any) -> OperationPlan:
     """Reduce the ranks' tensors into everybody's."""
-    return OperationPlan("allreduce", (place("all_reduce", tensor), reduction_name(op, tensor.dtype)), [tensor])
+    return OperationPlan("allreduce", (check_output("all_reduce", tensor), reduction_name(op, tensor.dtype)), [tensor])
 
 
 def reduce(group: Group, tensor: torch.Tensor, op: Any, root: int) -> OperationPlan:
     """Reduce the ranks' tensors into the root's; the others stay as they are."""
     name = reduction_name(op, tensor.dtype)
     if group.rank == root:
-        return OperationPlan("allreduce", (place("reduce", tensor), name), [tensor])
-    source = given("reduce", tensor)
+        return OperationPlan("allreduce", (check_output("reduce", tensor), name), [tensor])
+    source = check_input("reduce", tensor)
     return OperationPlan("allreduce", (source, name, torch.empty_like(source)), [tensor])
 
 
 def broadcast(tensor: torch.Tensor, root: int) -> OperationPlan:
     """Copy the root's tensor into everybody's."""
-    return OperationPlan("broadcast", (given("broadcast", tensor), root), [tensor])
+    return OperationPlan("broadcast", (check_input("broadcast", tensor), root), [tensor])
 
 
 def allgather(group: Group, outputs: Tensors, tensor: torch.Tensor) -> OperationPlan:
     """Copy the ranks' tensors, of one shape, into everybody's outputs."""
-    source = given("all_gather", tensor)
+    source = check_input("all_gather", tensor)
     check_like("all_gather", outputs, source, group.size)
-    places = [place("all_gather", output) for output in outputs]
-    return OperationPlan("allgather", (source.unsqueeze(0),), outputs, lambda rows: _copy_rows(rows, places))
+    targets = [check_output("all_gather", output) for output in outputs]
+    return OperationPlan("allgather", (source.unsqueeze(0),), outputs, lambda rows: _copy_rows(rows, targets))
 
 
 def allgather_single(group: Group, output: torch.Tensor, tensor: torch.Tensor) -> OperationPlan:
     """Copy the ranks' tensors, of one shape, behind each other into everybody's output."""
-    source, target = given("all_gather_single", tensor), place("all_gather_single", output)
+    source, target = check_input("all_gather_single", tensor), check_output("all_gather_single", output)
     check_numel("all_gather_single", target, group.size * source.numel(), source)
     row, shape = source.reshape(1, source.numel()), (group.size, source.numel())
     if target.is_contiguous():
@@ -87,8 +94,8 @@ def allgather_single(group: Group, output: torch.Tensor, tensor: torch.Tensor) -
 
 def reduce_scatter(group: Group, output: torch.Tensor, tensors: Tensors, op: Any) -> list[OperationPlan]:
     """Reduce the ranks' lists of tensors, whose shapes may differ, and give each rank the one with its number."""
-    target, name = place("reduce_scatter", output), reduction_name(op, output.dtype)
-    sources = [given("reduce_scatter", tensor) for tensor in tensors]
+    target, name = check_output("reduce_scatter", output), reduction_name(op, output.dtype)
+    sources = [check_input("reduce_scatter", tensor) for tensor in tensors]
     if len(sources) != group.size:
         raise UsageError(f"reduce_scatter takes one tensor for each of the {group.size} ranks, got {len(sources)}")
     check_like("reduce_scatter", [sources[group.rank]], target, 1)
@@ -109,7 +116,7 @@ def reduce_scatter(group: Group, output: torch.Tensor, tensors: Tensors, op: Any
 
 def reduce_scatter_single(group: Group, output: torch.Tensor, tensor: torch.Tensor, op: Any) -> OperationPlan:
     """Reduce the ranks' tensors, and give each rank its equal share."""
-    source, target = given("reduce_scatter_single", tensor), place("reduce_scatter_single", output)
+    source, target = check_input("reduce_scatter_single", tensor), check_output("reduce_scatter_single", output)
     check_numel("reduce_scatter_single", source, group.size * target.numel(), target)
     name = reduction_name(op, target.dtype)
     rows = source.reshape(group.size, target.numel())
@@ -118,23 +125,23 @@ def reduce_scatter_single(group: Group, output: torch.Tensor, tensor: torch.Tens
 
 def alltoall(group: Group, outputs: Tensors, tensors: Tensors) -> OperationPlan:
     """Send a tensor to each rank, and get one from each; all of one dtype, of any shapes."""
-    sources = [given("all_to_all", tensor) for tensor in tensors]
-    places = [place("all_to_all", output) for output in outputs]
-    if len(sources) != group.size or len(places) != group.size:
+    sources = [check_input("all_to_all", tensor) for tensor in tensors]
+    targets = [check_output("all_to_all", output) for output in outputs]
+    if len(sources) != group.size or len(targets) != group.size:
         raise UsageError(
             f"all_to_all takes one tensor for each of the {group.size} ranks, and one for what comes from each, got "
-            f"{len(sources)} and {len(places)}"
+            f"{len(sources)} and {len(targets)}"
         )
-    check_devices("all_to_all", (*sources, *places))
-    dtypes = {tensor.dtype for tensor in (*sources, *places)}
+    check_devices("all_to_all", (*sources, *targets))
+    dtypes = {tensor.dtype for tensor in (*sources, *targets)}
     if len(dtypes) > 1:
         raise UsageError(f"all_to_all takes tensors of one dtype, got {', '.join(sorted(map(str, dtypes)))}")
     elements, splits = torch.cat([source.reshape(-1) for source in sources]), [source.numel() for source in sources]
 
     def finish(result: tuple[torch.Tensor, list[int]]) -> None:
-        came = _check_came("all_to_all", result, [target.numel() for target in places])
-        for part, target in zip(came, places, strict=True):
-            target.copy_(part.view(target.shape))
+        came = _check_came("all_to_all", result, [target.numel() for target in targets])
+        for received, target in zip(came, targets, strict=True):
+            target.copy_(received.view(target.shape))
 
     return OperationPlan("alltoall", (elements, splits), outputs, finish)
 
@@ -144,7 +151,7 @@ def alltoall_single(
 ) -> OperationPlan:
     """Send some rows to each rank, and get some from each; equally many where no numbers are given."""
     name = "all_to_all_single"
-    source, target = given(name, tensor), place(name, output)
+    source, target = check_input(name, tensor), check_output(name, output)
     check_devices(name, (source, target))
     if not source.dim() or not target.dim() or source.shape[1:] != target.shape[1:] or source.dtype is not target.dtype:
         raise UsageError(
@@ -162,22 +169,22 @@ def alltoall_single(
 
 def gather(group: Group, outputs: Tensors, tensor: torch.Tensor, root: int) -> OperationPlan:
     """Copy the ranks' tensors, of one shape, into the root's outputs; the others have none."""
-    source = given("gather", tensor)
+    source = check_input("gather", tensor)
     check_like("gather", outputs, source, group.size if group.rank == root else 0)
-    places = [place("gather", output) for output in outputs]
+    targets = [check_output("gather", output) for output in outputs]
     splits = [int(rank == root) for rank in range(group.size)]
     return OperationPlan(
-        "alltoall", (source.unsqueeze(0), splits), outputs, lambda result: _copy_rows(result[0], places)
+        "alltoall", (source.unsqueeze(0), splits), outputs, lambda result: _copy_rows(result[0], targets)
     )
 
 
 def scatter(group: Group, output: torch.Tensor, tensors: Tensors, root: int) -> OperationPlan:
     """Copy one of the root's tensors, of one shape, into each rank's output; the others have none."""
-    target = place("scatter", output)
+    target = check_output("scatter", output)
     check_like("scatter", tensors, target, group.size if group.rank == root else 0)
     rows = target.new_empty((len(tensors), *target.shape))
     for row, tensor in zip(rows, tensors, strict=True):
-        row.copy_(given("scatter", tensor))
+        row.copy_(check_input("scatter", tensor))
     splits = [int(group.rank == root)] * group.size
 
     def finish(result: tuple[torch.Tensor, list[int]]) -> None:
@@ -195,8 +202,8 @@ def _reduce_rows(
     return OperationPlan("reduce_scatter", (rows, op), [output], lambda row: target.copy_(row.view(target.shape)))
 
 
-def _copy_rows(rows: torch.Tensor, places: Tensors) -> None:
-    for row, target in zip(rows, places, strict=True):
+def _copy_rows(rows: torch.Tensor, targets: Tensors) -> None:
+    for row, target in zip(rows, targets, strict=True):
         target.copy_(row.view(target.shape))
 
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
 from hpsearch_comm.torch_backend import plans
-from hpsearch_comm.torch_backend.arguments import given, only, place
+from hpsearch_comm.torch_backend.arguments import check_input, check_output, only
 from hpsearch_comm.torch_backend.devices import DEVICES
 from hpsearch_comm.torch_backend.plans import OperationPlan, Tensors
 from hpsearch_comm.torch_backend.streams import CallersStreams
@@ -35,8 +35,8 @@ def allreduce_sparse(group: Group, tensor: torch.Tensor, op: Any) -> list[Operat
     """
     if tensor.layout is not torch.sparse_coo or op != dist.ReduceOp.SUM:
         raise UsageError(f"all_reduce of sparse tensors adds up those in COO layout, got {op} of {tensor.layout}")
-    own = tensor.detach().coalesce()
-    shape = torch.tensor(own.shape, device="cpu").view(1, -1)
+    coalesced = tensor.detach().coalesce()
+    shape = torch.tensor(coalesced.shape, device="cpu").view(1, -1)
     gathered: list[torch.Tensor] = []
 
     def check_shapes(shapes: torch.Tensor) -> None:
@@ -46,14 +46,14 @@ def allreduce_sparse(group: Group, tensor: torch.Tensor, op: Any) -> list[Operat
             )
 
     def add_up(values: torch.Tensor) -> None:
-        total = torch.sparse_coo_tensor(gathered.pop().t(), values, own.shape, device=own.device).coalesce()
+        total = torch.sparse_coo_tensor(gathered.pop().t(), values, coalesced.shape, device=coalesced.device).coalesce()
         with torch.no_grad():  # a detached sparse tensor would get indices of its own
             tensor.copy_(total)
 
     return [
         OperationPlan("allgather", (shape,), [], check_shapes),
-        OperationPlan("allgather", (own.indices().t(),), [], gathered.append),
-        OperationPlan("allgather", (given("all_reduce", own.values()),), [tensor], add_up),
+        OperationPlan("allgather", (coalesced.indices().t(),), [], gathered.append),
+        OperationPlan("allgather", (check_input("all_reduce", coalesced.values()),), [tensor], add_up),
     ]
 
 
@@ -180,8 +180,8 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
         return self._call(
             opts,
             lambda: [
-                plans.allgather(self.group, [output[place] for output in outputs], tensor)
-                for place, tensor in enumerate(tensors)
+                plans.allgather(self.group, [output[index] for output in outputs], tensor)
+                for index, tensor in enumerate(tensors)
             ],
         )
 
@@ -252,13 +252,13 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
 
     def gather(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any) -> CommWork:
         """Copy the ranks' tensors into the root's list of outputs."""
-        tensor, own = only("gather", tensors), outputs[0] if outputs else []
-        return self._call(opts, lambda: [plans.gather(self.group, own, tensor, opts.rootRank)])
+        tensor, targets = only("gather", tensors), outputs[0] if outputs else []
+        return self._call(opts, lambda: [plans.gather(self.group, targets, tensor, opts.rootRank)])
 
     def scatter(self, outputs: Tensors, tensors: Sequence[Tensors], opts: Any) -> CommWork:
         """Copy one of the root's list of tensors into each rank's output."""
-        output, own = only("scatter", outputs), tensors[0] if tensors else []
-        return self._call(opts, lambda: [plans.scatter(self.group, output, own, opts.rootRank)])
+        output, sources = only("scatter", outputs), tensors[0] if tensors else []
+        return self._call(opts, lambda: [plans.scatter(self.group, output, sources, opts.rootRank)])
 
     def barrier(self, opts: Any = None) -> CommWork:
         """Return when every rank has come; a timeout of its own that passes before ends the group."""
@@ -266,7 +266,7 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
         if seconds <= 0:  # it has none
             return self._call(opts, lambda: [OperationPlan("barrier", (), [])])
         with as_torchs():
-            work = self._begun(CommWork([self.group.barrier_async()], [], limit=(seconds, self.group.close)))
+            work = self._register(CommWork([self.group.barrier_async()], [], limit=(seconds, self.group.close)))
         if not getattr(opts, "asyncOp", True):
             work.wait()
         return work
@@ -283,24 +283,24 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
         """Send a tensor to a rank."""
         with as_torchs():
             tensor = only("send", tensors)
-            elements = given("send", tensor).reshape(-1)
+            elements = check_input("send", tensor).reshape(-1)
             if CallersStreams.of(self.group, [tensor]) is not None:
                 elements = elements.to("cpu", copy=True)  # waits for the caller's stream
-            return self._begun(CommWork([self.group.send_async(elements, target, tag)], [tensor], ordered=False))
+            return self._register(CommWork([self.group.send_async(elements, target, tag)], [tensor], ordered=False))
 
     def recv(self, tensors: Tensors, source: int | None, tag: int) -> CommWork:
         """Receive a tensor from a rank, whatever its shape there."""
         with as_torchs():
             tensor = only("recv", tensors)
-            target = place("recv", tensor)
+            target = check_output("recv", tensor)
             streams = CallersStreams.of(self.group, [tensor])
             if streams is None and target.is_contiguous():
                 handle = self.group.recv_async(target.view(-1), source, tag)
-                return self._begun(CommWork([handle], [tensor], ordered=False))
+                return self._register(CommWork([handle], [tensor], ordered=False))
             room = torch.empty(target.numel(), dtype=target.dtype, device="cpu")
             handle = self.group.recv_async(room, source, tag)
             finish = lambda _: target.copy_(room.view(target.shape))  # noqa: E731
-            return self._begun(CommWork([handle], [tensor], finish, streams=streams, ordered=False))
+            return self._register(CommWork([handle], [tensor], finish, streams=streams, ordered=False))
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> CommWork:
         """Receive a tensor from any rank."""
@@ -324,12 +324,12 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
             if getattr(opts, "asyncOp", True):
                 handles = [getattr(self.group, f"{each.operation}_async")(*each.arguments) for each in planned]
                 finish = (lambda values: _finish(planned, values)) if any(each.finish for each in planned) else None
-                return self._begun(CommWork(handles, results, finish, streams=streams))
+                return self._register(CommWork(handles, results, finish, streams=streams))
             for each in planned:
                 _finish([each], [getattr(self.group, each.operation)(*each.arguments)])
-            return self._begun(CommWork([], results, streams=streams))
+            return self._register(CommWork([], results, streams=streams))
 
-    def _begun(self, work: CommWork) -> CommWork:
+    def _register(self, work: CommWork) -> CommWork:
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

@@ -39,14 +39,14 @@ class CallersStreams:
         Raises:
             UsageError: A tensor is on another device than a CUDA device, or a CUDA graph is being captured.
         """
-        found = {stream.device: stream for stream in map(group.stream_of, tensors) if stream is not None}
-        return cls(list(found.values()), group.size == 1) if found else None
+        streams = {stream.device: stream for stream in map(group.stream_of, tensors) if stream is not None}
+        return cls(list(streams.values()), group.size == 1) if streams else None
 
     @classmethod
     def together(cls, parts: Iterable[CallersStreams | None]) -> CallersStreams | None:
         """Return those of several operations, which are waited for within `finish`."""
-        found = {stream.device: stream for part in parts if part is not None for stream in part._streams}
-        return cls(list(found.values()), False) if found else None
+        streams = {stream.device: stream for part in parts if part is not None for stream in part._streams}
+        return cls(list(streams.values()), False) if streams else None
 
     def here(self) -> list[CudaStream]:
         """Return the calling thread's current streams of the same devices.

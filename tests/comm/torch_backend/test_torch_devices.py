@@ -11,8 +11,7 @@ import torch
 import torch.distributed as dist
 
 import hpsearch_comm as comm
-from hpsearch_comm.torch_backend.arguments import check_devices
-from hpsearch_comm.torch_backend.arguments import given as given_tensor
+from hpsearch_comm.torch_backend.arguments import check_devices, check_input
 from hpsearch_comm.torch_backend.devices import check_backends
 from hpsearch_comm.torch_backend.process_group import CommProcessGroup
 from hpsearch_comm.torch_backend.streams import CallersStreams
@@ -140,7 +139,7 @@ def test_tensors_of_two_devices_are_refused():
     with pytest.raises(comm.UsageError, match="all_gather takes tensors on one device, got some on cpu and meta: move"):
         check_devices("all_gather", [torch.ones(1), torch.ones(1, device="meta")])
     with pytest.raises(comm.UsageError, match="on the CPU or on a CUDA device, got one on meta"):
-        given_tensor("all_gather", torch.ones(1, device="meta"))
+        check_input("all_gather", torch.ones(1, device="meta"))
 
 
 CALLS: dict[str, Callable[[CommProcessGroup, torch.Tensor, torch.Tensor], object]] = {

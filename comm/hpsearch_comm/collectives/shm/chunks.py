@@ -79,19 +79,19 @@ def fold_piece(
     if out.dtype is not reduction.accumulate:
         total = shm.scratch(reduction.accumulate, out.numel())
         total.copy_(sources[0])
-        rest = sources[1:]
+        remaining = sources[1:]
     else:
         # What lies in `out` may be this rank's own source: until its turn has come, the sum grows elsewhere.
-        own = shm.index
-        total = out if own < 2 else shm.scratch(out.dtype, out.numel())
+        index = shm.index
+        total = out if index < 2 else shm.scratch(out.dtype, out.numel())
         reduction.into(sources[0], sources[1], total)
-        for theirs in sources[2:own]:
+        for theirs in sources[2:index]:
             reduction.combine(total, theirs)
-        if own >= 2:
-            reduction.into(total, sources[own], out)
+        if index >= 2:
+            reduction.into(total, sources[index], out)
             total = out
-        rest = sources[max(own + 1, 2) :]
-    for theirs in rest:
+        remaining = sources[max(index + 1, 2) :]
+    for theirs in remaining:
         reduction.combine(total, theirs)
     if finish:
         reduction.finish(total, len(sources))

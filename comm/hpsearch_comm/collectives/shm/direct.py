@@ -118,17 +118,17 @@ def _gather(
         return
     index = shm.index
     pipeline = Pipeline(shm, operation, spans)
-    place = shm.find(mine) if sum(span.nbytes for span in spans) > LITTLE else None
-    offsets = meet(shm, operation, place, lambda: pipeline.publish(0, spans[index]))
+    location = shm.find(mine) if sum(span.nbytes for span in spans) > LITTLE else None
+    offsets = meet(shm, operation, location, lambda: pipeline.publish(0, spans[index]))
     if offsets is None:
         pipeline.run(
             lambda number: pipeline.publish(number, spans[index]), lambda number: pipeline.gather(number, spans)
         )
         return
-    assert place is not None
+    assert location is not None
     for member, span in enumerate(spans):
         if member != index:
-            copy(span, place[0].part(member, offsets[member] + starts[member], span.numel(), span.dtype))
+            copy(span, location[0].part(member, offsets[member] + starts[member], span.numel(), span.dtype))
     shm.barrier.wait(operation)
 
 
@@ -149,18 +149,18 @@ def _reduce(
         copy(out, spans[0])
         return
     pipeline = Pipeline(shm, operation, spans)
-    place = shm.find(tensor) if tensor.nbytes > LITTLE else None
-    offsets = meet(shm, operation, place, lambda: pipeline.stage(0, spans))
+    location = shm.find(tensor) if tensor.nbytes > LITTLE else None
+    offsets = meet(shm, operation, location, lambda: pipeline.stage(0, spans))
     if offsets is None:
         pipeline.run(
             lambda number: pipeline.stage(number, spans),
             lambda number: pipeline.reduce(number, spans, reduction, pipeline.cut(out, number), finish=finish),
         )
         return
-    assert place is not None
+    assert location is not None
     start = parts[index][0] * tensor.dtype.itemsize if index < len(parts) else 0
     length, dtype = out.numel(), tensor.dtype
-    sources = [place[0].part(member, offset + start, length, dtype) for member, offset in enumerate(offsets)]
+    sources = [location[0].part(member, offset + start, length, dtype) for member, offset in enumerate(offsets)]
     fold(shm, operation, reduction, sources, out, finish=finish)
     if finish:
         shm.barrier.wait(operation)

@@ -115,24 +115,24 @@ def _where_it_lies(
     shm: ShmSegment, reduction: Reduction, operation: Operation, tensor: torch.Tensor, out: torch.Tensor
 ) -> None:
     """Reduce in place if all results belong in a shared buffer, and otherwise by the way that suits the length."""
-    place = shm.find(out)
-    if place is not None and tensor.data_ptr() != out.data_ptr():
+    location = shm.find(out)
+    if location is not None and tensor.data_ptr() != out.data_ptr():
         for member, (start, stop) in enumerate(_even_parts(tensor.numel(), shm.size, tensor.dtype.itemsize)):
             if member != shm.index:
                 copy(out[start:stop], tensor[start:stop])
     if tensor.nbytes * shm.size**2 <= ONE_SHOT:
         first, run = _one_shot_through_staging(shm, operation, tensor, reduction, out)
     elif chain.pays(shm.size, shm.cores, tensor.numel() * reduction.accumulate.itemsize):
-        whole = chain.Chain(shm, operation, tensor, reduction, out)
-        first, run = whole.first, whole.run
+        chained = chain.Chain(shm, operation, tensor, reduction, out)
+        first, run = chained.first, chained.run
     else:
         first, run = _two_shot(shm, operation, tensor, reduction, out)
-    offsets = meet(shm, operation, place, first)
+    offsets = meet(shm, operation, location, first)
     if offsets is None:
         run()
     else:
-        assert place is not None
-        _in_place(shm, operation, tensor, reduction, out, place[0], offsets)
+        assert location is not None
+        _in_place(shm, operation, tensor, reduction, out, location[0], offsets)
 
 
 def _one_shot_through_staging(

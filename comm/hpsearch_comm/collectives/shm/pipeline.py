@@ -89,10 +89,12 @@ class Pipeline:
         """Reduce what others have staged for this rank with its own values, in the order of ranks."""
         shm = self._shm
         index, turn = shm.index, self._input_turn + number
-        own = self.cut(spans[index], number)
-        if own.numel():
+        own_chunk = self.cut(spans[index], number)
+        if own_chunk.numel():
             views = [
-                own if member == index else shm.inputs.view(member, turn, index, own.dtype, own.numel())
+                own_chunk
+                if member == index
+                else shm.inputs.view(member, turn, index, own_chunk.dtype, own_chunk.numel())
                 for member in range(shm.size)
             ]
             fold(shm, self._operation, reduction, views, out, finish=finish)
@@ -108,28 +110,28 @@ class Pipeline:
 
 
 def meet(
-    shm: ShmSegment, operation: Operation, place: tuple[SharedBuffer, int] | None, first: Callable[[], object]
+    shm: ShmSegment, operation: Operation, location: tuple[SharedBuffer, int] | None, first: Callable[[], object]
 ) -> list[int] | None:
     """Meet, with the first chunk of the tensors staged.
 
     Args:
         shm: The host's.
         operation: Compared with the other ranks' before anything is used.
-        place: Where this rank's tensor lies in a shared buffer, if it does.
+        location: Where this rank's tensor lies in a shared buffer, if it does.
         first: Stages the first chunk.
 
     Returns:
         If all ranks' tensors lie in the same buffer, each one's byte in it, and nothing was staged; else None.
     """
-    if place is None:
+    if location is None:
         first()
     with operation.phase("meet"):
-        places = shm.meet_at(operation, place)
-    buffer = places[0][0]
-    if buffer >= 0 and all(number == buffer for number, _ in places):
-        return [offset for _, offset in places]
-    if any(number >= 0 for number, _ in places):
-        if place is not None:
+        locations = shm.meet_at(operation, location)
+    buffer = locations[0][0]
+    if buffer >= 0 and all(number == buffer for number, _ in locations):
+        return [offset for _, offset in locations]
+    if any(number >= 0 for number, _ in locations):
+        if location is not None:
             first()
         shm.barrier.wait(operation)
     return None
