@@ -215,13 +215,13 @@ class Group:
         Returns:
             The tensor, or `out`.
         """
-        return self._work_queue.now(self._preparation(tensor).allreduce(tensor, op, out))
+        return self._work_queue.run(self._preparation(tensor).allreduce(tensor, op, out))
 
     def allreduce_async(
         self, tensor: torch.Tensor, op: str = "mean", out: torch.Tensor | None = None
     ) -> Handle[torch.Tensor]:
         """Run `allreduce` in the background. The tensor may be used again when the handle's `wait` returns."""
-        return self._work_queue.later(self._preparation(tensor).allreduce(tensor, op, out))
+        return self._work_queue.submit(self._preparation(tensor).allreduce(tensor, op, out))
 
     def allreduce_agreed(self, tensor: torch.Tensor, op: str, out: torch.Tensor) -> Handle[torch.Tensor]:
         """Run `allreduce` in the background, a step of this package's own that the ranks have agreed on before.
@@ -229,15 +229,15 @@ class Group:
         On the GPU they don't meet before it, so nothing tells ranks that call other operations: what they have agreed
         on must fix the order, shapes and dtypes, as a plan of buckets does.
         """
-        return self._work_queue.later(self._preparation(tensor).allreduce(tensor, op, out, agreed=True))
+        return self._work_queue.submit(self._preparation(tensor).allreduce(tensor, op, out, agreed=True))
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
         """Copy the root's tensor into that of every other rank, which has the same shape and dtype."""
-        return self._work_queue.now(self._preparation(tensor).broadcast(tensor, root))
+        return self._work_queue.run(self._preparation(tensor).broadcast(tensor, root))
 
     def broadcast_async(self, tensor: torch.Tensor, root: int = 0) -> Handle[torch.Tensor]:
         """Run `broadcast` in the background."""
-        return self._work_queue.later(self._preparation(tensor).broadcast(tensor, root))
+        return self._work_queue.submit(self._preparation(tensor).broadcast(tensor, root))
 
     def allgather(self, tensor: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Return the tensors of all ranks, concatenated along the first dimension in the order of ranks.
@@ -248,11 +248,11 @@ class Group:
             out: Where the result is written; None creates a tensor. Its shape must match. Its length is checked only
                 when the ranks have exchanged theirs: a rank with a wrong `out` takes part and raises UsageError then.
         """
-        return self._work_queue.now(self._preparation(tensor).allgather(tensor, out))
+        return self._work_queue.run(self._preparation(tensor).allgather(tensor, out))
 
     def allgather_async(self, tensor: torch.Tensor, out: torch.Tensor | None = None) -> Handle[torch.Tensor]:
         """Run `allgather` in the background."""
-        return self._work_queue.later(self._preparation(tensor).allgather(tensor, out))
+        return self._work_queue.submit(self._preparation(tensor).allgather(tensor, out))
 
     def reduce_scatter(self, tensor: torch.Tensor, op: str = "mean", out: torch.Tensor | None = None) -> torch.Tensor:
         """Reduce the ranks' tensors, and return this rank's share of the result's rows.
@@ -263,13 +263,13 @@ class Group:
             op: sum, mean, min, max, product; for integers and bools also band, bor, bxor.
             out: Where this rank's rows are written; None creates a tensor.
         """
-        return self._work_queue.now(self._preparation(tensor).reduce_scatter(tensor, op, out))
+        return self._work_queue.run(self._preparation(tensor).reduce_scatter(tensor, op, out))
 
     def reduce_scatter_async(
         self, tensor: torch.Tensor, op: str = "mean", out: torch.Tensor | None = None
     ) -> Handle[torch.Tensor]:
         """Run `reduce_scatter` in the background."""
-        return self._work_queue.later(self._preparation(tensor).reduce_scatter(tensor, op, out))
+        return self._work_queue.submit(self._preparation(tensor).reduce_scatter(tensor, op, out))
 
     def alltoall(self, tensor: torch.Tensor, splits: Sequence[int] | None = None) -> Any:
         """Send rows to each rank and receive rows from each.
@@ -281,12 +281,12 @@ class Group:
         Returns:
             The received rows, in the order of ranks; with `splits`, a pair of these and the number from each rank.
         """
-        rows, coming = self._work_queue.now(self._preparation(tensor).alltoall(tensor, splits))
+        rows, coming = self._work_queue.run(self._preparation(tensor).alltoall(tensor, splits))
         return rows if splits is None else (rows, coming)
 
     def alltoall_async(self, tensor: torch.Tensor, splits: Sequence[int] | None = None) -> Handle[Any]:
         """Run `alltoall` with splits in the background. The handle returns (rows, number from each rank)."""
-        return self._work_queue.later(self._preparation(tensor).alltoall(tensor, splits))
+        return self._work_queue.submit(self._preparation(tensor).alltoall(tensor, splits))
 
     def send(self, tensor: torch.Tensor, target: int, tag: int = 0) -> torch.Tensor:
         """Send a tensor to a rank that receives it. It does not wait for collectives.
@@ -324,15 +324,15 @@ class Group:
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
-        self._work_queue.now(self._prepare.barrier())
+        self._work_queue.run(self._prepare.barrier())
 
     def barrier_async(self) -> Handle[None]:
         """Run `barrier` in the background."""
-        return self._work_queue.later(self._prepare.barrier())
+        return self._work_queue.submit(self._prepare.barrier())
 
     def allgather_object(self, value: Any) -> list[Any]:
         """Return the values of all ranks, by rank: dicts, lists, text, numbers, booleans and None."""
-        return self._work_queue.now(self._prepare.allgather_object(value))
+        return self._work_queue.run(self._prepare.allgather_object(value))
 
     def gather_in(self, step: str, value: Any) -> list[Any]:
         """Do as `allgather_object` in a step of this package's own, which ends in MismatchError with any other call.
@@ -341,11 +341,11 @@ class Group:
             step: One of `header.OPERATIONS` that no user calls.
             value: This rank's.
         """
-        return self._work_queue.now(self._prepare.allgather_object(value, step))
+        return self._work_queue.run(self._prepare.allgather_object(value, step))
 
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
         """Return the root's value on every rank: dicts, lists, text, numbers, booleans and None."""
-        return self._work_queue.now(self._prepare.broadcast_object(value, root))
+        return self._work_queue.run(self._prepare.broadcast_object(value, root))
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return a zero tensor in memory that the ranks of this host share. Every rank calls it with the same shape.
@@ -353,7 +353,7 @@ class Group:
         Collectives on such a tensor, or on the same part of it on every rank, need no copies. It is on the CPU and
         belongs to this rank: other ranks see it only within an operation.
         """
-        return self._work_queue.now(self._prepare.empty(shape, dtype))
+        return self._work_queue.run(self._prepare.empty(shape, dtype))
 
     def share(self, nbytes: int, locks: int = 0) -> SharedMemory:
         """Return one zeroed piece of memory that all ranks share. They must be on one host and call it alike.
@@ -362,7 +362,7 @@ class Group:
             nbytes: Bytes of data.
             locks: Number of locks in it.
         """
-        return self._work_queue.now(self._prepare.share(nbytes, locks))
+        return self._work_queue.run(self._prepare.share(nbytes, locks))
 
     def duplicate(self, timeout: float | None = None) -> Group:
         """Return another group of the same ranks, whose operations may interleave with this one's in any order.
@@ -385,7 +385,7 @@ class Group:
         inside = self.rank in members
         with self._listen() if inside and len(members) > 1 else contextlib.nullcontext() as listener:
             address = None if listener is None else listener.address.to_text()
-            addresses = self._work_queue.now(self._prepare.subgroup(members, address))
+            addresses = self._work_queue.run(self._prepare.subgroup(members, address))
             if not inside:
                 return None
             own_options = self._options if timeout is None else replace(self._options, timeout=timeout)

@@ -195,7 +195,7 @@ def verify(sock: socket.socket, credentials: Credentials, rank: int = 0) -> Hell
     challenge = Challenge(credentials, rank)
     sock.sendall(challenge.nonce)
     proof = read(sock, PROOF_BYTES)
-    judgement = challenge.judge(proof + read(sock, Challenge.lacks(proof)))
+    judgement = challenge.judge(proof + read(sock, Challenge.missing_bytes(proof)))
     sock.sendall(judgement.answer)
     assert judgement.hello is not None
     assert judgement.verdict is HandshakeReply.ACCEPTED

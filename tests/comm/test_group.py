@@ -278,7 +278,7 @@ def test_a_close_that_is_interrupted_gives_everything_back(monkeypatch, transpor
 
     gc.collect()
     files, threads = open_files(), threading.active_count()
-    monkeypatch.setattr(detector, "_take_leave", interrupt)
+    monkeypatch.setattr(detector, "_drain", interrupt)
     groups = run_ranks(2, work, transport=transport)
     assert all(group.closed for group in groups)
     assert open_files() == files

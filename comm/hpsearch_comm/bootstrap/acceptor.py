@@ -25,7 +25,7 @@ from hpsearch_comm.bootstrap.handshake import Challenge, Credentials, HandshakeR
 from hpsearch_comm.bootstrap.inheritance import close_in_children
 from hpsearch_comm.errors import RendezvousError
 
-__all__ = ["RESET", "Acceptor", "any_shows", "peer_uid"]
+__all__ = ["RESET", "Acceptor", "peer_uid", "poll_any"]
 
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER that ends a connection at once."""
@@ -162,7 +162,7 @@ class Acceptor:
     def _receive(self, visitor: _Visitor) -> None:
         try:
             # Never more than is wanted, so that what a stranger sends can't pile up here.
-            chunk = visitor.sock.recv(Challenge.lacks(visitor.arrived))
+            chunk = visitor.sock.recv(Challenge.missing_bytes(visitor.arrived))
         except BlockingIOError:
             return
         except OSError:
@@ -171,7 +171,7 @@ class Acceptor:
         if not chunk:
             self._forget(visitor)
             self.refuse(visitor.sock, "it left before it proved anything")
-        elif not Challenge.lacks(visitor.arrived):
+        elif not Challenge.missing_bytes(visitor.arrived):
             self._forget(visitor)
             self._judge(visitor)
 
@@ -189,7 +189,7 @@ class Acceptor:
 
     def _drop_slow(self) -> None:
         now = time.monotonic()
-        crowded = len(self._pending) >= self._max_handshakes and any_shows(self._listening, select.POLLIN)
+        crowded = len(self._pending) >= self._max_handshakes and poll_any(self._listening, select.POLLIN)
         while self._pending:
             oldest = next(iter(self._pending.values()))
             if now - oldest.since < (_CROWDED_PATIENCE if crowded else _PATIENCE):
@@ -225,7 +225,7 @@ class Acceptor:
         self._selector.unregister(visitor.sock)
 
 
-def any_shows(socks: Sequence[socket.socket], events: int) -> bool:
+def poll_any(socks: Sequence[socket.socket], events: int) -> bool:
     """Return whether one of these sockets has such an event now; see poll(2)."""
     poll = select.poll()
     for sock in socks:

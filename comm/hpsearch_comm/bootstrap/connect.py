@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from hpsearch_comm.bootstrap.acceptor import Acceptor, any_shows
+from hpsearch_comm.bootstrap.acceptor import Acceptor, poll_any
 from hpsearch_comm.bootstrap.address import Address
 from hpsearch_comm.bootstrap.connector import Connector, Endpoint
 from hpsearch_comm.bootstrap.handshake import ConnectionKind, Credentials, HandshakeReply, Hello
@@ -47,7 +47,7 @@ _MOST_SECONDS = 32767
 _MOST_MILLISECONDS = 2**31 - 1
 
 
-def tell_when_gone(sock: socket.socket, silence: float) -> None:
+def enable_keepalive(sock: socket.socket, silence: float) -> None:
     """Have a TCP connection end when the other host answers no more.
 
     Args:
@@ -271,7 +271,7 @@ class _Bootstrap:
 
     def _start(self, now: float) -> None:
         """Start what is due, as long as there is room."""
-        idle = [connector for connector in self._outgoing.values() if not connector.under_way]
+        idle = [connector for connector in self._outgoing.values() if not connector.in_progress]
         room = _UNDER_WAY - len(self._outgoing) + len(idle)
         for connector in [connector for connector in idle if connector.due <= now][:room]:
             connector.start()
@@ -283,7 +283,7 @@ class _Bootstrap:
         if sock is not None:
             self._outgoing.pop((hello.target, hello.kind, hello.stream), None)
             self._add(hello.target, hello, sock)
-        elif hello.kind is not ConnectionKind.PRESENCE and not connector.under_way and not connector.may_pass:
+        elif hello.kind is not ConnectionKind.PRESENCE and not connector.in_progress and not connector.is_transient:
             self._fail(connector)
 
     def _watch(self, now: float) -> None:
@@ -294,7 +294,7 @@ class _Bootstrap:
         for peer, connector in list(self._watching.items())[:_MOST_WATCHED]:
             if now - connector.refused_since >= (0.0 if peer in self._local else _REFUSED_SECONDS):
                 self._fail(connector)
-            if peer not in self._watched and not connector.under_way and connector.due <= now:
+            if peer not in self._watched and not connector.in_progress and connector.due <= now:
                 connector.start()
 
     def _unwatch(self, peer: int) -> None:
@@ -325,7 +325,7 @@ class _Bootstrap:
         else:
             self._connected[peer, hello.kind, hello.stream] = sock
         if sock.family != socket.AF_UNIX and hello.kind in (ConnectionKind.CONTROL, ConnectionKind.PRESENCE):
-            tell_when_gone(sock, self._heartbeat_timeout)
+            enable_keepalive(sock, self._heartbeat_timeout)
 
     def _check_peers(self) -> None:
         """See whether a rank has failed. What it sent is left unread: it is for the group."""
@@ -342,7 +342,7 @@ class _Bootstrap:
             if error is not None:
                 raise RendezvousError(str(error))
             # The other end may be closed, though not everything that came from it has been read.
-            if not ended and (not notices or any_shows([sock], select.POLLRDHUP)):
+            if not ended and (not notices or poll_any([sock], select.POLLRDHUP)):
                 raise RendezvousError(f"{self._name(peer)} died while the group formed: its own output says why")
 
     def _controls(self) -> list[tuple[int, socket.socket]]:
@@ -364,7 +364,7 @@ class _Bootstrap:
 
     def _fail(self, connector: Connector) -> NoReturn:
         """Say that a rank can't be connected to, and that waiting won't help."""
-        peer, number, reason = connector.hello.target, connector.errno, connector.trouble
+        peer, number, reason = connector.hello.target, connector.errno, connector.last_error
         if number in (errno.EMFILE, errno.ENFILE):
             raise RendezvousError(
                 f"rank {self._rank} can't open more connections: {reason}. Raise `ulimit -n`, or use fewer streams"
@@ -389,7 +389,7 @@ class _Bootstrap:
             )
         unreached = {connector.hello.target: connector for connector in self._outgoing.values()}
         for peer in sorted(unreached)[:_NAMED]:
-            trouble = unreached[peer].trouble or "no answer"
+            trouble = unreached[peer].last_error or "no answer"
             lines.append(f"{self._name(peer)} can't be reached at {unreached[peer].target_name} ({trouble})")
         if len(unreached) > _NAMED:
             lines.append(f"nor can {len(unreached) - _NAMED} more")

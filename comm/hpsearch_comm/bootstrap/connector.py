@@ -53,7 +53,7 @@ class Connector:
 
     Attributes:
         due: When to `start`, in seconds of `time.monotonic()`.
-        trouble: Why the last try failed; empty while none has.
+        last_error: Why the last try failed; empty while none has.
         errno: The number of that error; 0 while none has.
         refused_since: Since when nobody has listened at the place, in those seconds; infinity if somebody did.
         nonce: The client's own of the last try.
@@ -69,7 +69,7 @@ class Connector:
     ) -> None:
         self.hello = hello
         self.due = 0.0
-        self.trouble = ""
+        self.last_error = ""
         self.errno = 0
         self.refused_since = math.inf
         self.nonce = b""
@@ -90,17 +90,17 @@ class Connector:
         return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
 
     @property
-    def under_way(self) -> bool:
+    def in_progress(self) -> bool:
         """Return whether a try has begun and hasn't failed."""
         return self._sock is not None
 
     @property
-    def may_pass(self) -> bool:
+    def is_transient(self) -> bool:
         """Return whether another try may do better than the last one."""
         return self.errno in _PASSING
 
     def start(self) -> None:
-        """Begin a try; one that fails at once is no longer `under_way`."""
+        """Begin a try; one that fails at once is no longer `in_progress`."""
         try:
             self._sock = sock = close_in_children(socket.socket(family_of(self._target), socket.SOCK_STREAM))
             sock.setblocking(False)
@@ -136,7 +136,7 @@ class Connector:
             self._fail(error)
         return None
 
-    def reach(self, deadline: float) -> socket.socket:
+    def connect(self, deadline: float) -> socket.socket:
         """Try once, on a selector of its own, and wait for what comes of it.
 
         Raises:
@@ -145,13 +145,13 @@ class Connector:
         """
         self.start()
         try:
-            while self.under_way:
+            while self.in_progress:
                 if not self._selector.select(max(0.0, deadline - time.monotonic())):
                     raise TimeoutError("the other side was silent in the middle of a handshake")
                 sock = self.advance()
                 if sock is not None:
                     return sock
-            raise OSError(self.errno, self.trouble)
+            raise OSError(self.errno, self.last_error)
         finally:
             self.close()
 
@@ -193,7 +193,7 @@ class Connector:
 
     def _fail(self, error: OSError) -> None:
         self.close()
-        self.trouble = error.strerror or str(error)
+        self.last_error = error.strerror or str(error)
         self.errno = error.errno or 0
         now = time.monotonic()
         self.refused_since = min(self.refused_since, now) if error.errno == errno.ECONNREFUSED else math.inf

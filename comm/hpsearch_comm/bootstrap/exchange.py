@@ -31,7 +31,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from hpsearch_comm.bootstrap.acceptor import Acceptor, any_shows
+from hpsearch_comm.bootstrap.acceptor import Acceptor, poll_any
 from hpsearch_comm.bootstrap.connector import Connector, Endpoint
 from hpsearch_comm.bootstrap.handshake import (
     MAC_BYTES,
@@ -165,7 +165,7 @@ class _Gathering:
         size, milliseconds = _ENTRY.unpack_from(hello.payload)
         rank, expected, reason = hello.sender, self._venue.size, None
         earlier = self._members.get(rank)
-        if earlier is not None and any_shows([earlier.sock], select.POLLIN):
+        if earlier is not None and poll_any([earlier.sock], select.POLLIN):
             self._drop(earlier)  # It has gone, and comes again.
         if size != expected:
             reason = f"it expects {size} ranks where rank 0 expects {expected}: give every rank the same WORLD_SIZE"
@@ -253,7 +253,7 @@ def join(venue: Venue, rank: int, endpoints: Callable[[], Sequence[Endpoint]], t
             reasons = [*reasons[-1:], reason]
             if refused:
                 _log.warning("rank %d of %d was refused, and tries again: %s", rank, venue.size, reason)
-        may_pass = isinstance(failure, Refusal) and failure.verdict.may_pass
+        may_pass = isinstance(failure, Refusal) and failure.verdict.is_transient
         final = not may_pass and now - refused_since >= _REFUSED_SECONDS
         if final or now >= deadline:
             break
@@ -276,7 +276,7 @@ def _try(venue: Venue, rank: int, endpoints: Sequence[Endpoint], text: str, dead
                 Hello(rank, 0, ConnectionKind.RENDEZVOUS, 0, entry), endpoint, venue.credentials, selector
             )
             try:
-                sock = connector.reach(min(deadline, time.monotonic() + _TRY_SECONDS))
+                sock = connector.connect(min(deadline, time.monotonic() + _TRY_SECONDS))
             except OSError as error:
                 # What was tried, and what came of it: the name may stand for an address that isn't meant.
                 failures.append(f"{connector.target_name}: {error.strerror or error}")

@@ -104,7 +104,7 @@ class HandshakeReply(IntEnum):
         return _REASONS[self]
 
     @property
-    def may_pass(self) -> bool:
+    def is_transient(self) -> bool:
         """Whether it is said by a rank of the same secret that forms another group first, at the same place."""
         return self in (HandshakeReply.WRONG_GROUP, HandshakeReply.WRONG_EPOCH)
 
@@ -216,7 +216,7 @@ class Challenge:
         self._rank = rank
 
     @staticmethod
-    def lacks(arrived: bytes) -> int:
+    def missing_bytes(arrived: bytes) -> int:
         """Return how many bytes are to be read next of a proof that begins with these; 0 if it is all there."""
         if len(arrived) < PROOF_BYTES:
             return PROOF_BYTES - len(arrived)

@@ -25,7 +25,7 @@ from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.operations.host_operations import HostOperations
 from hpsearch_comm.operations.way import Way
-from hpsearch_comm.operations.work_queue import WorkQueue, used_within
+from hpsearch_comm.operations.work_queue import WorkQueue, nested_use_error
 from hpsearch_comm.options import Options
 
 __all__ = ["CudaParts", "Devices"]
@@ -113,7 +113,7 @@ class Devices:
         self.parts.check(device)
         with self._lock:
             if self._agreeing:
-                raise used_within()
+                raise nested_use_error()
             operations = self._operations.get(device)
             if operations is not None:
                 return operations
@@ -167,7 +167,7 @@ class Devices:
             facts = None if mine == "host" else asdict(self.parts.facts(device))
             return host.allgather_object([mine, facts]).work(operation)
 
-        everyone = work_queue.now(host.first_cuda_use(compare))
+        everyone = work_queue.run(host.first_cuda_use(compare))
         # All ranks look at the same answers from here on, so all come to the same conclusion.
         requested = [want for want, _ in everyone]
         if set(requested) != {mine}:
@@ -178,7 +178,7 @@ class Devices:
         facts = [DeviceFacts.from_json(values) for _, values in everyone]
         reason = can_use_nccl(facts)
         if reason is None:
-            nccl, reason = work_queue.now(host.first_cuda_use(lambda turn: self._join(turn, device, host, facts)))
+            nccl, reason = work_queue.run(host.first_cuda_use(lambda turn: self._join(turn, device, host, facts)))
             if nccl is not None:
                 return "nccl", nccl
             if mine == "auto" and self._options.rank == 0:

@@ -26,7 +26,7 @@ from hpsearch_comm.group import Group
 from hpsearch_comm.operations.work import Handle
 from hpsearch_comm.shm.cores import core_quota, usable_cores
 
-__all__ = ["Buckets", "Cores", "describe_cores", "pays_to_overlap"]
+__all__ = ["Buckets", "Cores", "describe_cores", "should_overlap"]
 
 Cores = tuple[Sequence[int], float, int]
 """What a rank may use and does use: its cores, how many cores' worth of time, and its threads."""
@@ -37,7 +37,7 @@ def describe_cores() -> Cores:
     return sorted(usable_cores()), core_quota(), torch.get_num_threads()
 
 
-def pays_to_overlap(group: Group, everyone: Sequence[Cores]) -> bool:
+def should_overlap(group: Group, everyone: Sequence[Cores]) -> bool:
     """Return whether this host has a core for each rank's queue, beside those of the backward passes.
 
     Args:
@@ -161,7 +161,7 @@ class Buckets:
         self.overlap = bool(self._overlap_wanted)
         if self._overlap_wanted is None:
             on_gpu = any(parameter.is_cuda for parameter in parameters)
-            self.overlap = on_gpu or pays_to_overlap(self._group, [cores for _, cores in everyone])
+            self.overlap = on_gpu or should_overlap(self._group, [cores for _, cores in everyone])
         self._kinds = self._kinds_now()
 
     def next_is_complete(self) -> bool:

@@ -145,7 +145,7 @@ class Detector:
             self._stop_watching()
             with self._sending:
                 if self._abort_state.error is None:
-                    _take_leave(list(self._controls.values()))
+                    _drain(list(self._controls.values()))
 
     def _stop_watching(self) -> None:
         os.eventfd_write(self._stop, 1)
@@ -190,7 +190,7 @@ class Detector:
                     if key.data is None:
                         return
                     peer, arrived = key.data
-                    if not self._take(peer, arrived):
+                    if not self._receive(peer, arrived):
                         selector.unregister(key.fileobj)
                 self._announce_if_slow()
 
@@ -201,7 +201,7 @@ class Detector:
         if running is not None and running is last_running:
             self.announce(running)
 
-    def _take(self, peer: int, arrived: bytearray) -> bool:
+    def _receive(self, peer: int, arrived: bytearray) -> bool:
         """Read what has come from a peer; False when nothing more will."""
         how = "its connection ended without a goodbye"
         try:
@@ -246,7 +246,7 @@ class Detector:
             self._abort_state.fail(error)
 
 
-def _take_leave(controls: list[socket.socket]) -> None:
+def _drain(controls: list[socket.socket]) -> None:
     """Wait until what was sent has come to the other hosts, and take what still comes.
 
     A connection that is closed while something lies in it unread, or comes later, is reset, and what it had yet to send

@@ -24,7 +24,7 @@ from hpsearch_comm.group import Group
 from hpsearch_comm.horovod import recording
 from hpsearch_comm.horovod.entry import Entry
 from hpsearch_comm.horovod.errors import HorovodInternalError
-from hpsearch_comm.horovod.execution import carry_out, reduce_all, stand_in
+from hpsearch_comm.horovod.execution import execute, reduce_all, stand_in
 from hpsearch_comm.horovod.negotiation import AllJoined, Decision, Negotiation, Refuse, Run
 from hpsearch_comm.horovod.request import Request
 from hpsearch_comm.horovod.settings import Settings
@@ -95,7 +95,7 @@ class Controller:
         self._stream: CudaStream | None = None
         self._callers_gpu = 0
         self._new: list[Entry] = []
-        self._under_way: dict[str, Entry] = {}
+        self._pending: dict[str, Entry] = {}
         self._counts: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
         self._join: Handle[int] | None = None
         self._join_announced = False
@@ -136,12 +136,12 @@ class Controller:
         """
         with self._wake:
             self._check()
-            if entry.request.name in self._under_way:
+            if entry.request.name in self._pending:
                 raise ValueError(
                     f"names of operations under way must differ, but {entry.request.name} hasn't ended yet: wait for "
                     "it with hvd.synchronize(handle), or give this one another name"
                 )
-            self._under_way[entry.request.name] = entry
+            self._pending[entry.request.name] = entry
             self._new.append(entry)
             recording.mark_submitted(entry)
             self._wake.notify()
@@ -178,7 +178,7 @@ class Controller:
         )
         with self._wake:
             self._closing = True
-            waited_for = self._under_way or self._join
+            waited_for = self._pending or self._join
             if waited_for and self._error is None:  # before the thread meets the groups closed
                 self._error = error
             self._wake.notify()
@@ -192,7 +192,7 @@ class Controller:
 
     def _check(self) -> None:
         if self._error is not None:
-            raise HorovodInternalError(f"the job has ended: {as_horovods(self._error)}") from self._error
+            raise HorovodInternalError(f"the job has ended: {to_horovod_error(self._error)}") from self._error
         if self._closing:
             raise HorovodInternalError("the process set has been shut down")
 
@@ -220,7 +220,7 @@ class Controller:
         news = False
         while not self._closing:
             news = bool(self._new) or (self._join is not None and not self._join_announced)
-            if news or (self._negotiation.open and not self._negotiation.lacking):
+            if news or (self._negotiation.open and not self._negotiation.is_awaited):
                 return True
             if not self._wake.wait(pause if self._negotiation.open else None) and self._negotiation.open:
                 return not self._closing
@@ -235,9 +235,9 @@ class Controller:
         entries: list[Entry] = []
         try:
             entries += [self._take(request.name) or self._stand_in(request) for request in runs]
-            self._carry_out(entries)
+            self._execute(entries)
         except BaseException as error:
-            reason = as_horovods(self._first(error))
+            reason = to_horovod_error(self._first(error))
             for entry in entries:
                 if not entry.handle.done():
                     entry.handle.finish(error=reason)
@@ -259,10 +259,10 @@ class Controller:
         with self._stream.scope():
             return stand_in(request, self._device)
 
-    def _carry_out(self, entries: list[Entry]) -> None:
+    def _execute(self, entries: list[Entry]) -> None:
         for entry in entries:
             if entry.request.kind != "allreduce":
-                carry = self._carriers.get(entry.request.kind, partial(carry_out, self.group))
+                carry = self._carriers.get(entry.request.kind, partial(execute, self.group))
                 self._run_on_device([entry], partial(carry, entry))
         for device in ("cpu", "cuda"):  # in this order on every rank
             reductions = [
@@ -285,17 +285,17 @@ class Controller:
 
     def _take(self, name: str) -> Entry | None:
         with self._wake:
-            return self._under_way.pop(name, None)
+            return self._pending.pop(name, None)
 
     def _end(self, error: BaseException) -> None:
         """Let all who wait know, and all who come."""
         error = self._first(error)
         with self._wake:
-            entries, self._under_way, self._new = list(self._under_way.values()), {}, []
+            entries, self._pending, self._new = list(self._pending.values()), {}, []
             join, self._join = self._join, None
         waiting: list[Handle[Any]] = [entry.handle for entry in entries]
         for handle in [*waiting, *([join] if join is not None else [])]:
-            handle.finish(error=as_horovods(error))
+            handle.finish(error=to_horovod_error(error))
         if not self._closing and isinstance(error, Exception) and not isinstance(error, CommError):
             self._control_group.close(error)
             self.group.close(error)
@@ -308,7 +308,7 @@ class Controller:
             return self._error
 
 
-def as_horovods(error: BaseException) -> HorovodInternalError:
+def to_horovod_error(error: BaseException) -> HorovodInternalError:
     """Return the error as one that Horovod's scripts catch."""
     if isinstance(error, HorovodInternalError):
         return error

@@ -26,7 +26,7 @@ from hpsearch_comm.horovod.entry import Entry
 from hpsearch_comm.horovod.request import ReduceOp, Request
 from hpsearch_comm.operations.contiguous import flat
 
-__all__ = ["SMALL_BYTES", "TensorIndex", "adasum", "carry_out", "combine", "plan_batches", "reduce_all", "stand_in"]
+__all__ = ["SMALL_BYTES", "TensorIndex", "adasum", "combine", "execute", "plan_batches", "reduce_all", "stand_in"]
 
 TensorIndex = tuple[int, int]
 """A request, by its place among those that are ready, and one of its tensors."""
@@ -107,7 +107,7 @@ def stand_in(request: Request, device: torch.device) -> Entry:
     return Entry(request, zeros, in_place=zeros, grouped=True)
 
 
-def carry_out(group: Group, entry: Entry) -> None:
+def execute(group: Group, entry: Entry) -> None:
     """Carry out an operation that is no allreduce, and return its results to whoever waits for them."""
     try:
         _KINDS[entry.request.kind](group, entry)

@@ -28,14 +28,14 @@ _numbers = itertools.count()
 
 
 @dataclass(slots=True)
-class _UnderWay:
+class _PendingOperation:
     entry: Entry
     controller: Controller
     settings: Settings
     finally_: Callable[[Any], Any] | None
 
 
-_under_way: dict[int, _UnderWay] = {}
+_pending: dict[int, _PendingOperation] = {}
 
 
 def start(
@@ -97,7 +97,7 @@ def start(
     entry = Entry(request, sources, tensors if in_place else None, rows, grouped, ready)
     controller.submit(entry)
     handle = next(_numbers)
-    _under_way[handle] = _UnderWay(entry, controller, job.settings, finally_)
+    _pending[handle] = _PendingOperation(entry, controller, job.settings, finally_)
     return handle
 
 
@@ -131,10 +131,10 @@ def _root(root_rank: int, ranks: list[int]) -> int:
 
 def poll(handle: int) -> bool:
     """Return whether an operation has ended, so that `synchronize` returns at once."""
-    under_way = _under_way.get(handle)
-    if under_way is None:
+    pending = _pending.get(handle)
+    if pending is None:
         raise ValueError(f"handle {handle} was not given by an operation, or has been synchronized already")
-    return under_way.entry.handle.done()
+    return pending.entry.handle.done()
 
 
 def synchronize(handle: int) -> Any:
@@ -143,17 +143,17 @@ def synchronize(handle: int) -> Any:
     Raises:
         HorovodInternalError: It failed.
     """
-    under_way = _under_way.get(handle)
-    if under_way is None:
+    pending = _pending.get(handle)
+    if pending is None:
         return None
     try:
-        entry = under_way.entry
-        result = wait(entry.handle, under_way.controller, under_way.settings)
+        entry = pending.entry
+        result = wait(entry.handle, pending.controller, pending.settings)
         if entry.request.device != "cpu":
-            entry.lend(under_way.controller.group.stream_of(entry.sources[0]))
-        return result if under_way.finally_ is None else under_way.finally_(result)
+            entry.lend(pending.controller.group.stream_of(entry.sources[0]))
+        return result if pending.finally_ is None else pending.finally_(result)
     finally:
-        _under_way.pop(handle, None)
+        _pending.pop(handle, None)
 
 
 def wait(handle: Handle[Any], controller: Controller, settings: Settings) -> Any:

@@ -131,7 +131,7 @@ class Negotiation:
         return bool(self._announced) or bool(self._joined)
 
     @property
-    def lacking(self) -> bool:
+    def is_awaited(self) -> bool:
         """Whether this rank is one that others wait for."""
         if self._rank in self._joined:
             return False

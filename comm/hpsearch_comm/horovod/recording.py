@@ -51,11 +51,11 @@ class Recording:
         self._lock = threading.Lock()
         self._closed = False
 
-    def turn(self, entries: Sequence[Entry], phase: str | None) -> None:
+    def switch_phase(self, entries: Sequence[Entry], phase: str | None) -> None:
         """End the phase that each entry is in, and begin another one; None for none."""
         with self._lock:
             if not self._closed:
-                self._turn(entries, phase)
+                self._switch_phase(entries, phase)
 
     def mark_cycle(self) -> None:
         """Mark an exchange of the ranks' news."""
@@ -67,11 +67,11 @@ class Recording:
     def close(self) -> None:
         """End the phases that entries are in, and the file."""
         with self._lock:
-            self._turn(list(self._phases), None)
+            self._switch_phase(list(self._phases), None)
             self._closed = True
             self._file.close(metadata_event(self._rank, "process_sort_index", {"sort_index": self._rank}))
 
-    def _turn(self, entries: Sequence[Entry], phase: str | None) -> None:
+    def _switch_phase(self, entries: Sequence[Entry], phase: str | None) -> None:
         now = time.monotonic_ns()
         events: list[str] = []
         for entry in entries:
@@ -108,19 +108,19 @@ def record(recording: Recording | None) -> None:
 def mark_submitted(entry: Entry) -> None:
     """Take note of what this rank has been asked for."""
     if (recording := _recording) is not None:
-        recording.turn([entry], _NEGOTIATION)
+        recording.switch_phase([entry], _NEGOTIATION)
 
 
 def mark_started(entries: Sequence[Entry]) -> None:
     """Take note of what all ranks have been asked for, and begin to carry out."""
     if (recording := _recording) is not None:
-        recording.turn(entries, _OPERATION)
+        recording.switch_phase(entries, _OPERATION)
 
 
 def mark_finished(entries: Sequence[Entry]) -> None:
     """Take note of what has been carried out, or refused."""
     if (recording := _recording) is not None:
-        recording.turn(entries, None)
+        recording.switch_phase(entries, None)
 
 
 def mark_cycle() -> None:

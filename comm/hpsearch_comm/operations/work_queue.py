@@ -22,7 +22,7 @@ from hpsearch_comm.operations.arguments import Call
 from hpsearch_comm.operations.work import Handle, LaunchHandle
 from hpsearch_comm.timeline import NoTimeline, Timeline
 
-__all__ = ["Prepared", "QueueThread", "WorkQueue", "used_within"]
+__all__ = ["Prepared", "QueueThread", "WorkQueue", "nested_use_error"]
 
 
 class QueueThread:
@@ -130,7 +130,7 @@ class WorkQueue:
         """Whether this is the copy of a forked child, who has no part in the group."""
         return self._process != os.getpid()
 
-    def now(self, prepared: Prepared[T]) -> T:
+    def run(self, prepared: Prepared[T]) -> T:
         """Run an operation, behind those that are still under way, and return its result."""
         handle: Handle[T] | None = None
         with self._lock:
@@ -150,7 +150,7 @@ class WorkQueue:
             return handle.wait()
         return result.wait() if prepared.launches else result  # type: ignore[no-any-return]
 
-    def later(self, prepared: Prepared[T]) -> Handle[T]:
+    def submit(self, prepared: Prepared[T]) -> Handle[T]:
         """Run an operation in the queue's thread."""
         with self._lock:
             self.check()
@@ -174,7 +174,7 @@ class WorkQueue:
     def check_outside(self) -> None:
         """Raise UsageError in a thread that is in one of these calls already, as a signal handler's may be."""
         if self._inside and self._inside == threading.get_ident():
-            raise used_within()
+            raise nested_use_error()
 
     def check(self) -> None:
         """Raise unless an operation may be called.
@@ -277,7 +277,7 @@ class _Run:
         return stack
 
 
-def used_within() -> UsageError:
+def nested_use_error() -> UsageError:
     """Return the error of a call that interrupts another one of its own thread."""
     return UsageError(
         "a group can't be used or closed within one of its own operations, as a signal handler does that calls it: "

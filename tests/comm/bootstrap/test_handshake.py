@@ -137,8 +137,8 @@ def test_a_payload_comes_with_the_hello_and_is_signed(payload):
     proof = Proof(CREDENTIALS, hello)
     message = proof.message(challenge.nonce)
     assert len(message) == PROOF_BYTES + len(payload)
-    assert Challenge.lacks(message[:PROOF_BYTES]) == len(payload)
-    assert Challenge.lacks(message) == 0
+    assert Challenge.missing_bytes(message[:PROOF_BYTES]) == len(payload)
+    assert Challenge.missing_bytes(message) == 0
     judgement = challenge.judge(message)
     assert (judgement.verdict, judgement.hello) == (HandshakeReply.ACCEPTED, hello)
     assert judgement.hello is not None
@@ -156,7 +156,7 @@ def test_a_length_that_is_not_that_of_the_payload_is_refused(announced):
     hello[52:56] = announced.to_bytes(4, "little")
     proof = bytes(hello) + CREDENTIALS.mac(b"client", challenge.nonce, bytes(hello))
     # Of one too long not a byte is read; the other would be waited for.
-    assert Challenge.lacks(proof) == (announced if announced == 1 else 0)
+    assert Challenge.missing_bytes(proof) == (announced if announced == 1 else 0)
     assert challenge.judge(proof).verdict is HandshakeReply.UNEXPECTED
 
 

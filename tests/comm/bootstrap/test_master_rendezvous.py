@@ -226,7 +226,7 @@ def test_a_connection_never_meets_itself():
                     Hello(1, 0, ConnectionKind.RENDEZVOUS), (LOOPBACK, 40000), new_credentials(), selector
                 )
                 with pytest.raises(ConnectionRefusedError):
-                    connector.reach(time.monotonic() + PATIENCE)
+                    connector.connect(time.monotonic() + PATIENCE)
         with socket.socket() as rank_0:
             rank_0.bind((LOOPBACK, 40000))
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from hpsearch_comm import Group, UsageError
 from hpsearch_comm.data_parallel import DataParallel
-from hpsearch_comm.data_parallel.buckets import pays_to_overlap
+from hpsearch_comm.data_parallel.buckets import should_overlap
 from tests.comm.data_parallel.gradient_checks import assert_close, gradients, inputs_of, make_layers
 from tests.comm.thread_ranks import run_ranks
 
@@ -159,7 +159,7 @@ def test_overlapping_needs_a_core_for_each_rank_beside_its_own():
         hosts = ((0,), (1,))
 
     def pays(group: Any, *ranks: Any) -> bool:
-        return pays_to_overlap(group, ranks)
+        return should_overlap(group, ranks)
 
     two, four = [0, 1], [0, 1, 2, 3]
     assert not pays(OneHost, (two, math.inf, 1), (two, math.inf, 1))

@@ -85,7 +85,7 @@ def one_leaves_while_its_threads_wait(group: comm.Group) -> list[str]:
 def comm_names() -> list[str]:
     from hpsearch_comm.horovod.job import current_job
 
-    return list(current_job().controller(0)._under_way)
+    return list(current_job().controller(0)._pending)
 
 
 def all_leave_without_waiting(group: comm.Group) -> str:

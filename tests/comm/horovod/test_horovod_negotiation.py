@@ -54,7 +54,7 @@ def test_each_name_is_decided_once_when_all_have_announced_it_and_alike_on_all_r
             open_names = {name for name in names if announced[name] and name not in decided}
             assert negotiation.open == bool(open_names)
             mine = {request.name for request in waiting[rank]}
-            assert negotiation.lacking == bool(open_names & mine)
+            assert negotiation.is_awaited == bool(open_names & mine)
     assert sorted(decided) == names
 
 
@@ -116,7 +116,7 @@ def test_names_that_never_come_again_get_no_number():
 def test_ranks_that_have_joined_are_waited_for_by_nobody():
     ranks = negotiations(3)
     assert cycle(ranks, [], [], [], joining=(1,)) == []
-    assert [negotiation.lacking for negotiation in ranks] == [True, False, True]
+    assert [negotiation.is_awaited for negotiation in ranks] == [True, False, True]
     assert all(negotiation.open for negotiation in ranks)
     assert cycle(ranks, [SUM], [], []) == []
     assert ranks[0].absent(SUM.name) == [2]

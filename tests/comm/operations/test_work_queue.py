@@ -26,13 +26,13 @@ def test_an_operation_behind_one_that_failed_does_not_begin():
 
     with comm.Group(0, 1) as group:
         call = group._prepare.barrier().call
-        torn = group._work_queue.later(Prepared(call, fail))
-        behind = group._work_queue.later(Prepared(call, lambda _operation: began.append("asynchronous")))
+        torn = group._work_queue.submit(Prepared(call, fail))
+        behind = group._work_queue.submit(Prepared(call, lambda _operation: began.append("asynchronous")))
         blocking: list[BaseException] = []
 
         def wait_behind() -> None:
             try:
-                group._work_queue.now(Prepared(call, lambda _operation: began.append("blocking")))
+                group._work_queue.run(Prepared(call, lambda _operation: began.append("blocking")))
             except comm.CommError as error:
                 blocking.append(error)
 
@@ -138,7 +138,7 @@ def refused(calls: list[Callable[[], object]]) -> None:
 def test_what_interrupts_an_operation_can_use_the_group_no_more_than_end_it_and_the_group_goes_on(monkeypatch):
     with comm.Group(0, 1) as group:
         call = group._prepare.barrier().call
-        group._work_queue.now(Prepared(call, lambda _operation: refused(interrupting(group))))
+        group._work_queue.run(Prepared(call, lambda _operation: refused(interrupting(group))))
         handle = group.allreduce_async(torch.ones(3))
         submit = QueueThread.submit
 
