@@ -12,9 +12,9 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpsearch_trainers.lanes import NotFusible, algorithms
-from hpsearch_trainers.lanes.algorithms import repeatable
+from hpsearch_trainers.lanes.algorithms import deterministic_algorithms
 from hpsearch_trainers.lanes.at_once import cross_entropies_at_once, sums
-from hpsearch_trainers.lanes.bits import about_the_same
+from hpsearch_trainers.lanes.bits import nearly_equal
 from tests.trainers.lanes.networks import Drawn, made
 from tests.trainers.lanes.ways import FEW_CALLS
 
@@ -40,7 +40,7 @@ def test_cross_entropies_are_torchs_but_for_rounding(lanes, rows, classes, share
         loss = functional.cross_entropy(alone, targets[lane])
         (gradient,) = torch.autograd.grad(loss * share, alone)
         torch.testing.assert_close(losses[lane], loss.detach(), equal_nan=True)
-        assert about_the_same(coming[lane], gradient)
+        assert nearly_equal(coming[lane], gradient)
 
 
 @given(st.permutations(range(4)), st.integers(1, 200), st.integers(0, 99))
@@ -70,12 +70,12 @@ def test_on_a_gpu_only_algorithms_that_repeat_are_taken_and_all_is_as_before_aft
         torch.set_deterministic_debug_mode("warn")
         own = _modes()
         try:
-            with repeatable(torch.device("cuda")):
+            with deterministic_algorithms(torch.device("cuda")):
                 assert _modes() == (2, False, True, False)
                 raise ArithmeticError
         except ArithmeticError:
             assert _modes() == own
-        with repeatable(torch.device("cpu")):
+        with deterministic_algorithms(torch.device("cpu")):
             assert _modes() == own
     finally:
         torch.set_deterministic_debug_mode(int(before[0]))  # type: ignore[call-overload]
@@ -115,7 +115,10 @@ def test_an_epoch_waits_for_the_device_as_often_whatever_its_steps(optimizer, wa
 
 def test_where_cublas_was_used_before_it_was_told_to_repeat_itself_nothing_is_fused(monkeypatch):
     monkeypatch.setattr(algorithms, "_is_late", True)
-    with pytest.raises(NotFusible, match="before a process uses CUDA"), algorithms.repeatable(torch.device("cuda")):
+    with (
+        pytest.raises(NotFusible, match="before a process uses CUDA"),
+        algorithms.deterministic_algorithms(torch.device("cuda")),
+    ):
         pass
-    with algorithms.repeatable(torch.device("cpu")):
+    with algorithms.deterministic_algorithms(torch.device("cpu")):
         pass

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hpsearch_trainers.lanes.averages import Averages
-from hpsearch_trainers.lanes.bits import about_the_same, same_bits
+from hpsearch_trainers.lanes.bits import nearly_equal, same_bits
 from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.updates import Clipping
 from tests.trainers.lanes.networks import Drawn, made
@@ -36,7 +36,7 @@ def test_epochs_are_those_of_each_alone_but_for_rounding(lane, optimizer, way):
             assert one.metrics["loss"] == pytest.approx(other["loss"], rel=1e-3)
     for pair in zip(ours, theirs, strict=True):
         averages = [trainer.state_dict().get("average", {}) for trainer in pair]
-        assert about_the_same(dict(averages[0]), dict(averages[1]))
+        assert nearly_equal(dict(averages[0]), dict(averages[1]))
 
 
 def _clipped(norms: list[float | None], frozen: int | None, scale: float) -> tuple[Any, Any]:
@@ -63,7 +63,7 @@ def _clipped(norms: list[float | None], frozen: int | None, scale: float) -> tup
 @pytest.mark.parametrize("scale", [1.0, 1e30, float("nan"), 0.0])
 def test_gradients_are_clipped_as_by_torch(norms, frozen, scale):
     ours, theirs = _clipped(norms, frozen, scale)
-    assert about_the_same(ours, theirs)
+    assert nearly_equal(ours, theirs)
     for own, expected, norm in zip(ours, theirs, norms, strict=True):
         assert norm is not None or same_bits(own, expected), "nothing is clipped"
 
@@ -101,7 +101,7 @@ def test_an_average_begins_with_the_model_and_keeps_what_has_no_average():
     ] * 3
     for place, lane in enumerate(lanes):
         assert lane.average is not None
-        assert about_the_same([one[place] for one in of_averages], [*map(torch.Tensor.detach, _tensors(lane.average))])
+        assert nearly_equal([one[place] for one in of_averages], [*map(torch.Tensor.detach, _tensors(lane.average))])
 
 
 def _tensors(model: Any) -> list[torch.Tensor]:

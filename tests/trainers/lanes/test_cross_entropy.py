@@ -100,4 +100,4 @@ def test_losses_of_an_epoch_are_added_in_the_order_of_its_passes(monkeypatch, mo
         means = by_torch(likelihoods)
         sums.add(means if rows == 3 else likelihoods, rows)
         expected.add_(means[:2], alpha=rows)
-    assert same_bits(sums.of_each(), expected.tolist())
+    assert same_bits(sums.totals(), expected.tolist())

@@ -20,7 +20,7 @@ from hpsearch_trainers import Parts, Trainer
 from hpsearch_trainers.digits import CNN, MLP
 from hpsearch_trainers.lanes import Fuser, NotFusible, Pack, Stepped, check_pack, probe
 from hpsearch_trainers.lanes.bits import same_bits
-from hpsearch_trainers.lanes.verdicts import Found
+from hpsearch_trainers.lanes.verdicts import ProbeResult
 from tests.trainers.lanes.networks import Drawn, assert_same, made
 
 LANES = [{"lr": lr, "dropout": dropout, "layers": ["relu"]} for lr in (0.01, 0.3) for dropout in (0.0, 0.5)]
@@ -456,7 +456,7 @@ def test_whether_it_is_quicker_is_no_part_of_a_result():
 
 def test_a_single_one_goes_on_in_the_quicker_way_and_with_the_bits_of_both(monkeypatch):
     """One that is left of several is tried as a lane and by its own step."""
-    monkeypatch.setattr("hpsearch_trainers.lanes.fuser.found_of", lambda *_: Found({2: 0.5, 4: 0.3}, {}))
+    monkeypatch.setattr("hpsearch_trainers.lanes.fuser.probe_result", lambda *_: ProbeResult({2: 0.5, 4: 0.3}, {}))
     ours, theirs = made(Drawn, LANES), made(Drawn, LANES)
     fuser = Fuser(4)
     ways = []

@@ -113,4 +113,4 @@ def test_only_so_many_recordings_are_kept(monkeypatch):
     fuser = Fuser(fewest=2)
     for present in ([0, 1], [0, 1, 2], [0, 1, 2, 3]):
         fuser.step([trainers[number] for number in present])
-        assert [len(of_key.made) for of_key in fuser._recordings.values()] == [2]
+        assert [len(of_key.recorded) for of_key in fuser._recordings.values()] == [2]

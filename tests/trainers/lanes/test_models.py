@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from hpsearch_trainers.lanes.models import modules_of, places_of, set_training, tensors_of
+from hpsearch_trainers.lanes.models import modules_of, named_modules_of, set_training, tensors_of
 
 
 class Shared(nn.Module):
@@ -58,7 +58,7 @@ class Evaluated(nn.Module):
 def test_modules_places_and_tensors_are_torchs_in_its_order():
     model = Shared()
     assert list(map(id, modules_of(model))) == list(map(id, model.modules()))
-    assert [*places_of(model)] == [*model.named_modules(remove_duplicate=False)]
+    assert [*named_modules_of(model)] == [*model.named_modules(remove_duplicate=False)]
     theirs = [*model.parameters(), *model.buffers()]
     assert list(map(id, tensors_of(model))) == list(map(id, theirs))
 

@@ -162,7 +162,7 @@ def test_what_is_called_as_one_is_called_with_what_its_arguments_are_by_then():
 @pytest.mark.some_cases(1)
 @pytest.mark.parametrize("layer", ["batch norm", "gated", "attending"])
 def test_one_recording_of_each_kind_of_batch_is_made_for_all_packs_of_a_size(layer, monkeypatch):
-    monkeypatch.setattr(verdicts, "_found", {})
+    monkeypatch.setattr(verdicts, "_results", {})
     lanes = [{"layers": [layer], "lr": 0.1 * (1 + number), "batch_size": 16} for number in range(4)]
     Fuser(fewest=2).step(made(Drawn, lanes))  # a process tries once how many fit, and keeps what these trials recorded
     trainers = made(Drawn, lanes)
@@ -170,7 +170,7 @@ def test_one_recording_of_each_kind_of_batch_is_made_for_all_packs_of_a_size(lay
     for present in ([0, 1], [2, 3], [0, 3], [1, 2]):
         fuser.step([trainers[number] for number in present])
         (recordings,) = fuser._recordings.values()
-        of_each: dict[Any, Any] = recordings.made
+        of_each: dict[Any, Any] = recordings.recorded
         of_two = [one for (_, _, (_, (rows, *_))), one in of_each.items() if rows[0] == 2]
         # Full batches and the last one, to train on and to validate on.
         assert len(of_two) == 4

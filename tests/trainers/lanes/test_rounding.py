@@ -18,7 +18,7 @@ from hpsearch_trainers import Trainer
 from hpsearch_trainers.digits import CNN, MLP
 from hpsearch_trainers.lanes import Fuser, NotFusible, Stepped, lane_tensor
 from hpsearch_trainers.lanes import fuser as fuser_module
-from hpsearch_trainers.lanes.bits import about_the_same, same_bits
+from hpsearch_trainers.lanes.bits import nearly_equal, same_bits
 from hpsearch_trainers.lanes.lane_tensor import LaneTensor, rounded_rule
 from tests.trainers.lanes.called import called, lanes_of
 from tests.trainers.lanes.networks import IMAGE_LAYERS, LAYERS, OPTIMIZERS, Drawn, assert_same, made
@@ -118,7 +118,7 @@ def test_an_epoch_is_that_of_each_alone_but_for_rounding(kind, size, way):
     for metrics, expected in zip(reported(stepped), [one.step() for one in theirs], strict=True):
         assert metrics["loss"] == pytest.approx(expected["loss"], rel=1e-3)
     pairs = [(one.model.state_dict(), other.model.state_dict()) for one, other in zip(ours, theirs, strict=True)]
-    assert all(about_the_same(dict(one), dict(other)) for one, other in pairs)
+    assert all(nearly_equal(dict(one), dict(other)) for one, other in pairs)
     assert kind is MLP or not all(same_bits(*pair) for pair in pairs), "convolutions of all lanes at once round"
 
 
@@ -361,6 +361,6 @@ def test_batch_norm_keeps_the_statistics_of_each_lane(size, training):
     assert isinstance(made, LaneTensor)
     assert made.is_stack
     for lane, norm in enumerate(norms):
-        assert about_the_same(made.stack[lane], norm(inputs[lane]).detach())
+        assert nearly_equal(made.stack[lane], norm(inputs[lane]).detach())
         for name in names[:2]:
-            assert about_the_same(ours[name].stack[lane], getattr(norm, name))
+            assert nearly_equal(ours[name].stack[lane], getattr(norm, name))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from hpsearch_trainers.lanes.bits import about_the_same, same_bits
+from hpsearch_trainers.lanes.bits import nearly_equal, same_bits
 from hpsearch_trainers.lanes.stacked_steps import StackedSteps, stacked_steps
 from hpsearch_trainers.lanes.step_kinds import kind_at_once, kind_of
 
@@ -133,9 +133,9 @@ def test_those_that_torch_computes_in_fewer_calls_are_stepped_together_but_for_r
     both = Twice(kind, [[300, 300], [3]], [{"lr": 0.01 * (1 + lane), how: True, **more} for lane in range(3)], 1)
     assert None not in {kind_at_once(*pair) for pair in zip(both.optimizers, both.ours, strict=True)}
     step_whatever_their_size(both)
-    assert about_the_same(both.ours, both.theirs)
+    assert nearly_equal(both.ours, both.theirs)
     for one, other in zip(both.optimizers, both.alone, strict=True):
-        assert about_the_same(one.state_dict(), other.state_dict())
+        assert nearly_equal(one.state_dict(), other.state_dict())
 
 
 @pytest.mark.parametrize(

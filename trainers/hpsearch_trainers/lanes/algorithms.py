@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hpsearch_trainers.lanes.errors import NotFusible
 
-__all__ = ["calls_are_dear", "on_device", "repeatable"]
+__all__ = ["calls_are_expensive", "deterministic_algorithms", "on_device"]
 
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 _REPEATABLE = (":4096:8", ":16:8")
@@ -20,19 +20,19 @@ _is_late = torch.cuda.is_initialized() and os.environ.get(_CUBLAS) not in _REPEA
 """Whether CUDA was in use without the variable: cuBLAS reads it once, and torch looks at it whenever it multiplies."""
 
 
-def calls_are_dear(device: torch.device) -> bool:
+def calls_are_expensive(device: torch.device) -> bool:
     """Whether a call costs more than what it computes, for a batch of a small model."""
     return device.type != "cpu"
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Return a tensor of the CPU there, without waiting for what the device has still to compute."""
-    given = tensor.pin_memory() if device.type == "cuda" else tensor
-    return given.to(device, non_blocking=True)
+    source = tensor.pin_memory() if device.type == "cuda" else tensor
+    return source.to(device, non_blocking=True)
 
 
 @contextlib.contextmanager
-def repeatable(device: torch.device) -> Iterator[None]:
+def deterministic_algorithms(device: torch.device) -> Iterator[None]:
     """Let torch take only such on this device: by default cuDNN's are chosen by time, and some add up in any order.
 
     Where there is none for a function, torch raises a RuntimeError; so it does for products of matrices where

@@ -15,20 +15,20 @@ from hpsearch_trainers.lanes.elementwise import WHOLE_VECTORS
 __all__ = ["cross_entropies_at_once", "means_at_once", "sums"]
 
 
-def cross_entropies_at_once(scores: Tensor, classes: Tensor, share: float) -> tuple[Tensor, Tensor]:
+def cross_entropies_at_once(scores: Tensor, classes: Tensor, loss_weight: float) -> tuple[Tensor, Tensor]:
     """Return the cross entropy of each lane, (lanes,), and the gradient of the scores.
 
     Args:
         scores: (lanes, rows, classes).
         classes: (lanes, rows).
-        share: By what each lane's is multiplied before it is differentiated.
+        loss_weight: By what each lane's is multiplied before it is differentiated.
     """
     logarithms = torch.log_softmax(scores, 2)
     # A scatter may write in any order.
-    is_wanted = torch.arange(scores.shape[2], device=scores.device) == classes.unsqueeze(2)
-    given = is_wanted * (-share / classes.shape[1])
-    coming = torch._log_softmax_backward_data(given, logarithms, 2, logarithms.dtype)
-    return _means(logarithms, classes), coming
+    is_target = torch.arange(scores.shape[2], device=scores.device) == classes.unsqueeze(2)
+    upstream = is_target * (-loss_weight / classes.shape[1])
+    gradient = torch._log_softmax_backward_data(upstream, logarithms, 2, logarithms.dtype)
+    return _means(logarithms, classes), gradient
 
 
 def means_at_once(scores: Tensor, classes: Tensor) -> Tensor:

@@ -13,18 +13,18 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from hpsearch_trainers.lanes.dropout import RATED
+from hpsearch_trainers.lanes.dropout import DROPOUT_MODULES
 from hpsearch_trainers.lanes.errors import NotFusible
-from hpsearch_trainers.lanes.models import places_of
+from hpsearch_trainers.lanes.models import named_modules_of
 
 __all__ = ["describe", "described_value", "is_per_lane"]
 
-_OWN = frozenset(vars(nn.Module()))
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 """What torch keeps of every module."""
-_HOOKS = frozenset(name for name in _OWN if name.endswith("_hooks"))
+_HOOKS = frozenset(name for name in _MODULE_ATTRIBUTES if name.endswith("_hooks"))
 _PLAIN = frozenset((bool, int, str, type(None)))
 """Of what most is."""
-_BY_THEMSELVES = (
+_COMPARED_BY_VALUE = (
     *(str, bytes, type(None), bool, int, complex, torch.dtype, torch.device, torch.memory_format, torch.Size),
     *(type, enum.Enum, types.BuiltinFunctionType, types.MethodDescriptorType, range),
     *(type(Ellipsis), slice),
@@ -34,7 +34,7 @@ _BY_THEMSELVES = (
 
 def is_per_lane(module: nn.Module, name: str) -> bool:
     """Whether an attribute may differ from lane to lane."""
-    return name == "p" and type(module) in RATED
+    return name == "p" and type(module) in DROPOUT_MODULES
 
 
 def describe(model: nn.Module) -> Hashable:
@@ -46,17 +46,17 @@ def describe(model: nn.Module) -> Hashable:
         NotFusible: A module has hooks, or an attribute that can't be compared.
     """
     try:
-        return tuple(_module(path, module) for path, module in places_of(model))
+        return tuple(_module(path, module) for path, module in named_modules_of(model))
     except RecursionError:
         raise NotFusible("its model has an attribute that holds itself, which can't be compared") from None
 
 
-def described_value(value: Any, where: str) -> Hashable:
+def described_value(value: Any, location: str) -> Hashable:
     """Describe a plain value, so that 1, 1.0 and True differ.
 
     Args:
         value: A number, text, function, class, or containers of such.
-        where: Its place, for the reason.
+        location: Its place, for the reason.
 
     Raises:
         NotFusible: It is something else.
@@ -65,43 +65,43 @@ def described_value(value: Any, where: str) -> Hashable:
         return (type(value), value)
     if isinstance(value, float):
         return ("float", value.hex())
-    if isinstance(value, _BY_THEMSELVES):
+    if isinstance(value, _COMPARED_BY_VALUE):
         return (type(value), str(value) if isinstance(value, slice) else value)
     if type(value) in (list, tuple):
-        return (type(value), tuple(described_value(one, where) for one in value))
+        return (type(value), tuple(described_value(item, location) for item in value))
     if type(value) in (set, frozenset):
-        return (type(value), frozenset(described_value(one, where) for one in value))
+        return (type(value), frozenset(described_value(item, location) for item in value))
     if type(value) is dict:
         items = value.items()
-        return (dict, tuple((described_value(key, where), described_value(one, where)) for key, one in items))
+        return (dict, tuple((described_value(key, location), described_value(item, location)) for key, item in items))
     if isinstance(value, types.FunctionType):
-        cells = tuple(described_value(one, where) for one in _contents(value))
-        return (value.__code__, id(value.__globals__), described_value(value.__defaults__, where), cells)
+        cells = tuple(described_value(item, location) for item in _contents(value))
+        return (value.__code__, id(value.__globals__), described_value(value.__defaults__, location), cells)
     if type(value) is functools.partial:
         parts = (value.func, value.args, value.keywords)
-        return (functools.partial, *(described_value(one, where) for one in parts))
-    raise NotFusible(f"{where} is a {type(value).__name__}, which can't be compared from lane to lane")
+        return (functools.partial, *(described_value(item, location) for item in parts))
+    raise NotFusible(f"{location} is a {type(value).__name__}, which can't be compared from lane to lane")
 
 
 def _contents(function: types.FunctionType) -> list[Any]:
     """Return what a function has of the one that it was made in."""
-    found = []
+    contents = []
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # nothing yet
-            found.append(cell.cell_contents)
-    return found
+            contents.append(cell.cell_contents)
+    return contents
 
 
 def _module(path: str, module: nn.Module) -> Hashable:
-    kept = vars(module)
-    where = f"its model{'.' if path else ''}{path}"
+    members = vars(module)
+    location = f"its model{'.' if path else ''}{path}"
     if parametrize.is_parametrized(module):
-        raise NotFusible(f"{where} is parametrized")
-    if any(map(kept.get, _HOOKS)):
-        raise NotFusible(f"{where} has hooks")
+        raise NotFusible(f"{location} is parametrized")
+    if any(map(members.get, _HOOKS)):
+        raise NotFusible(f"{location} has hooks")
     attributes = tuple(
-        (name, None if is_per_lane(module, name) else described_value(value, f"{where}.{name}"))
-        for name, value in kept.items()
-        if name not in _OWN
+        (name, None if is_per_lane(module, name) else described_value(value, f"{location}.{name}"))
+        for name, value in members.items()
+        if name not in _MODULE_ATTRIBUTES
     )
     return (path, type(module), type(module).forward, attributes)

@@ -24,30 +24,31 @@ class Averages:
 
     def __init__(self, lanes: Sequence[Lane], averages: Sequence[Tensor], models: Sequence[Tensor]) -> None:
         self._lanes = lanes
-        self._taken = 0
+        self._steps = 0
         self._pairs = [
-            (one.detach()[: len(lanes)], new.detach()[: len(lanes)]) for one, new in zip(averages, models, strict=True)
+            (average.detach()[: len(lanes)], model.detach()[: len(lanes)])
+            for average, model in zip(averages, models, strict=True)
         ]
         device = models[0].device if models else torch.device("cpu")
-        self._new = on_device(torch.tensor([lane.averages_by for lane in lanes]), device)
-        is_first = [lane.averages_first for lane in lanes]
+        self._weights = on_device(torch.tensor([lane.average_weight for lane in lanes]), device)
+        is_first = [lane.is_first_average for lane in lanes]
         self._first = on_device(torch.tensor(is_first), device) if any(is_first) else None
 
     @torch.no_grad()
     def __call__(self) -> None:
         """Take the models in, as they are after a step."""
         first, self._first = self._first, None
-        self._taken += 1
-        for average, new in self._pairs:
-            if not (new.is_floating_point() or new.is_complex()):
-                average.copy_(new)
+        self._steps += 1
+        for average, model in self._pairs:
+            if not (model.is_floating_point() or model.is_complex()):
+                average.copy_(model)
                 continue
-            dims = [-1, *(1 for _ in new.shape[1:])]
-            mixed = torch.lerp(average, new, self._new.to(new.dtype).view(dims))
-            stays = average == new  # such as the infinities of a mask
-            average.copy_(torch.where(stays if first is None else stays | first.view(dims), new, mixed))
+            dims = [-1, *(1 for _ in model.shape[1:])]
+            mixed = torch.lerp(average, model, self._weights.to(model.dtype).view(dims))
+            is_equal = average == model  # such as the infinities of a mask
+            average.copy_(torch.where(is_equal if first is None else is_equal | first.view(dims), model, mixed))
 
     def end(self) -> None:
         """Let each count what it has taken in."""
         for lane in self._lanes:
-            lane.count_averaged(self._taken)
+            lane.count_averaged(self._steps)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hpsearch_trainers.lanes.lane_tensor import LaneTensor, rule
-from hpsearch_trainers.lanes.views import behind_lanes
+from hpsearch_trainers.lanes.views import stacked_dim
 
 __all__: list[str] = []
 
@@ -46,11 +46,11 @@ def _adaptive_pool(func: Any, x: LaneTensor, output_size: Any) -> Any:
 
 def _window(sizes: Sequence[int], output_size: Any) -> Sequence[int] | None:
     """Return the size of all windows, where they are as large and lie beside each other; else None."""
-    wanted = output_size if isinstance(output_size, tuple | list) else [output_size] * 2
-    pairs = [(size, size if want is None else want) for size, want in zip(sizes, wanted, strict=False)]
-    if len(pairs) != 2 or any(want < 1 or size < want or size % want != 0 for size, want in pairs):
+    output_sizes = output_size if isinstance(output_size, tuple | list) else [output_size] * 2
+    pairs = [(size, size if output is None else output) for size, output in zip(sizes, output_sizes, strict=False)]
+    if len(pairs) != 2 or any(output < 1 or size < output or size % output != 0 for size, output in pairs):
         return None
-    return [size // want for size, want in pairs]
+    return [size // output for size, output in pairs]
 
 
 @rule(*_SOFTMAX)
@@ -58,7 +58,7 @@ def _softmax(func: Any, x: LaneTensor, dim: Any = None, *args: Any, **kwargs: An
     # Functional's have an argument of their own, how deep they were called, and all a dtype.
     if not isinstance(dim, int) or x.dim() == 0 or args or kwargs.get("dtype") is not None:
         return NotImplemented
-    return LaneTensor.of_stack(_SOFTMAX[func](x.stack, behind_lanes(x, dim)), x.generators)
+    return LaneTensor.of_stack(_SOFTMAX[func](x.stack, stacked_dim(x, dim)), x.generators)
 
 
 @rule(torch.bmm, Tensor.bmm, torch.matmul, Tensor.matmul, Tensor.__matmul__)
@@ -79,7 +79,7 @@ def _pad(_: Any, x: LaneTensor, pad: Any, mode: str = "constant", value: float |
 
 @rule(torch.cat, torch.concat)
 def _cat(_: Any, tensors: Any, dim: int = 0) -> Any:
-    if not all(isinstance(one, LaneTensor) and one.dim() > 0 for one in tensors):
+    if not all(isinstance(tensor, LaneTensor) and tensor.dim() > 0 for tensor in tensors):
         return NotImplemented
-    made = torch.cat([one.stack for one in tensors], behind_lanes(tensors[0], dim))
-    return LaneTensor.of_stack(made, tensors[0].generators)
+    stack = torch.cat([tensor.stack for tensor in tensors], stacked_dim(tensors[0], dim))
+    return LaneTensor.of_stack(stack, tensors[0].generators)

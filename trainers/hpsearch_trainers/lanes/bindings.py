@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["quickest"]
+__all__ = ["fastest_function"]
 
-_PLACES = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
-_MOST = 4096
+_NAMESPACES = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
+_MAX_CACHED = 4096
 
-_found: dict[Hashable, Callable[..., Any]] = {}
+_cache: dict[Hashable, Callable[..., Any]] = {}
 """By operator and kinds of arguments: to look costs as much as ten calls."""
 
 
-def quickest(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Callable[..., Any]:
+def fastest_function(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Callable[..., Any]:
     """Return what calls an operator soonest.
 
     Functions of one name choose among an operator's overloads by what they are given. So what the one that is given
@@ -30,12 +30,12 @@ def quickest(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: 
         kwargs: Likewise.
         result: What it gave: nothing is computed anew.
     """
-    how = func, _kind(args), _kind(kwargs)
-    if (known := _found.get(how)) is None:
-        if len(_found) >= _MOST:
-            _found.clear()
-        known = _found[how] = _looked_for(func, args, kwargs, result)
-    return known
+    key = func, _kind(args), _kind(kwargs)
+    if (function := _cache.get(key)) is None:
+        if len(_cache) >= _MAX_CACHED:
+            _cache.clear()
+        function = _cache[key] = _look_up(func, args, kwargs, result)
+    return function
 
 
 def _kind(value: Any) -> Hashable:
@@ -45,17 +45,17 @@ def _kind(value: Any) -> Hashable:
     if isinstance(value, list | tuple):
         return type(value), *map(_kind, value)
     if isinstance(value, dict):
-        return tuple((name, _kind(one)) for name, one in value.items())
+        return tuple((name, _kind(item)) for name, item in value.items())
     if isinstance(value, bool | int | str):
         return type(value), value
     kind: type = type(value)
     return kind
 
 
-def _looked_for(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Callable[..., Any]:
+def _look_up(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Callable[..., Any]:
     name = func._schema.name.partition("::")[2]
-    for place in _PLACES:
-        function: Callable[..., Any] | None = getattr(place, name, None)
+    for namespace in _NAMESPACES:
+        function: Callable[..., Any] | None = getattr(namespace, name, None)
         if function is not None and _calls(function, func, args, kwargs, result):
             return function
     operator: Callable[..., Any] = func._op
@@ -63,16 +63,20 @@ def _looked_for(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resul
 
 
 def _calls(function: Callable[..., Any], func: Any, args: Any, kwargs: Any, result: Any) -> bool:
-    seen = _Seen(result)
+    log = _CallLog(result)
     try:
-        with torch.no_grad(), seen:
+        with torch.no_grad(), log:
             function(*args, **kwargs)
     except (TypeError, RuntimeError):  # it takes other arguments
         return False
-    return len(seen.calls) == 1 and seen.calls[0][0] is func and _same(seen.calls[0][1:], (tuple(args), dict(kwargs)))
+    return (
+        len(log.calls) == 1
+        and log.calls[0][0] is func
+        and _equal_arguments(log.calls[0][1:], (tuple(args), dict(kwargs)))
+    )
 
 
-class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down what is called, and gives what it gave before."""
 
     def __init__(self, result: Any) -> None:
@@ -85,13 +89,17 @@ class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._result
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) or isinstance(other, Tensor):
-        return one is other
-    if isinstance(one, list | tuple):
-        return isinstance(other, list | tuple) and len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, dict):
+def _equal_arguments(first: Any, second: Any) -> bool:
+    if isinstance(first, Tensor) or isinstance(second, Tensor):
+        return first is second
+    if isinstance(first, list | tuple):
         return (
-            isinstance(other, dict) and one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+            isinstance(second, list | tuple) and len(first) == len(second) and all(map(_equal_arguments, first, second))
         )
-    return type(one) is type(other) and bool(one == other)
+    if isinstance(first, dict):
+        return (
+            isinstance(second, dict)
+            and first.keys() == second.keys()
+            and all(_equal_arguments(first[key], second[key]) for key in first)
+        )
+    return type(first) is type(second) and bool(first == second)

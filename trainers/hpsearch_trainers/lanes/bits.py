@@ -9,47 +9,47 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["about_the_same", "same_bits"]
+__all__ = ["nearly_equal", "same_bits"]
 
 _ROUNDING = 1e-3
 """Of a network's output, by which two ways to compute it in single precision may differ."""
 
 
-def same_bits(one: Any, other: Any) -> bool:
+def same_bits(first: Any, second: Any) -> bool:
     """Whether two values, or containers of such, are the same to the bit; whatever is no number is the same."""
-    if isinstance(one, Tensor):
-        if not isinstance(other, Tensor) or (one.shape, one.dtype) != (other.shape, other.dtype):
+    if isinstance(first, Tensor):
+        if not isinstance(second, Tensor) or (first.shape, first.dtype) != (second.shape, second.dtype):
             return False
-        return torch.equal(_bytes(one), _bytes(other))
-    if isinstance(one, float):
-        return isinstance(other, float) and one.hex() == other.hex()
-    if isinstance(one, Mapping):
+        return torch.equal(_bytes(first), _bytes(second))
+    if isinstance(first, float):
+        return isinstance(second, float) and first.hex() == second.hex()
+    if isinstance(first, Mapping):
         return (
-            isinstance(other, Mapping)
-            and list(one) == list(other)
-            and all(same_bits(value, other[name]) for name, value in one.items())
+            isinstance(second, Mapping)
+            and list(first) == list(second)
+            and all(same_bits(value, second[name]) for name, value in first.items())
         )
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same_bits, one, other))
-    return bool(one == other)
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(same_bits, first, second))
+    return bool(first == second)
 
 
-def about_the_same(one: Any, other: Any) -> bool:
+def nearly_equal(first: Any, second: Any) -> bool:
     """Whether two tensors, or containers of such, differ by no more than what rounding comes to.
 
     What is no number, and what is none of these, must be the same.
     """
-    if isinstance(one, Tensor) and one.is_floating_point():
-        if not isinstance(other, Tensor) or (one.shape, one.dtype) != (other.shape, other.dtype):
+    if isinstance(first, Tensor) and first.is_floating_point():
+        if not isinstance(second, Tensor) or (first.shape, first.dtype) != (second.shape, second.dtype):
             return False
-        largest = one.masked_fill(~one.isfinite(), 0).abs().max().item() if one.numel() else 0.0
-        return torch.allclose(one, other, _ROUNDING, _ROUNDING * largest, equal_nan=True)
-    if isinstance(one, Mapping):
-        alike = isinstance(other, Mapping) and list(one) == list(other)
-        return alike and all(about_the_same(value, other[name]) for name, value in one.items())
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(about_the_same, one, other))
-    return same_bits(one, other)
+        largest = first.masked_fill(~first.isfinite(), 0).abs().max().item() if first.numel() else 0.0
+        return torch.allclose(first, second, _ROUNDING, _ROUNDING * largest, equal_nan=True)
+    if isinstance(first, Mapping):
+        same_keys = isinstance(second, Mapping) and list(first) == list(second)
+        return same_keys and all(nearly_equal(value, second[name]) for name, value in first.items())
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(nearly_equal, first, second))
+    return same_bits(first, second)
 
 
 def _bytes(tensor: Tensor) -> Tensor:

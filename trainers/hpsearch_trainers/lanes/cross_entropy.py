@@ -31,7 +31,7 @@ def are_scores(output: Any, targets: LaneTensor) -> bool:
     return of_floats and output.shape[:1] == targets.shape
 
 
-def cross_entropies(scores: Tensor, classes: Tensor, share: float) -> tuple[Tensor, Tensor]:
+def cross_entropies(scores: Tensor, classes: Tensor, loss_weight: float) -> tuple[Tensor, Tensor]:
     """Return the log-likelihood of each row's class, (lanes, rows), and the gradient of the scores.
 
     The cross entropies are what `mean_losses` makes of the first. The gradient of a mean is -share / rows at each row's
@@ -40,23 +40,23 @@ def cross_entropies(scores: Tensor, classes: Tensor, share: float) -> tuple[Tens
     Args:
         scores: (lanes, rows, classes).
         classes: (lanes, rows).
-        share: By what each lane's cross entropy is multiplied before it is differentiated.
+        loss_weight: By what each lane's cross entropy is multiplied before it is differentiated.
     """
     # As torch computes it: in double precision a quotient of two floats is rounded to the same float.
-    each = -np.float32(share).item() / classes.shape[1]
-    dim, numbers, wanted = _laid_out(scores, classes)
+    row_gradient = -np.float32(loss_weight).item() / classes.shape[1]
+    dim, numbers, targets = _laid_out(scores, classes)
     logarithms = torch.log_softmax(numbers, dim)
-    given = torch.zeros_like(logarithms).scatter_(dim, wanted, each)
-    coming = torch._log_softmax_backward_data(given, logarithms, dim, logarithms.dtype)
+    upstream = torch.zeros_like(logarithms).scatter_(dim, targets, row_gradient)
+    gradient = torch._log_softmax_backward_data(upstream, logarithms, dim, logarithms.dtype)
     if dim == 0:
-        coming = coming[:, : classes.numel()].t().contiguous()
-    return logarithms.gather(dim, wanted).view(classes.shape), coming.view(scores.shape)
+        gradient = gradient[:, : classes.numel()].t().contiguous()
+    return logarithms.gather(dim, targets).view(classes.shape), gradient.view(scores.shape)
 
 
 def log_likelihoods(scores: Tensor, classes: Tensor) -> Tensor:
     """Return that of each row's class, (lanes, rows); arguments as of `cross_entropies`."""
-    dim, numbers, wanted = _laid_out(scores, classes)
-    return torch.log_softmax(numbers, dim).gather(dim, wanted).view(classes.shape)
+    dim, numbers, targets = _laid_out(scores, classes)
+    return torch.log_softmax(numbers, dim).gather(dim, targets).view(classes.shape)
 
 
 def mean_losses(likelihoods: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ def mean_losses(likelihoods: Tensor) -> Tensor:
 
 def _by_torch(likelihoods: Tensor) -> Tensor:
     first = torch.zeros(likelihoods.shape[1], dtype=torch.int64)
-    return torch.stack([_nll_loss(one, first, None, _MEAN) for one in likelihoods.unsqueeze(2).unbind()])
+    return torch.stack([_nll_loss(scores, first, None, _MEAN) for scores in likelihoods.unsqueeze(2).unbind()])
 
 
 def _summed(likelihoods: Tensor) -> Tensor:
@@ -108,14 +108,14 @@ def _columns_agree(classes: int) -> bool:
     generator = torch.Generator().manual_seed(classes)
     scales = torch.tensor([0.01, 1.0, 10.0, 100.0], dtype=torch.float32).view(4, 1, 1)
     numbers = torch.randn(4, rows, classes, generator=generator, dtype=torch.float32) * scales
-    wanted = torch.randint(classes, (4 * rows, 1), generator=generator)
-    ways = []
+    targets = torch.randint(classes, (4 * rows, 1), generator=generator)
+    results = []
     for scores, dim in ((numbers.flatten(0, 1), 1), (_columns(numbers.flatten(0, 1)), 0)):
         logarithms = torch.log_softmax(scores, dim)
-        given = torch.zeros_like(logarithms).scatter_(dim, wanted if dim else wanted.t(), -1 / rows)
-        made = logarithms, torch._log_softmax_backward_data(given, logarithms, dim, logarithms.dtype)
-        ways.append([one if dim else one.t() for one in made])
-    return same_bits(*ways)
+        upstream = torch.zeros_like(logarithms).scatter_(dim, targets if dim else targets.t(), -1 / rows)
+        outputs = logarithms, torch._log_softmax_backward_data(upstream, logarithms, dim, logarithms.dtype)
+        results.append([output if dim else output.t() for output in outputs])
+    return same_bits(*results)
 
 
 @functools.cache

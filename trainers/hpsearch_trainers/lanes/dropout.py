@@ -20,9 +20,9 @@ from hpsearch_trainers.lanes.lane_tensor import Generators, LaneTensor, PerLane,
 from hpsearch_trainers.lanes.noise import Noise
 from hpsearch_trainers.lanes.recorder import as_one_call
 
-__all__ = ["DROPS", "RATED", "dropped_by", "way_of"]
+__all__ = ["DROPOUT_FUNCTIONS", "DROPOUT_MODULES", "dropout_with", "rate_kind"]
 
-RATED = (torch.nn.Dropout, torch.nn.Dropout2d)
+DROPOUT_MODULES = (torch.nn.Dropout, torch.nn.Dropout2d)
 """Modules whose `p` may differ from lane to lane."""
 
 
@@ -31,35 +31,37 @@ _MOST_RATES = 1024
 """Rates of lanes of which what follows from them is kept."""
 
 
-def way_of(rates: PerLane) -> int:
+def rate_kind(rates: PerLane) -> int:
     """Return what decides how a layer with these rates is computed; all else of them is read when it is."""
     if not all(0 <= rate <= 1 for rate in rates):
         return _IMPOSSIBLE
     return _SOME if any(rates) else _NONE
 
 
-def _dropped(x: Any, p: Any, training: bool, inplace: bool, shape_of: Callable[[Tensor], Tensor]) -> Any:
+def _drop(x: Any, p: Any, training: bool, inplace: bool, shape_of: Callable[[Tensor], Tensor]) -> Any:
     if not isinstance(x, LaneTensor):
         return NotImplemented
     rates = p if isinstance(p, PerLane) else PerLane([p] * len(x.generators))
-    way = way_of(rates)
-    if way == _IMPOSSIBLE:
+    kind = rate_kind(rates)
+    if kind == _IMPOSSIBLE:
         return NotImplemented  # torch says so
     if not training or x.numel() == 0:
         return x
     # Counted whatever the rates: those of others must not change which call the next one is.
     call = None if x.generators.noise is None else x.generators.noise.next_call()
-    if way == _NONE:
+    if kind == _NONE:
         return x
     if call is None:
-        noise = as_one_call(_noise, x.stack, shape_of, rates, x.generators)
+        noise = as_one_call(_generator_noise, x.stack, shape_of, rates, x.generators)
     else:
-        noise = as_one_call(_hashed, x.stack, shape_of, rates, x.generators, call)
-    made = LaneTensor.of_stack(x.stack * noise, x.generators)
-    return x.become(made) if inplace else made
+        noise = as_one_call(_hashed_noise, x.stack, shape_of, rates, x.generators, call)
+    result = LaneTensor.of_stack(x.stack * noise, x.generators)
+    return x.become(result) if inplace else result
 
 
-def _noise(stack: Tensor, shape_of: Callable[[Tensor], Tensor], rates: PerLane, generators: Generators) -> Tensor:
+def _generator_noise(
+    stack: Tensor, shape_of: Callable[[Tensor], Tensor], rates: PerLane, generators: Generators
+) -> Tensor:
     """Draw by what the stack is multiplied: 0, or what keeps the mean."""
     noise = shape_of(stack)
     draw = _drawn_as_integers if _draws_doubles() else _drawn
@@ -69,19 +71,19 @@ def _noise(stack: Tensor, shape_of: Callable[[Tensor], Tensor], rates: PerLane, 
 @functools.lru_cache(_MOST_RATES)
 def _scale(rates: Sequence[float], dtype: torch.dtype) -> Tensor:
     precision = torch.promote_types(dtype, torch.float32)  # torch divides so
-    kept = torch.tensor([1 - rate if rate < 1 else 1.0 for rate in rates], dtype=precision)
-    return (1 / kept).to(dtype)
+    keep_rates = torch.tensor([1 - rate if rate < 1 else 1.0 for rate in rates], dtype=precision)
+    return (1 / keep_rates).to(dtype)
 
 
-def _hashed(
+def _hashed_noise(
     stack: Tensor, shape_of: Callable[[Tensor], Tensor], rates: PerLane, generators: Generators, call: int
 ) -> Tensor:
-    """Do what `_noise` does, with numbers that are hashed for all lanes at once."""
+    """Do what `_generator_noise` does, with numbers that are hashed for all lanes at once."""
     assert generators.noise is not None
     shape = shape_of(stack).shape
     highest, scale = _thresholds(tuple(map(float, rates)), stack.dtype, stack.device)
-    kept = generators.noise.numbers(call, math.prod(shape[1:])) <= highest
-    return (kept * scale).view(shape)
+    is_kept = generators.noise.numbers(call, math.prod(shape[1:])) <= highest
+    return (is_kept * scale).view(shape)
 
 
 @functools.lru_cache(_MOST_RATES)
@@ -95,21 +97,21 @@ def _thresholds(rates: Sequence[float], dtype: torch.dtype, device: torch.device
 
 
 def _drawn(noise: Tensor, rates: PerLane, generators: Generators) -> Tensor:
-    for part, rate, generator in zip(noise.unbind(), rates, generators, strict=True):
+    for lane_noise, rate, generator in zip(noise.unbind(), rates, generators, strict=True):
         if 0 < rate < 1:
-            part.bernoulli_(1 - rate, generator=generator)
+            lane_noise.bernoulli_(1 - rate, generator=generator)
         else:
-            part.fill_(1 - rate)
+            lane_noise.fill_(1 - rate)
     return noise
 
 
 def _drawn_as_integers(noise: Tensor, rates: PerLane, generators: Generators) -> Tensor:
     drawn = torch.empty_like(noise, dtype=torch.int64)
-    for part, rate, generator in zip(drawn.unbind(), rates, generators, strict=True):
+    for lane_draws, rate, generator in zip(drawn.unbind(), rates, generators, strict=True):
         if 0 < rate < 1:  # else it is below its bound, or not, whatever it is
-            part.random_(_LEAST, None, generator=generator)
-    kept = _below(drawn, _bounds(tuple(map(float, rates))).view(_per_lane(noise)))
-    return kept.view(torch.uint8)  # which torch multiplies in a third of the time that it takes for truth values
+            lane_draws.random_(_LEAST, None, generator=generator)
+    is_kept = _below(drawn, _bounds(tuple(map(float, rates))).view(_per_lane(noise)))
+    return is_kept.view(torch.uint8)  # which torch multiplies in a third of the time that it takes for truth values
 
 
 def _per_lane(stack: Tensor) -> Sequence[int]:
@@ -143,51 +145,52 @@ def _draws_doubles() -> bool:
     comparison isn't a jump, which a processor guesses wrong as often as not.
     """
     for probability, count in ((0.9, 1), (0.3, 15), (0.5, 64), (1 / 3, 1000), (0.999, 4099)):
-        ours, torchs = torch.Generator().manual_seed(count), torch.Generator().manual_seed(count)
-        drawn = torch.empty(count, dtype=torch.int64).random_(_LEAST, None, generator=ours)
-        wanted = torch.empty(count).bernoulli_(probability, generator=torchs)
-        if not torch.equal(_below(drawn, _bound(probability)), wanted.bool()):
+        generator, torch_generator = torch.Generator().manual_seed(count), torch.Generator().manual_seed(count)
+        drawn = torch.empty(count, dtype=torch.int64).random_(_LEAST, None, generator=generator)
+        expected = torch.empty(count).bernoulli_(probability, generator=torch_generator)
+        if not torch.equal(_below(drawn, _bound(probability)), expected.bool()):
             return False
-        if not torch.equal(ours.get_state(), torchs.get_state()):
+        if not torch.equal(generator.get_state(), torch_generator.get_state()):
             return False
     return True
 
 
-def dropped_by(noise: Noise, func: Any) -> Callable[..., Any]:
+def dropout_with(noise: Noise, func: Any) -> Callable[..., Any]:
     """Return what does to one lane's tensor what a function of torch does to those of all, with the same noise.
 
     Args:
         noise: Of one lane.
-        func: One of `DROPS`.
+        func: One of `DROPOUT_FUNCTIONS`.
     """
-    shape_of = DROPS[func]
+    shape_of = DROPOUT_FUNCTIONS[func]
 
     def dropped(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
         if not training or x.numel() == 0 or not 0 <= p <= 1 or (shape_of is _of_channels and x.dim() != 4):
             return func(x, p, training, inplace)
-        by = _hashed(x.unsqueeze(0), shape_of, PerLane([p]), Generators([], noise=noise), noise.next_call())[0]
-        return x.mul_(by) if inplace else x * by
+        generators = Generators([], noise=noise)
+        factors = _hashed_noise(x.unsqueeze(0), shape_of, PerLane([p]), generators, noise.next_call())[0]
+        return x.mul_(factors) if inplace else x * factors
 
     return dropped
 
 
 @rule(functional.dropout)
 def _dropout(_: Any, x: Any, p: Any = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    return _dropped(x, p, training, inplace, torch.empty_like)
+    return _drop(x, p, training, inplace, torch.empty_like)
 
 
 @rule(functional.dropout2d)
 def _dropout2d(_: Any, x: Any, p: Any = 0.5, training: bool = True, inplace: bool = False) -> Any:
     if x.dim() != 4:
         return NotImplemented
-    return _dropped(x, p, training, inplace, _of_channels)
+    return _drop(x, p, training, inplace, _of_channels)
 
 
 def _of_channels(stack: Tensor) -> Tensor:
     return stack.new_empty((*stack.shape[:3], 1, 1))
 
 
-DROPS: Mapping[Any, Callable[[Tensor], Tensor]] = {
+DROPOUT_FUNCTIONS: Mapping[Any, Callable[[Tensor], Tensor]] = {
     functional.dropout: torch.empty_like,
     functional.dropout2d: _of_channels,
 }

@@ -36,9 +36,9 @@ def _unary(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     if not isinstance(x, LaneTensor) or args or kwargs:
         return NotImplemented
     result = func(x.stack)
-    same = result.data_ptr() == x.stack.data_ptr()  # a tensor that was contiguous, or is detached
-    x.aliased = x.aliased or same
-    return LaneTensor.of_stack(result, x.generators, aliased=same)
+    shares_memory = result.data_ptr() == x.stack.data_ptr()  # a tensor that was contiguous, or is detached
+    x.aliased = x.aliased or shares_memory
+    return LaneTensor.of_stack(result, x.generators, aliased=shares_memory)
 
 
 @rule(
@@ -47,10 +47,12 @@ def _unary(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
 )
 def _maybe_in_place(func: Any, x: Any, *args: Any, inplace: bool = False, **kwargs: Any) -> Any:
     # A bool among the arguments by place is `inplace` as well.
-    if not isinstance(x, LaneTensor) or any(isinstance(one, bool | Tensor) for one in (*args, *kwargs.values())):
+    if not isinstance(x, LaneTensor) or any(
+        isinstance(argument, bool | Tensor) for argument in (*args, *kwargs.values())
+    ):
         return NotImplemented
-    made = LaneTensor.of_stack(func(x.stack, *args, **kwargs), x.generators)
-    return x.become(made) if inplace else made
+    result = LaneTensor.of_stack(func(x.stack, *args, **kwargs), x.generators)
+    return x.become(result) if inplace else result
 
 
 @rule(
@@ -92,8 +94,8 @@ def _binary_in_place(func: Any, x: Any, y: Any, **kwargs: Any) -> Any:
     pair = _aligned(x, y)
     if pair is None:
         return NotImplemented
-    made = LaneTensor.of_stack(_BINARY_IN_PLACE[func](*pair), x.generators)
-    return x.become(made) if made.dtype == x.dtype and made.shape == x.shape else NotImplemented
+    result = LaneTensor.of_stack(_BINARY_IN_PLACE[func](*pair), x.generators)
+    return x.become(result) if result.dtype == x.dtype and result.shape == x.shape else NotImplemented
 
 
 def _aligned(x: Any, y: Any) -> tuple[Any, Any] | None:
@@ -103,11 +105,13 @@ def _aligned(x: Any, y: Any) -> tuple[Any, Any] | None:
     """
     if isinstance(x, LaneTensor) and isinstance(y, LaneTensor):
         return (x.stack, y.stack) if x.shape == y.shape and x.dtype == y.dtype else None
-    one, other = (x, y) if isinstance(x, LaneTensor) else (y, x)
-    if isinstance(other, Tensor):
-        alike = other.dtype == one.dtype and other.dim() <= one.dim() and not other.requires_grad
-        if not alike or torch.broadcast_shapes(other.shape, one.shape) != one.shape:  # type: ignore[no-untyped-call]
+    lane_tensor, operand = (x, y) if isinstance(x, LaneTensor) else (y, x)
+    if isinstance(operand, Tensor):
+        is_compatible = (
+            operand.dtype == lane_tensor.dtype and operand.dim() <= lane_tensor.dim() and not operand.requires_grad
+        )
+        if not is_compatible or torch.broadcast_shapes(operand.shape, lane_tensor.shape) != lane_tensor.shape:  # type: ignore[no-untyped-call]
             return None
-    elif isinstance(other, bool) or not isinstance(other, int | float):
+    elif isinstance(operand, bool) or not isinstance(operand, int | float):
         return None
-    return (one.stack, other) if one is x else (other, one.stack)
+    return (lane_tensor.stack, operand) if lane_tensor is x else (operand, lane_tensor.stack)

@@ -22,7 +22,7 @@ from hpsearch_trainers.lanes.pack import Pack
 from hpsearch_trainers.lanes.passes import Recorded
 from hpsearch_trainers.lanes.probe import check_lanes
 from hpsearch_trainers.lanes.shape_key import code_key, shape_key
-from hpsearch_trainers.lanes.verdicts import found_of
+from hpsearch_trainers.lanes.verdicts import probe_result
 from hpsearch_trainers.memory import is_out_of_memory
 from hpsearch_trainers.trainer import Trainer
 
@@ -51,7 +51,7 @@ class Stepped:
 
 
 @dataclass(slots=True)
-class _OfOne:
+class _SingleTimes:
     """How long epochs of a single trainer of a shape key have taken: the least, in seconds."""
 
     as_lane: float = math.inf
@@ -68,8 +68,8 @@ class _OfOne:
 class _Recordings:
     """What packs of a shape key have recorded."""
 
-    made: dict[Hashable, Recorded | None] = field(default_factory=dict)
-    alike: WeakSet[Trainer] = field(default_factory=WeakSet)
+    recorded: dict[Hashable, Recorded | None] = field(default_factory=dict)
+    verified: WeakSet[Trainer] = field(default_factory=WeakSet)
     """Trainers that are known to do what those do that recorded first: a pack is computed by its first one's model."""
 
 
@@ -109,18 +109,18 @@ class Fuser:
         """Of each pack; None: as many as it has lanes."""
         self._at_once: Callable[[torch.device], bool] = lambda device: False
         """Whether packs on this device are computed as `Pack` says."""
-        self._same: Callable[[Any, Any], bool] = same_bits
+        self._is_same: Callable[[Any, Any], bool] = same_bits
         """Whether what a lane gives is what its trainer gives alone."""
         self._kinds: dict[Trainer, Hashable] = {}
         """Of each trainer of this epoch, its shape and code."""
-        self._tried: dict[Hashable, str | int] = {}
+        self._probed: dict[Hashable, str | int] = {}
         """By kind, why its trainers run alone, or from how many on they are fused."""
         self._verdicts: MutableMapping[Trainer, str] = WeakKeyDictionary()
         """Why a trainer runs alone that was found not to be like those of its kind."""
-        self._room: dict[Hashable, int] = {}
+        self._lane_limits: dict[Hashable, int] = {}
         """By shape key, for how many lanes there was memory, where there wasn't for `most`."""
         self._packs: dict[Trainer, tuple[Hashable, Pack]] = {}
-        self._of_one = defaultdict[Hashable, _OfOne](_OfOne)
+        self._single_times = defaultdict[Hashable, _SingleTimes](_SingleTimes)
         self._recordings: dict[Hashable, _Recordings] = {}
         """By shape key; the one that was used last is the last."""
 
@@ -157,15 +157,15 @@ class Fuser:
             try:
                 key = self._key(trainer)
             except NotFusible as reason:
-                outcomes[trainer] = self._alone(trainer, str(reason))
+                outcomes[trainer] = self._step_alone(trainer, str(reason))
                 continue
-            if Lane(trainer).goes_on():
+            if Lane(trainer).can_continue():
                 by_key.setdefault(key, []).append(trainer)
             else:
-                outcomes[trainer] = self._alone(trainer)
-        for key, alike in by_key.items():
+                outcomes[trainer] = self._step_alone(trainer)
+        for key, same_key in by_key.items():
             # Neighbours with optimizers of one kind step together.
-            outcomes |= self._together(key, sorted(alike, key=lambda trainer: type(trainer.optimizer).__name__))
+            outcomes |= self._step_together(key, sorted(same_key, key=lambda trainer: type(trainer.optimizer).__name__))
         return outcomes
 
     def _key(self, trainer: Trainer) -> Hashable:
@@ -178,125 +178,127 @@ class Fuser:
         if reason := self._verdicts.get(trainer, ""):
             raise NotFusible(reason)
         kind = self._kinds[trainer] = key, code_key(trainer)
-        known = self._tried.get(kind)
-        if isinstance(known, str):
-            raise NotFusible(known)
+        outcome = self._probed.get(kind)
+        if isinstance(outcome, str):
+            raise NotFusible(outcome)
         return key
 
-    def _together(self, key: Hashable, trainers: list[Trainer]) -> dict[Trainer, Stepped]:
+    def _step_together(self, key: Hashable, trainers: list[Trainer]) -> dict[Trainer, Stepped]:
         """Train those of one key, in packs for which there is room."""
-        most = self._room.get(key, self._most)
+        most = self._lane_limits.get(key, self._most)
         if len(trainers) > most:
-            return self._together(key, trainers[:most]) | self._together(key, trainers[most:])
+            return self._step_together(key, trainers[:most]) | self._step_together(key, trainers[most:])
         began = time.perf_counter()
         try:
-            if not self._fuses(key, trainers):
-                return self._apart(key, trainers)
-            pack, told = self._stepped(key, trainers)
+            if not self._should_fuse(key, trainers):
+                return self._step_apart(key, trainers)
+            pack, reports = self._step_pack(key, trainers)
         except self._passing:
             raise
         except BaseException as error:
             if not (self._places is None and is_out_of_memory(error)):
-                return self._without(key, trainers, error)
-            told = None
-        if told is None:  # not above: the error holds on to what the pack had
+                return self._step_after_error(key, trainers, error)
+            reports = None
+        if reports is None:  # not above: the error holds on to what the pack had
             for trainer in trainers:
                 self.release(trainer)
             gc.collect()  # what is left in circles, of the pack's or a user's
-            return self._short_of_memory(key, trainers)
-        if pack.took_recordings:
-            self._recordings_of(key).alike.update(pack.alike)
+            return self._step_after_out_of_memory(key, trainers)
+        if pack.confirmed_recordings:
+            self._recordings_of(key).verified.update(pack.verified)
         seconds = time.perf_counter() - began
         if len(trainers) == 1:
-            of_one = self._of_one[key]
-            of_one.as_lane, of_one.tries = min(of_one.as_lane, seconds), of_one.tries + 1
-        return self._fused(trainers, told, seconds)
+            times = self._single_times[key]
+            times.as_lane, times.tries = min(times.as_lane, seconds), times.tries + 1
+        return self._results(trainers, reports, seconds)
 
-    def _stepped(self, key: Hashable, trainers: list[Trainer]) -> tuple[Pack, list[dict[str, float]]]:
-        pack = self._packed(key, trainers)
+    def _step_pack(self, key: Hashable, trainers: list[Trainer]) -> tuple[Pack, list[dict[str, float]]]:
+        pack = self._pack_of(key, trainers)
         return pack, pack.step(self._around_pack)
 
-    def _fused(
-        self, trainers: Sequence[Trainer], told: Sequence[dict[str, float]], seconds: float
+    def _results(
+        self, trainers: Sequence[Trainer], reports: Sequence[dict[str, float]], seconds: float
     ) -> dict[Trainer, Stepped]:
         """Return what came of trainers that were trained together for so long."""
-        share = seconds / len(trainers)
-        pairs = zip(trainers, told, strict=True)
-        return {trainer: Stepped(metrics, lanes=len(trainers), seconds=share) for trainer, metrics in pairs}
+        seconds_each = seconds / len(trainers)
+        pairs = zip(trainers, reports, strict=True)
+        return {trainer: Stepped(metrics, lanes=len(trainers), seconds=seconds_each) for trainer, metrics in pairs}
 
-    def _short_of_memory(self, key: Hashable, trainers: list[Trainer]) -> dict[Trainer, Stepped]:
+    def _step_after_out_of_memory(self, key: Hashable, trainers: list[Trainer]) -> dict[Trainer, Stepped]:
         """Train those for which there wasn't memory together."""
         if len(trainers) == 1:
-            self._of_one[key] = _OfOne(alone=0.0, tries=_TRIES)
-            return self._apart(key, trainers)
+            self._single_times[key] = _SingleTimes(alone=0.0, tries=_TRIES)
+            return self._step_apart(key, trainers)
         # What is tried first has as many lanes as a pack may have, however many trainers there are.
-        is_tried = all(self._kinds[trainer] in self._tried for trainer in trainers)
-        self._room[key] = (len(trainers) if is_tried else self._room.get(key, self._most)) // 2
-        return self._together(key, trainers)
+        is_tried = all(self._kinds[trainer] in self._probed for trainer in trainers)
+        self._lane_limits[key] = (len(trainers) if is_tried else self._lane_limits.get(key, self._most)) // 2
+        return self._step_together(key, trainers)
 
-    def _fuses(self, key: Hashable, trainers: list[Trainer]) -> bool:
+    def _should_fuse(self, key: Hashable, trainers: list[Trainer]) -> bool:
         """Whether these are to be a pack.
 
         Raises:
             NotFusible: They can't be.
         """
         if len(trainers) > 1 or self._fewest == 1:
-            return len(trainers) >= self._fewest_of(key, trainers)
-        pairs_gain = self._fewest is None and self._tried.get(self._kinds[trainers[0]]) == 2
-        return pairs_gain and self._of_one[key].wants_lane()  # else one by itself hardly gains
+            return len(trainers) >= self._min_lanes(key, trainers)
+        pairs_gain = self._fewest is None and self._probed.get(self._kinds[trainers[0]]) == 2
+        return pairs_gain and self._single_times[key].wants_lane()  # else one by itself hardly gains
 
-    def _apart(self, key: Hashable, trainers: list[Trainer]) -> dict[Trainer, Stepped]:
-        stepped = {trainer: self._alone(trainer) for trainer in trainers}
+    def _step_apart(self, key: Hashable, trainers: list[Trainer]) -> dict[Trainer, Stepped]:
+        stepped = {trainer: self._step_alone(trainer) for trainer in trainers}
         if len(trainers) == 1:
-            of_one = self._of_one[key]
-            of_one.alone = min(of_one.alone, stepped[trainers[0]].seconds)
+            times = self._single_times[key]
+            times.alone = min(times.alone, stepped[trainers[0]].seconds)
         return stepped
 
-    def _without(self, key: Hashable, trainers: list[Trainer], error: BaseException) -> dict[Trainer, Stepped]:
+    def _step_after_error(self, key: Hashable, trainers: list[Trainer], error: BaseException) -> dict[Trainer, Stepped]:
         """Train those of a pack that raised: alone who is to blame, and the others as lanes."""
         if len(trainers) == 1:
-            return {trainers[0]: self._blamed(trainers[0], error)}
+            return {trainers[0]: self._step_alone_after_error(trainers[0], error)}
         if isinstance(error, NotFusible) and error.trainers:
-            stepped = {trainer: self._blamed(trainer, error) for trainer in error.trainers}
-            others = [trainer for trainer in trainers if trainer not in stepped]
-            return stepped | (self._together(key, others) if others else {})
+            stepped = {trainer: self._step_alone_after_error(trainer, error) for trainer in error.trainers}
+            remaining = [trainer for trainer in trainers if trainer not in stepped]
+            return stepped | (self._step_together(key, remaining) if remaining else {})
         error.__traceback__ = None  # it holds on to what the pack had
         for trainer in trainers:
             self.release(trainer)
         stepped = {}
         for trainer in trainers:  # as the only lane, each has what it has in company
-            stepped[trainer] = self._by_itself(key, trainer)
-        if self._places is None and all(one.error is None and one.alone_because is None for one in stepped.values()):
+            stepped[trainer] = self._step_as_single_lane(key, trainer)
+        if self._places is None and all(
+            result.error is None and result.alone_because is None for result in stepped.values()
+        ):
             reason = f"its lanes together raise what none does by itself, {type(error).__name__}: {error}"
             self._verdicts.update(dict.fromkeys(trainers, reason))
-            return {trainer: replace(one, alone_because=reason) for trainer, one in stepped.items()}
+            return {trainer: replace(result, alone_because=reason) for trainer, result in stepped.items()}
         return stepped
 
-    def _by_itself(self, key: Hashable, trainer: Trainer) -> Stepped:
+    def _step_as_single_lane(self, key: Hashable, trainer: Trainer) -> Stepped:
         """Train one as the only lane."""
         began = time.perf_counter()
         try:
-            _, told = self._stepped(key, [trainer])
+            _, reports = self._step_pack(key, [trainer])
         except self._passing:
             raise
         except BaseException as error:
-            return self._blamed(trainer, error)
-        return self._fused([trainer], told, time.perf_counter() - began)[trainer]
+            return self._step_alone_after_error(trainer, error)
+        return self._results([trainer], reports, time.perf_counter() - began)[trainer]
 
-    def _blamed(self, trainer: Trainer, error: BaseException) -> Stepped:
+    def _step_alone_after_error(self, trainer: Trainer, error: BaseException) -> Stepped:
         """Train one by its own `step()`, as it raised as a lane, and keep to that."""
         if isinstance(error, NotFusible):
             reason = str(error)
             self._verdicts[trainer] = reason
-            return self._alone(trainer, reason)
-        stepped = self._alone(trainer)
+            return self._step_alone(trainer, reason)
+        stepped = self._step_alone(trainer)
         if stepped.error is not None or is_out_of_memory(error):
             return stepped
         reason = f"as a lane it raises what it doesn't alone, {type(error).__name__}: {error}"
         self._verdicts[trainer] = reason
         return replace(stepped, alone_because=reason)
 
-    def _fewest_of(self, key: Hashable, trainers: list[Trainer]) -> int:
+    def _min_lanes(self, key: Hashable, trainers: list[Trainer]) -> int:
         """Return from how many lanes on it fuses trainers of this key; the first one of each kind is tried.
 
         Raises:
@@ -304,72 +306,77 @@ class Fuser:
         """
         fewest = 1
         for kind in dict.fromkeys(self._kinds[trainer] for trainer in trainers):
-            alike = [trainer for trainer in trainers if self._kinds[trainer] == kind]
-            if kind not in self._tried:
+            same_kind = [trainer for trainer in trainers if self._kinds[trainer] == kind]
+            if kind not in self._probed:
                 try:
-                    self._tried[kind] = self._found(key, kind, alike[0])
+                    self._probed[kind] = self._probe_kind(key, kind, same_kind[0])
                 except NotFusible as reason:
-                    self._tried[kind] = str(reason)
-            found = self._tried[kind]
-            if isinstance(found, str):
-                raise NotFusible(found, alike)
-            fewest = max(fewest, found)
+                    self._probed[kind] = str(reason)
+            outcome = self._probed[kind]
+            if isinstance(outcome, str):
+                raise NotFusible(outcome, same_kind)
+            fewest = max(fewest, outcome)
         return fewest
 
-    def _found(self, key: Hashable, kind: Hashable, trainer: Trainer) -> int:
+    def _probe_kind(self, key: Hashable, kind: Hashable, trainer: Trainer) -> int:
         """Try a trainer of a kind.
 
         Raises:
             NotFusible: Those of its kind aren't fused.
         """
-        most = self._room.get(key, self._most)
+        most = self._lane_limits.get(key, self._most)
         recordings = self._recordings_of(key)
-        found = found_of(kind, trainer, most, recordings.made, self._around_pack)
-        if not recordings.made:
-            recordings.made = found.recordings
-        elif found.recordings is recordings.made:  # by what was built as this one was
-            recordings.alike.add(trainer)
+        result = probe_result(kind, trainer, most, recordings.recorded, self._around_pack)
+        if not recordings.recorded:
+            recordings.recorded = result.recordings
+        elif result.recordings is recordings.recorded:  # by what was built as this one was
+            recordings.verified.add(trainer)
         if self._fewest is not None:
             return self._fewest
-        if found.shares[most] >= 1:
-            raise NotFusible(f"{most} lanes took {found.shares[most]:.2g} times as long as each alone")
-        slower = [size for size, share in found.shares.items() if share >= 1]
+        if result.shares[most] >= 1:
+            raise NotFusible(f"{most} lanes took {result.shares[most]:.2g} times as long as each alone")
+        slower = [size for size, share in result.shares.items() if share >= 1]
         return max(slower, default=1) + 1
 
-    def _packed(self, key: Hashable, trainers: list[Trainer]) -> Pack:
+    def _pack_of(self, key: Hashable, trainers: list[Trainer]) -> Pack:
         """Return the pack of just these: the one that they are, or a new one."""
-        known, held = self._packs.get(trainers[0], (None, None))
-        if held is not None and held.trainers == trainers and known == key and held.holds():
-            return held
-        new = [trainer for trainer in trainers if not self._is_known(trainer)]
+        current_key, current_pack = self._packs.get(trainers[0], (None, None))
+        if (
+            current_pack is not None
+            and current_pack.trainers == trainers
+            and current_key == key
+            and current_pack.is_intact()
+        ):
+            return current_pack
+        new = [trainer for trainer in trainers if not self._is_checked(trainer)]
         for trainer in trainers:
             self.release(trainer)
         at_once, recordings = self._at_once(trainers[0].device), self._recordings_of(key)
-        trusted = trainers[0] in recordings.alike or not recordings.made
-        pack = Pack(trainers, self._places, recordings.made, trusted=trusted, at_once=at_once)
+        trusted = trainers[0] in recordings.verified or not recordings.recorded
+        pack = Pack(trainers, self._places, recordings.recorded, trusted=trusted, at_once=at_once)
         self._packs.update(dict.fromkeys(trainers, (key, pack)))
         if new:
             with self._around_pack():
-                check_lanes(new, pack, self._same)
+                check_lanes(new, pack, self._is_same)
                 if at_once:
                     check_gradients(new, pack)
-        pack.alike = [trainers[0], *new]
+        pack.verified = [trainers[0], *new]
         if trusted:
-            recordings.alike.update(pack.alike)
+            recordings.verified.update(pack.verified)
         return pack
 
-    def _is_known(self, trainer: Trainer) -> bool:
+    def _is_checked(self, trainer: Trainer) -> bool:
         """Whether its model was looked at."""
         return trainer in self._packs
 
     def _recordings_of(self, key: Hashable) -> _Recordings:
         """Return what packs of this key have recorded; of the last few keys, as each of a million may have its own."""
-        found = self._recordings[key] = self._recordings.pop(key) if key in self._recordings else _Recordings()
+        recordings = self._recordings[key] = self._recordings.pop(key) if key in self._recordings else _Recordings()
         while len(self._recordings) > _MOST_KEYS:
             del self._recordings[next(iter(self._recordings))]
-        return found
+        return recordings
 
-    def _alone(self, trainer: Trainer, reason: str | None = None) -> Stepped:
+    def _step_alone(self, trainer: Trainer, reason: str | None = None) -> Stepped:
         self.release(trainer)
         began = time.perf_counter()
         metrics, raised = None, None

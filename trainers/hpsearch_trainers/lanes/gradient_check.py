@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from hpsearch_trainers.lanes.dropout import DROPS, dropped_by
+from hpsearch_trainers.lanes.dropout import DROPOUT_FUNCTIONS, dropout_with
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.models import tensors_of
@@ -40,19 +40,19 @@ def check_gradients(trainers: Sequence[Trainer], pack: Pack) -> None:
     rows = torch.arange(min(len(first.training[0]), first.trainer.parts.batch_size), device=first.trainer.device)
     with pack.restored():
         losses, gradients = pack.gradients(rows)
-        together = {trainer: (losses[place], place) for place, trainer in enumerate(pack.trainers)}
+        together = {trainer: (losses[index], index) for index, trainer in enumerate(pack.trainers)}
     with pack.restored(training=True):
         for trainer in trainers:
-            loss, place = together[trainer]
-            ours = _flat(loss, [None if one is None else one[place] for one in gradients])
-            if not _about_the_same(_alone(trainer, rows, place), ours):
+            loss, index = together[trainer]
+            ours = _flat(loss, [None if gradient is None else gradient[index] for gradient in gradients])
+            if not _nearly_equal(_alone(trainer, rows, index), ours):
                 raise NotFusible("its model or its loss gives other gradients as a lane than alone, from equal weights")
 
 
 def _alone(trainer: Trainer, rows: Tensor, seed: int) -> Tensor:
     lane = Lane(trainer)
-    trained = [one for one in tensors_of(trainer.model) if one.requires_grad]
-    inputs, targets = (one.index_select(0, rows) for one in lane.training)
+    trained = [tensor for tensor in tensors_of(trainer.model) if tensor.requires_grad]
+    inputs, targets = (tensor.index_select(0, rows) for tensor in lane.training)
     with _SameNoise(seed, trainer.device), torch.enable_grad():
         with lane.autocast():
             loss = lane.loss(trainer.model(inputs), targets)
@@ -75,21 +75,21 @@ class _SameNoise(TorchFunctionMode):
         self._noise.begin_pass()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        call = dropped_by(self._noise, func) if func in DROPS else func
+        call = dropout_with(self._noise, func) if func in DROPOUT_FUNCTIONS else func
         return call(*args, **(kwargs or {}))
 
 
 def _flat(loss: Tensor, gradients: Sequence[Tensor | None]) -> Tensor:
     """Return all in a row: where there is no gradient of one, nothing, as if it were zero."""
-    return torch.cat([one.detach().reshape(-1).double() for one in (loss, *gradients) if one is not None])
+    return torch.cat([tensor.detach().reshape(-1).double() for tensor in (loss, *gradients) if tensor is not None])
 
 
-def _about_the_same(one: Tensor, other: Tensor) -> bool:
+def _nearly_equal(first: Tensor, second: Tensor) -> bool:
     """Whether losses, and gradients after them, differ by rounding alone; where one is no number, nothing is said."""
-    if not bool(one.isfinite().all()):
+    if not bool(first.isfinite().all()):
         return True
-    if one.shape != other.shape:
+    if first.shape != second.shape:
         return False
-    largest = one[1:].abs().max().item() if len(one) > 1 else 0.0
-    near = torch.allclose(one[:1], other[:1], _ROUNDING, _ROUNDING)
-    return near and torch.allclose(one[1:], other[1:], 0.0, _ROUNDING * largest)
+    largest = first[1:].abs().max().item() if len(first) > 1 else 0.0
+    near = torch.allclose(first[:1], second[:1], _ROUNDING, _ROUNDING)
+    return near and torch.allclose(first[1:], second[1:], 0.0, _ROUNDING * largest)

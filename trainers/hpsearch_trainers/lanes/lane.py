@@ -50,14 +50,14 @@ class Lane:
     @property
     def average(self) -> nn.Module | None:
         """The moving average of the model, if there is one: then it is what is validated."""
-        kept = self.trainer._average
-        return None if kept is None else kept.module
+        moving_average = self.trainer._average
+        return None if moving_average is None else moving_average.module
 
     @property
-    def of_tensors(self) -> bool:
+    def has_tensor_data(self) -> bool:
         """Whether its data are tensors."""
         data = [self.trainer._train, self.trainer._validation]
-        return all(one is None or one.tensors is not None for one in data)
+        return all(batches is None or batches.tensors is not None for batches in data)
 
     @property
     def training(self) -> Sequence[Tensor]:
@@ -91,7 +91,7 @@ class Lane:
         """Whether model, layers, optimizer and parameters are those that it is bound to train."""
         return self.trainer._strategy.is_bound(self.trainer._trained())
 
-    def goes_on(self) -> bool:
+    def can_continue(self) -> bool:
         """Take note of what has changed since its last epoch; say whether it goes on with what it is bound to train.
 
         Else an epoch by itself binds it, or raises.
@@ -127,12 +127,12 @@ class Lane:
         if step == 0 or not self._steady:
             self.trainer._set_rate(self.trainer.epoch + step / self.trainer._shard.steps)
 
-    def forget_step(self) -> None:
+    def clear_step_gradients(self) -> None:
         """Drop the gradients of the step before."""
         for tensor in self.trained:
             tensor.grad = None
 
-    def drop_gradients(self) -> None:
+    def clear_gradients(self) -> None:
         """Let none of the model's tensors have one."""
         for tensor in tensors_of(self.model):
             tensor.grad = None
@@ -160,11 +160,11 @@ class Lane:
         self._step(gradients)
 
     @property
-    def keeps_no_gradients(self) -> bool:
+    def releases_gradients(self) -> bool:
         """Whether a step's gradients are of no use behind it."""
-        return self._steady and self._step is not None and self._step.keeps_none
+        return self._steady and self._step is not None and self._step.releases_gradients
 
-    def leave(self, gradients: Sequence[Tensor | None], *, last: bool) -> None:
+    def set_gradients(self, gradients: Sequence[Tensor | None], *, last: bool) -> None:
         """Let the parameters have the gradients of a step, as alone: a schedule or a measure may look at them.
 
         Args:
@@ -188,13 +188,13 @@ class Lane:
             raise NotFusible(str(reason), [self.trainer]) from None
 
     @property
-    def averages_by(self) -> float:
+    def average_weight(self) -> float:
         """The share of the model in its average."""
         assert self.trainer._average is not None
         return self.trainer._average.share
 
     @property
-    def averages_first(self) -> bool:
+    def is_first_average(self) -> bool:
         """Whether the average has yet to begin, with the model as it is."""
         assert self.trainer._average is not None
         return int(self.trainer._average.n_averaged) == 0
@@ -204,7 +204,7 @@ class Lane:
         assert self.trainer._average is not None
         self.trainer._average.n_averaged += steps
 
-    def take_average(self) -> None:
+    def update_average(self) -> None:
         """Let the moving average of the model, if there is one, take in what it is after a step."""
         if self.trainer._average is not None:
             self.trainer._average.update_parameters(self.trainer.model)
@@ -221,7 +221,7 @@ class Lane:
         """
         return self.trainer._end_epoch(loss, 0.0)
 
-    def told(self, validated: Totals | None) -> dict[str, float]:
+    def validation_metrics(self, validated: Totals | None) -> dict[str, float]:
         """Return what is told of its validation, and measured of its model, which is in evaluation mode.
 
         Args:

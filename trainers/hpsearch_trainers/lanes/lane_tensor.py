@@ -24,7 +24,17 @@ from torch import Tensor
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.noise import Noise
 
-__all__ = ["Generators", "LaneTensor", "PerLane", "by_lane", "of_each", "opened", "rounded_rule", "rule", "within"]
+__all__ = [
+    "Generators",
+    "LaneTensor",
+    "PerLane",
+    "by_lane",
+    "lane_values",
+    "map_items",
+    "rounded_rule",
+    "rule",
+    "split_lanes",
+]
 
 _Rule = Callable[..., Any]
 _AnyRule = TypeVar("_AnyRule", bound=_Rule)
@@ -35,7 +45,7 @@ NotImplemented where it can't."""
 _ROUNDED_RULES: dict[Any, _Rule] = {}
 """The same for what rounds otherwise than each lane alone."""
 
-_OF_SHAPE = {
+_SHAPE_QUERIES = {
     getattr(Tensor, name).__get__
     for name in (
         *("shape", "ndim", "dtype", "device", "layout", "requires_grad", "itemsize", "nbytes"),
@@ -92,27 +102,27 @@ class LaneTensor(torch.Tensor):
     @staticmethod
     def of_stack(stack: Tensor, generators: Generators, *, aliased: bool = False) -> LaneTensor:
         """Make it of a tensor (lanes, ...)."""
-        return _made(stack, None, stack.shape[1:], stack.stride()[1:], stack, generators, aliased=aliased)
+        return _wrapped(stack, None, stack.shape[1:], stack.stride()[1:], stack, generators, aliased=aliased)
 
     @staticmethod
     def of_slices(slices: Sequence[Tensor], generators: Generators) -> LaneTensor:
         """Make it of a tensor of each lane, of equal shape and dtype."""
         first = slices[0]
-        return _made(None, slices, first.shape, first.stride(), first, generators)
+        return _wrapped(None, slices, first.shape, first.stride(), first, generators)
 
     @staticmethod
     def of_owned(stack: Tensor, slices: Sequence[Tensor], generators: Generators) -> LaneTensor:
         """Make it of what the lanes' models keep: a tensor of each, which is a part of the stack's memory."""
-        made = _made(stack, slices, stack.shape[1:], stack.stride()[1:], stack, generators)
-        made.owned = True
-        return made
+        tensor = _wrapped(stack, slices, stack.shape[1:], stack.stride()[1:], stack, generators)
+        tensor.owned = True
+        return tensor
 
     @staticmethod
     def of_parameter(stack: Tensor, generators: Generators) -> LaneTensor:
         """Make it of what a gradient is wanted of, (lanes, ...); slices are then a part of each graph."""
-        made = LaneTensor.of_stack(stack, generators)
-        made.owned = True
-        return made
+        tensor = LaneTensor.of_stack(stack, generators)
+        tensor.owned = True
+        return tensor
 
     @property
     def is_stack(self) -> bool:
@@ -125,11 +135,11 @@ class LaneTensor(torch.Tensor):
         if self._stack is not None:
             return self._stack
         assert self._slices is not None
-        made = _stacked(self._slices)
+        stack = _stacked(self._slices)
         if torch.is_grad_enabled() or not self.requires_grad:  # else what follows would lose the gradient
             # From here on the slices are parts of it: two copies could come to differ.
-            self._stack, self._slices = made, None
-        return made
+            self._stack, self._slices = stack, None
+        return stack
 
     @property
     def slices(self) -> Sequence[Tensor]:
@@ -141,19 +151,19 @@ class LaneTensor(torch.Tensor):
         if self._slices is not None:
             return self._slices
         assert self._stack is not None
-        made = self._stack.unbind()
+        slices = self._stack.unbind()
         if not self.requires_grad:
-            self._slices = made
-        return made
+            self._slices = slices
+        return slices
 
-    def become(self, other: LaneTensor) -> LaneTensor:
+    def become(self, source: LaneTensor) -> LaneTensor:
         """Hold what another one does, after an operation in place.
 
         Raises:
             NotFusible: Another one may lie in the same memory.
         """
         self.check_changeable()
-        self._stack, self._slices = other._stack, other._slices
+        self._stack, self._slices = source._stack, source._slices
         return self
 
     def check_changeable(self) -> None:
@@ -174,15 +184,15 @@ class LaneTensor(torch.Tensor):
         """Compute a function of torch for all lanes."""
         kwargs = kwargs or {}
         for rules in (_RULES, _ROUNDED_RULES):
-            known = rules.get(func)
-            if known is not None:
+            compute = rules.get(func)
+            if compute is not None:
                 try:
-                    result = known(func, *args, **kwargs)
+                    result = compute(func, *args, **kwargs)
                 except _Scattered:
                     result = NotImplemented
                 if result is not NotImplemented:
                     return result
-        if func in _OF_SHAPE:
+        if func in _SHAPE_QUERIES:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         return _lane_by_lane(func, args, kwargs)
@@ -214,11 +224,11 @@ def _stacked(slices: Sequence[Tensor]) -> Tensor:
     if first.is_contiguous():
         return torch.stack(list(slices))
     order = sorted(range(first.dim()), key=lambda dim: (-first.stride()[dim], dim))
-    laid = [one.permute(order) for one in slices]
-    if not laid[0].is_contiguous():
+    permuted = [tensor.permute(order) for tensor in slices]
+    if not permuted[0].is_contiguous():
         raise _Scattered
-    back = sorted(range(len(order)), key=order.__getitem__)
-    return torch.stack(laid).permute(0, *(1 + dim for dim in back))
+    inverse = sorted(range(len(order)), key=order.__getitem__)
+    return torch.stack(permuted).permute(0, *(1 + dim for dim in inverse))
 
 
 def rule(*functions: Any) -> Callable[[_AnyRule], _AnyRule]:
@@ -227,9 +237,9 @@ def rule(*functions: Any) -> Callable[[_AnyRule], _AnyRule]:
     It is given torch's function and its arguments, and answers NotImplemented where it can't.
     """
 
-    def register(made: _AnyRule) -> _AnyRule:
-        _RULES.update(dict.fromkeys(functions, made))
-        return made
+    def register(function: _AnyRule) -> _AnyRule:
+        _RULES.update(dict.fromkeys(functions, function))
+        return function
 
     return register
 
@@ -240,18 +250,18 @@ def rounded_rule(*functions: Any) -> Callable[[_AnyRule], _AnyRule]:
     Each lane's part of what it gives must depend neither on the lane's place nor on what the others hold.
     """
 
-    def register(made: _AnyRule) -> _AnyRule:
+    def register(function: _AnyRule) -> _AnyRule:
         def in_rounded_packs(func: Any, *args: Any, **kwargs: Any) -> Any:
-            lanes = next((one for one in args if isinstance(one, LaneTensor)), None)
-            return made(func, *args, **kwargs) if lanes is not None and lanes.generators.rounded else NotImplemented
+            lanes = next((argument for argument in args if isinstance(argument, LaneTensor)), None)
+            return function(func, *args, **kwargs) if lanes is not None and lanes.generators.rounded else NotImplemented
 
         _ROUNDED_RULES.update(dict.fromkeys(functions, in_rounded_packs))
-        return made
+        return function
 
     return register
 
 
-def _made(
+def _wrapped(
     stack: Tensor | None,
     slices: Sequence[Tensor] | None,
     shape: Any,
@@ -261,20 +271,20 @@ def _made(
     *,
     aliased: bool = False,
 ) -> LaneTensor:
-    made: LaneTensor = torch.Tensor._make_wrapper_subclass(
+    tensor: LaneTensor = torch.Tensor._make_wrapper_subclass(
         LaneTensor, shape, strides, dtype=like.dtype, device=like.device, requires_grad=like.requires_grad
     )
-    made._stack, made._slices, made.generators = stack, slices, generators
-    made.owned, made.aliased = False, aliased
-    return made
+    tensor._stack, tensor._slices, tensor.generators = stack, slices, generators
+    tensor.owned, tensor.aliased = False, aliased
+    return tensor
 
 
 def _lane_by_lane(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if getattr(func, "__name__", "") == "__set__":
         raise NotFusible("its model puts another tensor in the place of one's data or gradient")
 
-    def call(_: int, given: tuple[Sequence[Any], dict[str, Any]]) -> Any:
-        return func(*given[0], **given[1])
+    def call(_: int, arguments: tuple[Sequence[Any], dict[str, Any]]) -> Any:
+        return func(*arguments[0], **arguments[1])
 
     return by_lane(call, (tuple(args), kwargs), _name(func))
 
@@ -290,65 +300,65 @@ def by_lane(compute: Callable[[int, Any], Any], value: Any, name: str = "a modul
     Raises:
         NotFusible: It gives something else than tensors, or changes what it must not.
     """
-    of_all = opened(value)
+    of_all = split_lanes(value)
     used = [*_uses(value, of_all)]
     lanes = next(len(tensor.generators) for tensor, _ in used if isinstance(tensor, LaneTensor))
     versions = [first._version for _, first in used]
-    results = [compute(lane, part) for lane, part in enumerate(of_each(of_all, lanes))]
+    results = [compute(lane, lane_value) for lane, lane_value in enumerate(lane_values(of_all, lanes))]
     changed = [tensor for (tensor, first), version in zip(used, versions, strict=True) if first._version != version]
     for tensor in changed:
         if not isinstance(tensor, LaneTensor):
             raise NotFusible(f"its model changes by {name} a tensor that is no parameter and no buffer")
         tensor.check_changeable()
-    if changed and all(one is None for one in results):
+    if changed and all(result is None for result in results):
         return None
-    return _joined(name, results, used)
+    return _merged(name, results, used)
 
 
-def opened(value: Any) -> Any:
+def split_lanes(value: Any) -> Any:
     """Return a value with the tensors of each lane in the place of a LaneTensor, also within lists and the like.
 
     What is one object stays one: attention looks whether query, key and value are.
     """
-    return _Opening().opened(value)
+    return _LaneSplitter().split(value)
 
 
-class _Opening:
+class _LaneSplitter:
     # A method, as a function that names itself within another is a circle, which would keep what it opened until
     # Python's collector comes by.
     def __init__(self) -> None:
-        self._known: dict[int, PerLane] = {}
+        self._cache: dict[int, PerLane] = {}
 
-    def opened(self, one: Any) -> Any:
-        if not isinstance(one, LaneTensor):
-            return within(self.opened, one)
-        if id(one) not in self._known:
-            self._known[id(one)] = PerLane(one.slices)
-        return self._known[id(one)]
+    def split(self, value: Any) -> Any:
+        if not isinstance(value, LaneTensor):
+            return map_items(self.split, value)
+        if id(value) not in self._cache:
+            self._cache[id(value)] = PerLane(value.slices)
+        return self._cache[id(value)]
 
 
-def of_each(value: Any, lanes: int) -> Sequence[Any]:
+def lane_values(value: Any, lanes: int) -> Sequence[Any]:
     """Return for each lane what is its part of what was opened."""
     if isinstance(value, PerLane):
         return value
     if type(value) in (list, tuple):
-        rows = zip(*(of_each(one, lanes) for one in value), strict=True) if value else [()] * lanes
+        rows = zip(*(lane_values(item, lanes) for item in value), strict=True) if value else [()] * lanes
         return [*rows] if type(value) is tuple else [[*row] for row in rows]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return [type(value)(*row) for row in of_each(tuple(value), lanes)]
+        return [type(value)(*row) for row in lane_values(tuple(value), lanes)]
     if type(value) is dict:
-        return [dict(zip(value, row, strict=True)) for row in of_each(tuple(value.values()), lanes)]
+        return [dict(zip(value, row, strict=True)) for row in lane_values(tuple(value.values()), lanes)]
     return [value] * lanes
 
 
-def within(change: Callable[[Any], Any], value: Any) -> Any:
+def map_items(change: Callable[[Any], Any], value: Any) -> Any:
     """Change what is in a list, tuple or dictionary; return anything else as it is."""
     if type(value) in (list, tuple):
-        return type(value)([change(one) for one in value])
+        return type(value)([change(item) for item in value])
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*map(change, value))
     if type(value) is dict:
-        return {name: change(one) for name, one in value.items()}
+        return {name: change(item) for name, item in value.items()}
     return value
 
 
@@ -359,37 +369,37 @@ def _uses(value: Any, opened_value: Any) -> Iterator[tuple[Tensor, Tensor]]:
     elif isinstance(value, Tensor):
         yield value, value
     elif isinstance(value, list | tuple):
-        for one, other in zip(value, opened_value, strict=True):
-            yield from _uses(one, other)
+        for item, opened in zip(value, opened_value, strict=True):
+            yield from _uses(item, opened)
     elif isinstance(value, dict):
-        for name, one in value.items():
-            yield from _uses(one, opened_value[name])
+        for name, item in value.items():
+            yield from _uses(item, opened_value[name])
 
 
-def _joined(name: str, results: Sequence[Any], used: Sequence[tuple[Tensor, Tensor]]) -> Any:
+def _merged(name: str, results: Sequence[Any], used: Sequence[tuple[Tensor, Tensor]]) -> Any:
     first = results[0]
     if isinstance(first, Tensor):
-        for tensor, given in used:
-            if first is given and isinstance(tensor, LaneTensor):  # as it is, or changed in place
+        for tensor, first_lane in used:
+            if first is first_lane and isinstance(tensor, LaneTensor):  # as it is, or changed in place
                 return tensor
-        if any((one.shape, one.dtype) != (first.shape, first.dtype) for one in results):
+        if any((result.shape, result.dtype) != (first.shape, first.dtype) for result in results):
             raise NotFusible(f"shapes that {name} gives depend on values")
         ours = [tensor for tensor, _ in used if isinstance(tensor, LaneTensor)]
-        made = LaneTensor.of_slices(results, ours[0].generators)
+        merged = LaneTensor.of_slices(results, ours[0].generators)
         memory = first.untyped_storage().data_ptr()
-        for tensor, given in used:
-            if isinstance(tensor, LaneTensor) and memory == given.untyped_storage().data_ptr():
-                made.aliased = tensor.aliased = True
-        return made
+        for tensor, first_lane in used:
+            if isinstance(tensor, LaneTensor) and memory == first_lane.untyped_storage().data_ptr():
+                merged.aliased = tensor.aliased = True
+        return merged
     if isinstance(first, list | tuple):
-        if any(len(one) != len(first) for one in results):
+        if any(len(result) != len(first) for result in results):
             raise NotFusible(f"how many tensors {name} gives depends on values")
-        parts = [_joined(name, part, used) for part in zip(*results, strict=True)]
-        for part in parts:  # chunks of one tensor lie in one memory
-            if isinstance(part, LaneTensor):
-                part.aliased = True
-        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
-    if first is None and all(one is None for one in results):
+        items = [_merged(name, item, used) for item in zip(*results, strict=True)]
+        for item in items:  # chunks of one tensor lie in one memory
+            if isinstance(item, LaneTensor):
+                item.aliased = True
+        return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)
+    if first is None and all(result is None for result in results):
         return None
     raise NotFusible(f"its model reads values by {name}")
 

@@ -34,11 +34,11 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
-        wanted_x, wanted_weight, wanted_bias = ctx.needs_input_grad
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         return (
-            torch.bmm(gradient, weight) if wanted_x else None,
-            torch.bmm(gradient.transpose(1, 2), x) if wanted_weight else None,
-            gradient.sum(1, keepdim=True) if wanted_bias else None,
+            torch.bmm(gradient, weight) if needs_x else None,
+            torch.bmm(gradient.transpose(1, 2), x) if needs_weight else None,
+            gradient.sum(1, keepdim=True) if needs_bias else None,
         )
 
 
@@ -46,7 +46,7 @@ class _Linear(torch.autograd.Function):
 def _linear(_: Any, x: Any, weight: Any, bias: Any = None) -> Any:
     if not isinstance(weight, LaneTensor) or not (bias is None or isinstance(bias, LaneTensor)):
         return NotImplemented
-    if weight.dim() != 2 or x.dim() < 2 or not x.is_contiguous() or not _alike(x, weight, bias):
+    if weight.dim() != 2 or x.dim() < 2 or not x.is_contiguous() or not _are_float32(x, weight, bias):
         return NotImplemented
     outputs, inputs = weight.shape
     rows = x.numel() // inputs if inputs else 0
@@ -67,10 +67,12 @@ def product(x: Tensor, weight: LaneTensor, bias: LaneTensor | None) -> LaneTenso
     stack = x.stack if isinstance(x, LaneTensor) else x.expand(lanes, *x.shape)
     biases = None if bias is None else bias.stack.unsqueeze(1)
     rows = stack.reshape(lanes, math.prod(x.shape[:-1]), inputs)
-    made: Tensor = _Linear.apply(rows, weight.stack, biases)  # type: ignore[no-untyped-call]
-    return LaneTensor.of_stack(made.view(lanes, *x.shape[:-1], outputs), weight.generators)
+    result: Tensor = _Linear.apply(rows, weight.stack, biases)  # type: ignore[no-untyped-call]
+    return LaneTensor.of_stack(result.view(lanes, *x.shape[:-1], outputs), weight.generators)
 
 
-def _alike(*tensors: Tensor | None) -> bool:
-    of_one_kind = all(one is None or one.dtype == torch.float32 for one in tensors)
-    return of_one_kind and not any(one is not None and torch.is_autocast_enabled(one.device.type) for one in tensors)
+def _are_float32(*tensors: Tensor | None) -> bool:
+    all_float32 = all(tensor is None or tensor.dtype == torch.float32 for tensor in tensors)
+    return all_float32 and not any(
+        tensor is not None and torch.is_autocast_enabled(tensor.device.type) for tensor in tensors
+    )

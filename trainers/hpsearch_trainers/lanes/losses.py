@@ -14,7 +14,7 @@ from hpsearch_trainers.lanes.at_once import means_at_once
 from hpsearch_trainers.lanes.cross_entropy import are_scores, log_likelihoods, mean_losses
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
-from hpsearch_trainers.lanes.lane_tensor import LaneTensor, of_each, opened
+from hpsearch_trainers.lanes.lane_tensor import LaneTensor, lane_values, split_lanes
 
 __all__ = ["LossSums", "Losses"]
 
@@ -44,28 +44,28 @@ class Losses:
             of_floats and self._of_classes and all(_is_cross_entropy(lane.trainer.parts.loss) for lane in self._lanes)
         )
 
-    def of_each(self, output: Any, targets: LaneTensor, share: float) -> Tensor:
+    def lane_losses(self, output: Any, targets: LaneTensor, loss_weight: float) -> Tensor:
         """Return each lane's mean loss of a batch's rows, (lanes,), and leave its gradients in the output.
 
         Args:
             output: Of the lanes' models, and of those in free places after them.
             targets: Of the batch, of each lane.
-            share: By what each loss is multiplied before it is differentiated.
+            loss_weight: By what each loss is multiplied before it is differentiated.
 
         Raises:
             ConfigurationError: A loss isn't one number.
             NotFusible: The output is of a kind that can't be taken apart, or is not all that has gradients.
         """
         with self._lanes[0].autocast():
-            given = of_each(opened(output), len(targets.generators))
-            of_all = zip(given, targets.slices, strict=True)
-            losses = [lane.loss(one, wanted) for lane, (one, wanted) in zip(self._lanes, of_all, strict=False)]
+            lane_outputs = lane_values(split_lanes(output), len(targets.generators))
+            pairs = zip(lane_outputs, targets.slices, strict=True)
+            losses = [lane.loss(*pair) for lane, pair in zip(self._lanes, pairs, strict=False)]
         if any(isinstance(loss, LaneTensor) for loss in losses):
             raise NotFusible(f"its model gives a {type(output).__name__}, which isn't taken apart into lanes")
         together = torch.stack(losses)
-        shares = together if share == 1 else together * share
-        torch.autograd.backward(shares, torch.ones_like(shares))
-        if reached := {id(lane): lane for lane, one in self._parameters if one.grad is not None}:
+        weighted = together if loss_weight == 1 else together * loss_weight
+        torch.autograd.backward(weighted, torch.ones_like(weighted))
+        if reached := {id(lane): lane for lane, parameter in self._parameters if parameter.grad is not None}:
             trainers = [lane.trainer for lane in reached.values()]
             raise NotFusible("its loss comes to its model's parameters by itself", trainers)
         return together.detach()
@@ -105,19 +105,19 @@ class LossSums:
             self._likelihoods.append((losses, rows))
             self._numbers += losses.numel()
             if self._numbers > _MOST_NUMBERS:
-                self._take()
+                self._flush()
         else:
-            self._take()
+            self._flush()
             self._sums.add_(losses[: len(self._sums)], alpha=rows)
 
-    def of_each(self) -> list[float]:
+    def totals(self) -> list[float]:
         """Return each lane's sum."""
-        self._take()
+        self._flush()
         return self._sums.tolist()
 
-    def _take(self) -> None:
-        taken, self._likelihoods, self._numbers = self._likelihoods, [], 0
-        for rows, passes in itertools.groupby(taken, lambda one: one[1]):
+    def _flush(self) -> None:
+        pending, self._likelihoods, self._numbers = self._likelihoods, [], 0
+        for rows, passes in itertools.groupby(pending, lambda item: item[1]):
             of_passes = torch.stack([likelihoods[: len(self._sums)] for likelihoods, _ in passes])
             for losses in mean_losses(of_passes.flatten(0, 1)).view(-1, len(self._sums)):
                 self._sums.add_(losses, alpha=rows)
@@ -125,8 +125,10 @@ class LossSums:
 
 def _are_classes(data: Sequence[Sequence[Tensor] | None]) -> bool:
     """Whether the targets are classes, and none is one of those that torch leaves out."""
-    different = {id(one[1]): one[1] for one in data if one is not None}.values()
-    return all(one.dim() == 1 and one.dtype == torch.int64 and bool((one >= 0).all()) for one in different)
+    different = {id(tensors[1]): tensors[1] for tensors in data if tensors is not None}.values()
+    return all(
+        targets.dim() == 1 and targets.dtype == torch.int64 and bool((targets >= 0).all()) for targets in different
+    )
 
 
 def _exact_means(scores: Tensor, classes: Tensor) -> Tensor:

@@ -27,18 +27,18 @@ class _MaxPool(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *window: Any) -> Tensor:
-        beside = x.contiguous(memory_format=torch.channels_last)
-        largest, places = _aten.max_pool2d_with_indices(beside, *window)
-        ctx.save_for_backward(x, places.contiguous())
+        channels_last = x.contiguous(memory_format=torch.channels_last)
+        largest, indices = _aten.max_pool2d_with_indices(channels_last, *window)
+        ctx.save_for_backward(x, indices.contiguous())
         ctx.window = window
-        made: Tensor = largest.contiguous()
-        return made
+        pooled: Tensor = largest.contiguous()
+        return pooled
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, places = ctx.saved_tensors
-        coming = _aten.max_pool2d_with_indices_backward(gradient.contiguous(), x, *ctx.window, places)
-        return coming, *(None for _ in ctx.window)
+        x, indices = ctx.saved_tensors
+        input_gradient = _aten.max_pool2d_with_indices_backward(gradient.contiguous(), x, *ctx.window, indices)
+        return input_gradient, *(None for _ in ctx.window)
 
 
 @rule(functional.max_pool2d)
@@ -56,11 +56,11 @@ def _max_pool2d(
         return NotImplemented
     images = x.stack.flatten(0, 1)
     if x.generators.noise is not None or x.shape[1] < _FEW_CHANNELS or x.dtype not in (torch.float32, torch.float64):
-        made = func(images, kernel_size, stride, padding, dilation, ceil_mode)
+        pooled = func(images, kernel_size, stride, padding, dilation, ceil_mode)
     else:
-        kernel, *others = map(_pair, (kernel_size, kernel_size if stride is None else stride, padding, dilation))
-        made = _MaxPool.apply(images, kernel, *others, ceil_mode)  # type: ignore[no-untyped-call]
-    return LaneTensor.of_stack(made.view(len(x.generators), -1, *made.shape[1:]), x.generators)
+        kernel, *options = map(_pair, (kernel_size, kernel_size if stride is None else stride, padding, dilation))
+        pooled = _MaxPool.apply(images, kernel, *options, ceil_mode)  # type: ignore[no-untyped-call]
+    return LaneTensor.of_stack(pooled.view(len(x.generators), -1, *pooled.shape[1:]), x.generators)
 
 
 def _pair(value: Any) -> Sequence[int]:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-__all__ = ["copied", "modules_of", "places_of", "set_training", "tensors_of"]
+__all__ = ["copied", "modules_of", "named_modules_of", "set_training", "tensors_of"]
 
 _T = TypeVar("_T")
 _CONTAINERS = (OrderedDict, dict, set)
@@ -21,34 +21,34 @@ _CONTAINERS = (OrderedDict, dict, set)
 
 def modules_of(model: nn.Module) -> list[nn.Module]:
     """Return the modules, each once, in the order of `model.modules()`."""
-    found: dict[int, nn.Module] = {}
-    waiting: list[nn.Module] = [model]
-    while waiting:
-        module = waiting.pop()
-        if id(module) not in found:
-            found[id(module)] = module
-            waiting += [one for one in reversed([*module._modules.values()]) if one is not None]
-    return [*found.values()]
+    modules: dict[int, nn.Module] = {}
+    pending: list[nn.Module] = [model]
+    while pending:
+        module = pending.pop()
+        if id(module) not in modules:
+            modules[id(module)] = module
+            pending += [child for child in reversed([*module._modules.values()]) if child is not None]
+    return [*modules.values()]
 
 
-def places_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
+def named_modules_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return the path of each place in the model and the module there, which may be in several.
 
     Raises:
         RecursionError: One holds itself.
     """
-    found: list[tuple[str, nn.Module]] = []
-    _visit("", model, found)
-    return found
+    modules: list[tuple[str, nn.Module]] = []
+    _visit("", model, modules)
+    return modules
 
 
-def _visit(path: str, module: nn.Module, found: list[tuple[str, nn.Module]]) -> None:
+def _visit(path: str, module: nn.Module, modules: list[tuple[str, nn.Module]]) -> None:
     # Not within its caller: a function that names itself there is a circle, which would keep models until Python's
     # collector comes by.
-    found.append((path, module))
+    modules.append((path, module))
     for name, inner in module._modules.items():
         if inner is not None:
-            _visit(f"{path}.{name}" if path else name, inner, found)
+            _visit(f"{path}.{name}" if path else name, inner, modules)
 
 
 def tensors_of(model: nn.Module) -> list[Tensor]:
@@ -70,27 +70,27 @@ def copied(value: _T, models: Iterable[nn.Module], memo: dict[int, Any] | None =
     """
     memo = {} if memo is None else memo
     for module in (module for model in models for module in modules_of(model)):
-        for held in vars(module).values():
-            if type(held) in _CONTAINERS and not held:
-                memo[id(held)] = type(held)()
+        for container in vars(module).values():
+            if type(container) in _CONTAINERS and not container:
+                memo[id(container)] = type(container)()
     return copy.deepcopy(value, memo)
 
 
 def set_training(model: nn.Module, training: bool) -> None:
     """Do what `model.train()` does, or `model.eval()`."""
     modules = modules_of(model)
-    if any(map(_has_its_own_way, modules)):
+    if any(map(_overrides_train, modules)):
         model.train() if training else model.eval()
         return
     for module in modules:
         vars(module)["training"] = training  # where setattr puts it, once it has looked whether it is a tensor
 
 
-def _has_its_own_way(module: nn.Module) -> bool:
-    kind, own = type(module), vars(module)
-    changed = kind.train is not nn.Module.train or kind.eval is not nn.Module.eval
-    return changed or kind.__setattr__ is not nn.Module.__setattr__ or "train" in own or "eval" in own
+def _overrides_train(module: nn.Module) -> bool:
+    cls, attributes = type(module), vars(module)
+    changed = cls.train is not nn.Module.train or cls.eval is not nn.Module.eval
+    return changed or cls.__setattr__ is not nn.Module.__setattr__ or "train" in attributes or "eval" in attributes
 
 
 def _once(tensors: Iterable[Tensor | None]) -> list[Tensor]:
-    return [*{id(one): one for one in tensors if one is not None}.values()]
+    return [*{id(tensor): tensor for tensor in tensors if tensor is not None}.values()]

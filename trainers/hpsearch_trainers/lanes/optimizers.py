@@ -13,17 +13,17 @@ from torch.optim import optimizer as torch_optimizer
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.optimizers import parameters_of
 
-__all__ = ["Stepper", "clip_gradients", "is_plain", "kept_by", "stepper"]
+__all__ = ["Stepper", "clip_gradients", "is_plain", "state_names", "stepper"]
 
 
 class Stepper(Protocol):
     """Takes the steps of an epoch.
 
     Attributes:
-        keeps_none: Whether it is of no consequence what becomes of the gradients' memory behind a step.
+        releases_gradients: Whether it is of no consequence what becomes of the gradients' memory behind a step.
     """
 
-    keeps_none: bool
+    releases_gradients: bool
 
     def __call__(self, gradients: Sequence[Tensor | None]) -> None:
         """Take a step, with a gradient for each parameter, None for one that has none."""
@@ -47,16 +47,20 @@ def stepper(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip
         parameters: In the order of the gradients.
         clip: Norm above which the gradients of the optimizer's parameters are scaled down to it.
     """
-    given = {id(parameter) for parameter in parameters}
-    all_given = all(id(parameter) in given for parameter in parameters_of(optimizer))  # else some are frozen
-    own = _Own(optimizer, parameters, clip)
-    return _Fused(optimizer, parameters, own) if clip is None and all_given and _is_plain_fused(optimizer) else own
+    ids = {id(parameter) for parameter in parameters}
+    all_trained = all(id(parameter) in ids for parameter in parameters_of(optimizer))  # else some are frozen
+    optimizer_step = _OptimizerStep(optimizer, parameters, clip)
+    return (
+        _FusedStep(optimizer, parameters, optimizer_step)
+        if clip is None and all_trained and _is_plain_fused(optimizer)
+        else optimizer_step
+    )
 
 
-class _Own:
+class _OptimizerStep:
     """What a backward pass and `optimizer.step()` do, whatever that is."""
 
-    keeps_none = False
+    releases_gradients = False
 
     def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip: float | None) -> None:
         self._optimizer = optimizer
@@ -65,11 +69,11 @@ class _Own:
         self._trained = parameters_of(optimizer)
 
     def __call__(self, gradients: Sequence[Tensor | None]) -> None:
-        _give(self._parameters, gradients)
+        _set_gradients(self._parameters, gradients)
         if self._clip is not None:
             torch.nn.utils.clip_grad_norm_(self._trained, self._clip)
         self._optimizer.step()
-        _give(self._parameters, [None] * len(self._parameters))
+        _set_gradients(self._parameters, [None] * len(self._parameters))
 
     def end(self) -> None:
         pass
@@ -79,12 +83,12 @@ def clip_gradients(
     optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], clip: float
 ) -> None:
     """Scale gradients in place, as a stepper does; arguments as there."""
-    _give(parameters, gradients)
+    _set_gradients(parameters, gradients)
     torch.nn.utils.clip_grad_norm_(parameters_of(optimizer), clip)
-    _give(parameters, [None] * len(parameters))
+    _set_gradients(parameters, [None] * len(parameters))
 
 
-def _give(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+def _set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
 
@@ -105,61 +109,63 @@ def _is_plain_fused(optimizer: torch.optim.Optimizer) -> bool:
     if type(optimizer) not in _FUSED or not is_plain(optimizer):
         return False
     groups = optimizer.param_groups
-    of_tensors = any(isinstance(one, Tensor) for group in groups for one in (group["lr"], *group.get("betas", ())))
+    of_tensors = any(isinstance(value, Tensor) for group in groups for value in (group["lr"], *group.get("betas", ())))
     as_adamw = type(optimizer) is torch.optim.Adam and any(group.get("decoupled_weight_decay") for group in groups)
     return all(group["fused"] for group in groups) and not of_tensors and not as_adamw
 
 
-class _Fused:
+class _FusedStep:
     """What a plain optimizer computes with `fused`, once it keeps what it will, and where each gradient is there."""
 
-    keeps_none = True
+    releases_gradients = True
 
     def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], step: Stepper) -> None:
-        place = {id(parameter): number for number, parameter in enumerate(parameters)}
+        indices = {id(parameter): number for number, parameter in enumerate(parameters)}
         self._step = step
         self._optimizer = optimizer
         self._run = _FUSED[type(optimizer)]
-        self._places = [[place[id(one)] for one in group["params"]] for group in optimizer.param_groups]
-        self._kept = self._found()
-        self._given: Sequence[Tensor | None] | None = None
+        self._indices = [[indices[id(parameter)] for parameter in group["params"]] for group in optimizer.param_groups]
+        self._states = self._find_states()
+        self._last_gradients: Sequence[Tensor | None] | None = None
         self._of_groups: Sequence[tuple[list[Any], Sequence[list[Tensor]]]] = ()
         """Of what was given, which may come again in the same memory: each group's gradients, and what is kept."""
 
     def __call__(self, gradients: Sequence[Tensor | None]) -> None:
-        if gradients is not self._given:
-            if self._kept is None or len([one for one in gradients if one is not None]) < len(gradients):
+        if gradients is not self._last_gradients:
+            if self._states is None or len([grad for grad in gradients if grad is not None]) < len(gradients):
                 self._step(gradients)
-                self._kept = self._found()
+                self._states = self._find_states()
                 return
-            of_groups = [[gradients[place] for place in places] for places in self._places]
-            self._of_groups = [*zip(of_groups, self._kept, strict=True)]
-            self._given = gradients
-        for group, (own, kept) in zip(self._optimizer.param_groups, self._of_groups, strict=True):
-            self._run(group, own, *kept)
+            of_groups = [[gradients[index] for index in indices] for indices in self._indices]
+            self._of_groups = [*zip(of_groups, self._states, strict=True)]
+            self._last_gradients = gradients
+        for group, (group_gradients, states) in zip(self._optimizer.param_groups, self._of_groups, strict=True):
+            self._run(group, group_gradients, *states)
 
     def end(self) -> None:
-        if not _is_plain_fused(self._optimizer) or (self._kept is not None and _ids(self._kept) != _ids(self._found())):
+        if not _is_plain_fused(self._optimizer) or (
+            self._states is not None and _ids(self._states) != _ids(self._find_states())
+        ):
             raise NotFusible("its optimizer's settings, or what it keeps, change within an epoch")
 
-    def _found(self) -> Sequence[Sequence[list[Tensor]]] | None:
+    def _find_states(self) -> Sequence[Sequence[list[Tensor]]] | None:
         """Return what the optimizer keeps of each group's parameters, or None where some isn't there yet."""
-        found = []
+        states = []
         state = self._optimizer.state  # which makes a place for what is asked of it by index
         for group in self._optimizer.param_groups:
-            names = kept_by(group)
-            kept = [[state.get(one, {}).get(name) for one in group["params"]] for name in names]
-            if any(one is None for of_name in kept for one in of_name):
+            names = state_names(group)
+            group_states = [[state.get(parameter, {}).get(name) for parameter in group["params"]] for name in names]
+            if any(value is None for of_name in group_states for value in of_name):
                 return None
-            found.append(kept)
-        return found
+            states.append(group_states)
+        return states
 
 
-def _ids(kept: Sequence[Sequence[list[Tensor]]] | None) -> Sequence[int]:
-    return [id(one) for of_group in kept or () for of_name in of_group for one in of_name]
+def _ids(states: Sequence[Sequence[list[Tensor]]] | None) -> Sequence[int]:
+    return [id(tensor) for of_group in states or () for of_name in of_group for tensor in of_name]
 
 
-def kept_by(group: Mapping[str, Any]) -> Sequence[str]:
+def state_names(group: Mapping[str, Any]) -> Sequence[str]:
     """Return what torch's SGD, Adam and AdamW keep of each parameter of a group."""
     if "betas" in group:
         return ("exp_avg", "exp_avg_sq", "step", *(["max_exp_avg_sq"] if group["amsgrad"] else []))

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from hpsearch_trainers.lanes.lane_tensor import Generators, LaneTensor, within
+from hpsearch_trainers.lanes.lane_tensor import Generators, LaneTensor, map_items
 
-__all__ = ["Form", "taken_apart"]
+__all__ = ["Form", "flatten_output"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,26 +19,29 @@ class Form:
 
     Attributes:
         value: With a `TensorRange` for each LaneTensor.
-        wanted: Of which tensors gradients are wanted.
+        requires_grad: Of which tensors gradients are wanted.
         plain: Nothing is in it but LaneTensors, texts and numbers.
     """
 
     value: Any
-    wanted: Sequence[bool]
+    requires_grad: Sequence[bool]
     plain: bool
 
-    def filled(self, tensors: Sequence[Tensor], generators: Generators) -> Any:
+    def unflatten(self, tensors: Sequence[Tensor], generators: Generators) -> Any:
         """Return such a value of other tensors.
 
         Args:
             tensors: As many as it was made of, in their order.
             generators: A random generator of each lane.
         """
-        return _Filling(tensors, generators).filled(self.value)
+        return _Unflattener(tensors, generators).unflatten(self.value)
 
     def leaves(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the same numbers, where gradients of what is computed from them end."""
-        return [one.detach().requires_grad_(wanted) for one, wanted in zip(tensors, self.wanted, strict=True)]
+        return [
+            tensor.detach().requires_grad_(requires_grad)
+            for tensor, requires_grad in zip(tensors, self.requires_grad, strict=True)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,48 +53,48 @@ class TensorRange:
     stacked: bool
 
 
-def taken_apart(value: Any) -> tuple[Form, list[Tensor]]:
+def flatten_output(value: Any) -> tuple[Form, list[Tensor]]:
     """Return the form of a value, and the tensors that it is made of: stacks of all lanes, or one of each."""
-    taking = _TakingApart()
-    form = taking.form_of(value)
-    return Form(form, [one.requires_grad for one in taking.held], taking.plain), taking.held
+    flattener = _Flattener()
+    form = flattener.form_of(value)
+    return Form(form, [tensor.requires_grad for tensor in flattener.tensors], flattener.plain), flattener.tensors
 
 
 # Both have methods, as functions that name themselves within others are circles, which would keep tensors until
 # Python's collector comes by.
 
 
-class _Filling:
+class _Unflattener:
     def __init__(self, tensors: Sequence[Tensor], generators: Generators) -> None:
         self._tensors = tensors
         self._generators = generators
-        self._made: dict[TensorRange, LaneTensor] = {}
+        self._cache: dict[TensorRange, LaneTensor] = {}
 
-    def filled(self, one: Any) -> Any:
-        if not isinstance(one, TensorRange):
-            return within(self.filled, one)
-        if one not in self._made:
-            if one.stacked:
-                made = LaneTensor.of_stack(self._tensors[one.first], self._generators)
+    def unflatten(self, value: Any) -> Any:
+        if not isinstance(value, TensorRange):
+            return map_items(self.unflatten, value)
+        if value not in self._cache:
+            if value.stacked:
+                tensor = LaneTensor.of_stack(self._tensors[value.first], self._generators)
             else:
-                made = LaneTensor.of_slices(self._tensors[one.first : one.first + one.count], self._generators)
-            self._made[one] = made
-        return self._made[one]
+                tensor = LaneTensor.of_slices(self._tensors[value.first : value.first + value.count], self._generators)
+            self._cache[value] = tensor
+        return self._cache[value]
 
 
-class _TakingApart:
+class _Flattener:
     def __init__(self) -> None:
-        self.held: list[Tensor] = []
+        self.tensors: list[Tensor] = []
         self.plain = True
-        self._places: dict[int, TensorRange] = {}
+        self._ranges: dict[int, TensorRange] = {}
 
-    def form_of(self, one: Any) -> Any:
-        if not isinstance(one, LaneTensor):
-            inner = within(self.form_of, one)
-            self.plain = self.plain and (inner is not one or isinstance(one, str | int | float | None))
+    def form_of(self, value: Any) -> Any:
+        if not isinstance(value, LaneTensor):
+            inner = map_items(self.form_of, value)
+            self.plain = self.plain and (inner is not value or isinstance(value, str | int | float | None))
             return inner
-        if id(one) not in self._places:
-            parts = (one.stack,) if one.is_stack else one.slices
-            self._places[id(one)] = TensorRange(len(self.held), len(parts), one.is_stack)
-            self.held.extend(parts)
-        return self._places[id(one)]
+        if id(value) not in self._ranges:
+            parts = (value.stack,) if value.is_stack else value.slices
+            self._ranges[id(value)] = TensorRange(len(self.tensors), len(parts), value.is_stack)
+            self.tensors.extend(parts)
+        return self._ranges[id(value)]

@@ -15,7 +15,7 @@ from hpsearch_trainers.lanes import batched, dropout, elementwise, linear, max_p
 from hpsearch_trainers.lanes.averages import Averages
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
-from hpsearch_trainers.lanes.lane_tensor import Generators, of_each, opened
+from hpsearch_trainers.lanes.lane_tensor import Generators, lane_values, split_lanes
 from hpsearch_trainers.lanes.losses import Losses, LossSums
 from hpsearch_trainers.lanes.models import copied
 from hpsearch_trainers.lanes.noise import Noise
@@ -52,7 +52,7 @@ class Pack:
             for all lanes in one call. Noise is then another than alone.
 
     Attributes:
-        alike: Those of its trainers that are known to do what the first one does.
+        verified: Those of its trainers that are known to do what the first one does.
 
     Raises:
         NotFusible: Their model can't be that of all lanes.
@@ -67,26 +67,26 @@ class Pack:
         trusted: bool = False,
         at_once: bool = False,
     ) -> None:
-        self.alike: Sequence[Trainer] = ()
+        self.verified: Sequence[Trainer] = ()
         self._lanes = [Lane(trainer) for trainer in trainers]
         self._free = 0 if places is None else places - len(self._lanes)
         of_lanes = [lane.generator for lane in self._lanes]
-        of_nobody = [torch.Generator() for _ in range(self._free)]
+        unused = [torch.Generator() for _ in range(self._free)]
         self._device = self._lanes[0].trainer.device
         self._noise = Noise(self._places, self._device) if at_once else None
-        generators = Generators([*of_lanes, *of_nobody], rounded=places is not None, noise=self._noise)
+        generators = Generators([*of_lanes, *unused], rounded=places is not None, noise=self._noise)
         averages = [lane.average for lane in self._lanes if lane.average is not None]
         self._shells: list[Shell] = []
         try:
-            self._shell = self._taken([lane.model for lane in self._lanes], generators)
+            self._shell = self._make_shell([lane.model for lane in self._lanes], generators)
             if averages:
-                self._taken(averages, generators)
+                self._make_shell(averages, generators)
             self._losses = Losses(self._lanes)
-            self._rows = Rows(self._filled([lane.training for lane in self._lanes]), generators)
+            self._rows = Rows(self._padded([lane.training for lane in self._lanes]), generators)
             autocast = self._lanes[0].autocast
             self._training = TrainingPasses(self._shell, self._rows, self._losses, autocast, recordings)
             validated = [lane.validation for lane in self._lanes if lane.validation is not None]
-            rows = Rows(self._filled(validated), generators)
+            rows = Rows(self._padded(validated), generators)
             self._evaluation = EvaluationPasses(self._shells[-1], rows, autocast, recordings)
             self._training.tapes.trusted = self._evaluation.tapes.trusted = trusted
         except BaseException:
@@ -100,20 +100,20 @@ class Pack:
         return [lane.trainer for lane in self._lanes]
 
     @property
-    def took_recordings(self) -> bool:
+    def confirmed_recordings(self) -> bool:
         """Whether it has tried what trusted packs have recorded, of both kinds of passes, and all of it was right."""
-        return self._training.tapes.took is self._evaluation.tapes.took is True
+        return self._training.tapes.confirmed is self._evaluation.tapes.confirmed is True
 
-    def holds(self) -> bool:
+    def is_intact(self) -> bool:
         """Whether its trainers' models are still those that it took, with nothing else put in them."""
-        return not self._lost()
+        return not self._detached_trainers()
 
-    def _lost(self) -> list[Trainer]:
+    def _detached_trainers(self) -> list[Trainer]:
         """Return the trainers of which something isn't where the pack computes it."""
         models: list[list[nn.Module | None]] = [[lane.model for lane in self._lanes]]
         models.append([lane.average for lane in self._lanes])
         pairs = zip(self._shells, models, strict=False)
-        lanes = {lane for shell, of_lanes in pairs for lane in shell.lost(of_lanes)}
+        lanes = {lane for shell, of_lanes in pairs for lane in shell.detached_lanes(of_lanes)}
         return [self._lanes[lane].trainer for lane in sorted(lanes)]
 
     def step(self, around: Callable[[], AbstractContextManager[object]] = nullcontext) -> list[dict[str, float]]:
@@ -173,7 +173,7 @@ class Pack:
         """
         self._prepare()
         for lane in self._lanes:
-            lane.drop_gradients()
+            lane.clear_gradients()
         if self._noise is not None:
             self._noise.begin_epoch(range(self._places))
             self._noise.begin_pass()
@@ -188,24 +188,24 @@ class Pack:
         with torch.no_grad(), self._lanes[0].autocast():
             self._shell.module.eval()
             inputs, _ = self._rows(rows.expand(self._places, -1))
-            return [*of_each(opened(self._shell(inputs)), self._places)]
+            return [*lane_values(split_lanes(self._shell(inputs)), self._places)]
 
     @property
     def _places(self) -> int:
         return len(self._lanes) + self._free
 
-    def _filled(self, of_lanes: list[_T]) -> list[_T]:
+    def _padded(self, of_lanes: list[_T]) -> list[_T]:
         """Return the free places what the first lane has."""
         return [*of_lanes, *of_lanes[:1] * self._free]
 
-    def _taken(self, models: Sequence[nn.Module], generators: Generators) -> Shell:
+    def _make_shell(self, models: Sequence[nn.Module], generators: Generators) -> Shell:
         try:
-            of_nobody = [copied(models[0], models[:1]) for _ in range(self._free)]
+            unused = [copied(models[0], models[:1]) for _ in range(self._free)]
         except MemoryError:
             raise
         except Exception as error:
             raise NotFusible(f"its model can't be copied: {error}") from error
-        self._shells.append(Shell([*models, *of_nobody], generators))
+        self._shells.append(Shell([*models, *unused], generators))
         return self._shells[-1]
 
     def _epoch(self, random: RandomState) -> list[dict[str, float]]:
@@ -216,9 +216,9 @@ class Pack:
         for shell in self._shells:
             shell.check_unchanged()
         ended = zip(self._lanes, trained, totals, strict=True)
-        metrics = [told | lane.told(validated) for lane, told, validated in ended]
-        if lost := self._lost():
-            raise NotFusible("its parameters are put into other memory while it trains, as by `p.data = ...`", lost)
+        metrics = [trained_metrics | lane.validation_metrics(validated) for lane, trained_metrics, validated in ended]
+        if detached := self._detached_trainers():
+            raise NotFusible("its parameters are put into other memory while it trains, as by `p.data = ...`", detached)
         if not random.is_now():
             raise NotFusible("it draws from the process's random generators, of which there is one for all lanes")
         return metrics
@@ -227,26 +227,26 @@ class Pack:
         """Return each lane's loss summed over the epoch's rows."""
         first, at_once = self._lanes[0], self._noise is not None
         self._prepare()
-        orders = torch.stack(self._filled([lane.begin(clips=not at_once) for lane in self._lanes]), 1).to(self._device)
+        orders = torch.stack(self._padded([lane.begin(clips=not at_once) for lane in self._lanes]), 1).to(self._device)
         if self._noise is not None:
-            self._noise.begin_epoch(self._filled([lane.generator.initial_seed() for lane in self._lanes]))
+            self._noise.begin_epoch(self._padded([lane.generator.initial_seed() for lane in self._lanes]))
         sums = LossSums(len(self._lanes), self._device)
         steady = all(lane.is_steady for lane in self._lanes)
         settled = Settled([] if self._losses.plain and steady else self._lanes)
-        averages = [Averages(self._lanes, one.stacks, self._shell.stacks) for one in self._shells[1:] if at_once]
+        averages = [Averages(self._lanes, shell.stacks, self._shell.stacks) for shell in self._shells[1:] if at_once]
         updates = Updates(self._lanes, self._shell.parameters, averages, at_once=at_once)
         for step in range(first.steps):
             begins = () if steady and step > 0 else self._lanes
             for lane in begins:
                 lane.start_step(step)
             for lane in begins:
-                lane.drop_gradients() if step == 0 else lane.forget_step()
+                lane.clear_gradients() if step == 0 else lane.clear_step_gradients()
             updates(self._gradients(first.passes(step, orders), sums))
         updates.end()
         settled.check()
         if self._losses.plain != self._losses.are_plain():
             raise NotFusible("its loss changes while it trains")
-        return sums.of_each()
+        return sums.totals()
 
     def _prepare(self) -> None:
         """Put the models into the mode of training, and see how they are computed now."""
@@ -256,20 +256,22 @@ class Pack:
         if frozen:
             for model in (self._shell.module, *self._shell.models):
                 hold_statistics(model)
-        way = (frozen, *(shell.take_settings() for shell in self._shells))
+        mode = (frozen, *(shell.read_settings() for shell in self._shells))
         for passes in (self._training, self._evaluation):
-            passes.tapes.way = way
+            passes.tapes.mode = mode
         self._training.tapes.is_due = True
         self._losses.plain = self._losses.are_plain()
 
     def _gradients(self, passes: Sequence[Tensor], sums: LossSums) -> Sequence[Tensor | None]:
         """Return the gradients of a step's passes, of each stack; add their losses to the sums."""
-        sizes = [chosen.shape[0] for chosen in passes]
+        sizes = [pass_rows.shape[0] for pass_rows in passes]
         rows = sum(sizes)
         gradients: Sequence[Tensor | None] = []
-        for chosen, size in zip(passes, sizes, strict=True):
-            losses, coming = self._training(chosen.T, size / rows)
-            gradients = [_sum(*pair) for pair in zip(gradients, coming, strict=True)] if gradients else coming
+        for pass_rows, size in zip(passes, sizes, strict=True):
+            losses, pass_gradients = self._training(pass_rows.T, size / rows)
+            gradients = (
+                [_sum(*pair) for pair in zip(gradients, pass_gradients, strict=True)] if gradients else pass_gradients
+            )
             sums.add(losses, size)
         return gradients
 
@@ -285,17 +287,17 @@ class Pack:
         all_rows = torch.arange(len(first.validation[0]), device=self._device)
         for rows in torch.split(all_rows, first.trainer.parts.validation_batch_size):
             output, targets = self._evaluation(rows.expand(self._places, -1))
-            of_places = zip(of_each(opened(output), self._places), targets.slices, strict=True)
+            of_places = zip(lane_values(split_lanes(output), self._places), targets.slices, strict=True)
             losses = self._losses.of_validation(output, targets)
-            for total, loss, (of_lane, wanted) in zip(totals, losses, of_places, strict=False):
-                total.add(of_lane, wanted, len(rows), first.autocast, loss)
+            for total, loss, (lane_output, lane_targets) in zip(totals, losses, of_places, strict=False):
+                total.add(lane_output, lane_targets, len(rows), first.autocast, loss)
         if self._losses.plain != self._losses.are_plain():
             raise NotFusible("its loss changes while it is validated")
         return list(totals)
 
 
-def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     """Add up gradients of two passes."""
-    if one is None or other is None:
-        return other if one is None else one
-    return one.add_(other)
+    if first is None or second is None:
+        return second if first is None else first
+    return first.add_(second)

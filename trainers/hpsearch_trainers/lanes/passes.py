@@ -16,7 +16,7 @@ from hpsearch_trainers.lanes.cross_entropy import are_scores, cross_entropies
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane_tensor import LaneTensor
 from hpsearch_trainers.lanes.losses import Losses
-from hpsearch_trainers.lanes.output import Form, taken_apart
+from hpsearch_trainers.lanes.output import Form, flatten_output
 from hpsearch_trainers.lanes.recorder import Recorder, as_one_call, memory_of
 from hpsearch_trainers.lanes.rows import Rows
 from hpsearch_trainers.lanes.shell import Shell
@@ -67,70 +67,70 @@ class _Tapes:
             long as some batches do from the tape.
 
     Attributes:
-        way: In which of several ways the model is computed.
+        mode: In which of several ways the model is computed.
         trusted: Whether what other packs have recorded that were trusted is right for this one, too, so that it isn't
             tried.
-        took: Whether what such packs have recorded was tried and found right; None: nothing was tried.
+        confirmed: Whether what such packs have recorded was tried and found right; None: nothing was tried.
         is_due: The next batch is computed through Python once more: what a model reads beside its tensors and
             attributes, such as a global variable, may be something else by now.
         forgotten: Something recorded was found to be no longer right.
     """
 
     def __init__(self, name: str, roles: Sequence[object], recordings: dict[Hashable, Recorded | None] | None) -> None:
-        self.way: Hashable = None
+        self.mode: Hashable = None
         self.trusted = False
-        self.took: bool | None = None
+        self.confirmed: bool | None = None
         self.is_due = False
         self.forgotten = False
         self._name = name
         self._roles = roles
-        self._at_once = recordings is not None
+        self._records_first = recordings is not None
         self._recordings = {} if recordings is None else recordings
         self._shared = _shared(roles)
-        self._seen: set[Hashable] = set()
+        self._seen_kinds: set[Hashable] = set()
         self._playable: dict[Hashable, _Playable | None] = {}
-        self._others: set[Hashable] = set()
+        self._compared: set[Hashable] = set()
         """Of which kinds there were recordings of other packs, which were tried."""
 
     def get(self, kind: Hashable) -> _Playable | None:
         """Return what was recorded of such a batch; None if nothing is known to be right."""
-        whole = self.way, kind
-        if whole not in self._playable and self.trusted:
-            recorded = self._recordings.get((self._name, self._shared, whole))
+        key = self.mode, kind
+        if key not in self._playable and self.trusted:
+            recorded = self._recordings.get((self._name, self._shared, key))
             if recorded is not None and recorded.by_trusted:
-                self._playable[whole] = self._bound(recorded)
-        return self._playable.get(whole)
+                self._playable[key] = self._bind(recorded)
+        return self._playable.get(key)
 
-    def of_others(self, kind: Hashable) -> _Playable | None:
+    def from_other_pack(self, kind: Hashable) -> _Playable | None:
         """Give, once, what another pack has recorded of such a batch; None where there is nothing.
 
         It is to be tried: a model may read what is neither in its tensors nor in its attributes, another thing in each
-        pack. Say by `tried` whether it is right; else this pack records its own.
+        pack. Say by `resolve` whether it is right; else this pack records its own.
         """
-        kind = self.way, kind
+        kind = self.mode, kind
         recorded = self._recordings.get((self._name, self._shared, kind))
-        if recorded is None or kind in self._playable or kind in self._others:
+        if recorded is None or kind in self._playable or kind in self._compared:
             return None
-        self._others.add(kind)
-        return self._bound(recorded)
+        self._compared.add(kind)
+        return self._bind(recorded)
 
-    def tried(self, kind: Hashable, playable: _Playable, *, same: bool) -> None:
+    def resolve(self, kind: Hashable, playable: _Playable, *, same: bool) -> None:
         """Play this from now on, where it was the same; else nothing that was recorded before."""
         if playable.by_trusted:
-            self.took = same and self.took is not False
+            self.confirmed = same and self.confirmed is not False
         if same:
-            self._playable[self.way, kind] = playable
+            self._playable[self.mode, kind] = playable
         else:
             self.forget()
 
     def recorder(self, kind: Hashable, rows: Tensor) -> Recorder | None:
         """Return what is to record this batch; None where it isn't to be recorded."""
-        kind = self.way, kind
-        place = self._name, self._shared, kind
-        not_repeatable = place in self._recordings and self._recordings[place] is None
-        if (self._at_once or kind in self._seen) and kind not in self._playable and not not_repeatable:
+        kind = self.mode, kind
+        key = self._name, self._shared, kind
+        not_repeatable = key in self._recordings and self._recordings[key] is None
+        if (self._records_first or kind in self._seen_kinds) and kind not in self._playable and not not_repeatable:
             return Recorder([rows], self._roles)
-        self._seen.add(kind)
+        self._seen_kinds.add(kind)
         return None
 
     def keep(
@@ -144,14 +144,14 @@ class _Tapes:
         """Keep what was recorded, if anything was."""
         if recorder is None:
             return
-        kind = self.way, kind
+        kind = self.mode, kind
         recording = recorder.recording(results) if form is None or form.plain else None
         recorded = None if recording is None else Recorded(recording, form, used, self.trusted)
-        self._playable[kind] = None if recorded is None else self._bound(recorded)
+        self._playable[kind] = None if recorded is None else self._bind(recorded)
         if recorded is None or recorded.recording.of_any_pack:
             self._recordings.setdefault((self._name, self._shared, kind), recorded)
-        for kept in (self._playable, self._recordings):
-            keep_last(kept)
+        for cache in (self._playable, self._recordings):
+            keep_last(cache)
 
     def forget(self) -> None:
         """Forget all, and play from now on what is recorded here alone."""
@@ -159,7 +159,7 @@ class _Tapes:
         self._playable.clear()
         self.forgotten = True
 
-    def _bound(self, recorded: Recorded) -> _Playable:
+    def _bind(self, recorded: Recorded) -> _Playable:
         return _Playable(recorded.recording.tape(self._roles), recorded.form, recorded.used, recorded.by_trusted)
 
 
@@ -207,12 +207,12 @@ class TrainingPasses:
         self._cross_entropies = cross_entropies if shell.generators.noise is None else cross_entropies_at_once
         self.tapes = _Tapes("training", [*shell.roles, *rows.roles], recordings)
 
-    def __call__(self, rows: Tensor, share: float) -> tuple[Tensor, _Gradients]:
+    def __call__(self, rows: Tensor, loss_weight: float) -> tuple[Tensor, _Gradients]:
         """Return the losses of each lane's rows, as `LossSums` takes them, and the gradients of the stacks.
 
         Args:
             rows: Their numbers, (lanes, n).
-            share: By what each loss is multiplied before it is differentiated.
+            loss_weight: By what each loss is multiplied before it is differentiated.
 
         Raises:
             ConfigurationError: A loss isn't one number.
@@ -221,58 +221,64 @@ class TrainingPasses:
         """
         if self._shell.generators.noise is not None:
             self._shell.generators.noise.begin_pass()
-        kind = (rows.shape, rows.stride(), share, self._losses.plain)
-        known = self.tapes.get(kind)
+        kind = (rows.shape, rows.stride(), loss_weight, self._losses.plain)
+        playable = self.tapes.get(kind)
         is_due, self.tapes.is_due = self.tapes.is_due, False
-        if known is not None and is_due:
-            return self._tried(known, kind, rows, share)
-        if known is None:
-            others = self.tapes.of_others(kind)
-            return self._through_python(kind, rows, share) if others is None else self._tried(others, kind, rows, share)
+        if playable is not None and is_due:
+            return self._compare(playable, kind, rows, loss_weight)
+        if playable is None:
+            candidate = self.tapes.from_other_pack(kind)
+            return (
+                self._through_python(kind, rows, loss_weight)
+                if candidate is None
+                else self._compare(candidate, kind, rows, loss_weight)
+            )
         with torch.no_grad():
-            given, kept = known.tape.forward(rows)
-        if known.form is None:
-            return given[0], given[1:]
-        losses, of_each = self._of_each(known.form, given, share)
-        if [one is not None for one in of_each] != known.used:
+            outputs, saved = playable.tape.forward(rows)
+        if playable.form is None:
+            return outputs[0], outputs[1:]
+        losses, output_gradients = self._lane_losses(playable.form, outputs, loss_weight)
+        if [gradient is not None for gradient in output_gradients] != playable.used:
             raise OtherGradients("its loss is of other parts of its model's output than in the step before")
-        assert known.tape.backward is not None
+        assert playable.tape.backward is not None
         with torch.no_grad():
-            return losses, known.tape.backward(kept, *_present(of_each))
+            return losses, playable.tape.backward(saved, *_present(output_gradients))
 
     def unrecorded(self, rows: Tensor) -> tuple[Tensor, _Gradients]:
         """Return the same through Python, and keep nothing of it."""
         output, targets = self._forward(rows)
         if self._losses.plain and are_scores(output, targets):
-            losses, gradients = self._of_scores(output, targets, 1.0)
+            losses, gradients = self._score_losses(output, targets, 1.0)
             return losses, gradients
-        form, held = taken_apart((output, targets))
-        losses, of_each = self._of_each(form, held, 1.0)
-        return losses, self._back(held, of_each)
+        form, tensors = flatten_output((output, targets))
+        losses, output_gradients = self._lane_losses(form, tensors, 1.0)
+        return losses, self._backward(tensors, output_gradients)
 
-    def _tried(self, others: _Playable, kind: Hashable, rows: Tensor, share: float) -> tuple[Tensor, _Gradients]:
+    def _compare(
+        self, candidate: _Playable, kind: Hashable, rows: Tensor, loss_weight: float
+    ) -> tuple[Tensor, _Gradients]:
         """Compute what another pack's recording does through Python, and take the recording if nothing differs."""
-        traced = self._shell.traced
+        pass_state = self._shell.pass_state
         with torch.no_grad():
-            before = traced.now()
-            given, kept = others.tape.forward(rows)
-            after = traced.now()
-            traced.go_back(before)
+            before = pass_state.state()
+            outputs, saved = candidate.tape.forward(rows)
+            after = pass_state.state()
+            pass_state.restore(before)
         output, targets = self._forward(rows)
         if self._losses.plain and are_scores(output, targets):
-            losses, gradients = self._of_scores(output, targets, share)
-            same = others.form is None and same_bits(given, [losses, *gradients])
+            losses, gradients = self._score_losses(output, targets, loss_weight)
+            same = candidate.form is None and same_bits(outputs, [losses, *gradients])
         else:
-            form, held = taken_apart((output, targets))
-            losses, of_each = self._of_each(form, held, share)
-            gradients = self._back(held, of_each)
-            used = [one is not None for one in of_each]
-            same = form == others.form and used == others.used and same_bits(given, held)
+            form, tensors = flatten_output((output, targets))
+            losses, output_gradients = self._lane_losses(form, tensors, loss_weight)
+            gradients = self._backward(tensors, output_gradients)
+            used = [gradient is not None for gradient in output_gradients]
+            same = form == candidate.form and used == candidate.used and same_bits(outputs, tensors)
             if same:
-                assert others.tape.backward is not None
+                assert candidate.tape.backward is not None
                 with torch.no_grad():
-                    same = same_bits(others.tape.backward(kept, *_present(of_each)), gradients)
-        self.tapes.tried(kind, others, same=same and same_bits(traced.now(), after))
+                    same = same_bits(candidate.tape.backward(saved, *_present(output_gradients)), gradients)
+        self.tapes.resolve(kind, candidate, same=same and same_bits(pass_state.state(), after))
         return losses, gradients
 
     def _forward(self, rows: Tensor) -> tuple[Any, LaneTensor]:
@@ -280,50 +286,50 @@ class TrainingPasses:
         with self._autocast():
             return self._shell(inputs), targets
 
-    def _of_scores(self, output: Any, targets: LaneTensor, share: float) -> tuple[Tensor, _Gradients]:
-        losses, coming = as_one_call(self._cross_entropies, output.stack.detach(), targets.stack, share)
-        return losses, self._back([output.stack], [coming])
+    def _score_losses(self, output: Any, targets: LaneTensor, loss_weight: float) -> tuple[Tensor, _Gradients]:
+        losses, gradient = as_one_call(self._cross_entropies, output.stack.detach(), targets.stack, loss_weight)
+        return losses, self._backward([output.stack], [gradient])
 
-    def _through_python(self, kind: Hashable, rows: Tensor, share: float) -> tuple[Tensor, _Gradients]:
+    def _through_python(self, kind: Hashable, rows: Tensor, loss_weight: float) -> tuple[Tensor, _Gradients]:
         recorder = self.tapes.recorder(kind, rows)
         with recorder or nullcontext():
             output, targets = self._forward(rows)
             if self._losses.plain and are_scores(output, targets):
-                losses, gradients = self._of_scores(output, targets, share)
+                losses, gradients = self._score_losses(output, targets, loss_weight)
                 self.tapes.keep(kind, recorder, [losses, *gradients], None)
                 return losses, gradients
-        form, held = taken_apart((output, targets))
-        losses, of_each = self._of_each(form, held, share)
+        form, tensors = flatten_output((output, targets))
+        losses, output_gradients = self._lane_losses(form, tensors, loss_weight)
         if recorder is not None:
-            recorder.cut(held, _present(of_each))
+            recorder.cut(tensors, _present(output_gradients))
         with recorder or nullcontext():
-            gradients = self._back(held, of_each)
-        self.tapes.keep(kind, recorder, gradients, form, [one is not None for one in of_each])
+            gradients = self._backward(tensors, output_gradients)
+        self.tapes.keep(kind, recorder, gradients, form, [gradient is not None for gradient in output_gradients])
         return losses, gradients
 
-    def _of_each(self, form: Form, held: Sequence[Tensor], share: float) -> tuple[Tensor, _Gradients]:
+    def _lane_losses(self, form: Form, tensors: Sequence[Tensor], loss_weight: float) -> tuple[Tensor, _Gradients]:
         """Return the losses of output and targets, and the gradients of the tensors of these."""
-        leaves = form.leaves(held)
-        output, targets = form.filled(leaves, self._shell.generators)
-        losses = self._losses.of_each(output, targets, share)
+        leaves = form.leaves(tensors)
+        output, targets = form.unflatten(leaves, self._shell.generators)
+        losses = self._losses.lane_losses(output, targets, loss_weight)
         return losses, [leaf.grad for leaf in leaves]
 
-    def _back(self, outputs: Sequence[Tensor], gradients: _Gradients) -> _Gradients:
+    def _backward(self, outputs: Sequence[Tensor], gradients: _Gradients) -> _Gradients:
         """Return the gradients of the stacks of parameters, laid out like these, each in memory of its own."""
         stacks = self._shell.parameters
-        used = [(one, coming) for one, coming in zip(outputs, gradients, strict=True) if coming is not None]
+        used = [(output, gradient) for output, gradient in zip(outputs, gradients, strict=True) if gradient is not None]
         if not used or not stacks:
             return [None] * len(stacks)
-        ours, coming = zip(*used, strict=True)
-        memory = {one.data_ptr() for one in coming}
-        own: list[Tensor | None] = []
-        for one in torch.autograd.grad(ours, stacks, coming, allow_unused=True):
-            if one is not None and (not one.is_contiguous() or one.data_ptr() in memory):
-                one = one.clone(memory_format=torch.contiguous_format)  # as autograd does with one that it keeps
-            if one is not None:
-                memory.add(one.data_ptr())
-            own.append(one)
-        return own
+        used_outputs, used_gradients = zip(*used, strict=True)
+        memory = {gradient.data_ptr() for gradient in used_gradients}
+        stack_gradients: list[Tensor | None] = []
+        for gradient in torch.autograd.grad(used_outputs, stacks, used_gradients, allow_unused=True):
+            if gradient is not None and (not gradient.is_contiguous() or gradient.data_ptr() in memory):
+                gradient = gradient.clone(memory_format=torch.contiguous_format)  # as autograd does if it keeps one
+            if gradient is not None:
+                memory.add(gradient.data_ptr())
+            stack_gradients.append(gradient)
+        return stack_gradients
 
 
 class EvaluationPasses:
@@ -357,32 +363,34 @@ class EvaluationPasses:
         if self._shell.generators.noise is not None:
             self._shell.generators.noise.begin_pass()
         kind = (rows.shape, rows.stride())
-        known = self.tapes.get(kind)
-        if known is not None and known.form is not None:
-            played: tuple[Any, LaneTensor] = known.form.filled(known.tape.forward(rows)[0], self._shell.generators)
-            return played
-        others = self.tapes.of_others(kind)
-        if others is not None:
-            return self._tried(others, kind, rows)
+        playable = self.tapes.get(kind)
+        if playable is not None and playable.form is not None:
+            result: tuple[Any, LaneTensor] = playable.form.unflatten(
+                playable.tape.forward(rows)[0], self._shell.generators
+            )
+            return result
+        candidate = self.tapes.from_other_pack(kind)
+        if candidate is not None:
+            return self._compare(candidate, kind, rows)
         recorder = self.tapes.recorder(kind, rows)
         with recorder or nullcontext():
             output, targets = self._forward(rows)
         if recorder is not None:
-            form, held = taken_apart((output, targets))
-            self.tapes.keep(kind, recorder, held, form)
+            form, tensors = flatten_output((output, targets))
+            self.tapes.keep(kind, recorder, tensors, form)
         return output, targets
 
-    def _tried(self, others: _Playable, kind: Hashable, rows: Tensor) -> tuple[Any, LaneTensor]:
+    def _compare(self, candidate: _Playable, kind: Hashable, rows: Tensor) -> tuple[Any, LaneTensor]:
         """Compute what another pack's recording does through Python, and take the recording if nothing differs."""
-        traced = self._shell.traced
-        before = traced.now()
-        given, _ = others.tape.forward(rows)
-        after = traced.now()
-        traced.go_back(before)
+        pass_state = self._shell.pass_state
+        before = pass_state.state()
+        outputs, _ = candidate.tape.forward(rows)
+        after = pass_state.state()
+        pass_state.restore(before)
         output, targets = self._forward(rows)
-        form, held = taken_apart((output, targets))
-        same = form == others.form and same_bits(given, held) and same_bits(traced.now(), after)
-        self.tapes.tried(kind, others, same=same)
+        form, tensors = flatten_output((output, targets))
+        same = form == candidate.form and same_bits(outputs, tensors) and same_bits(pass_state.state(), after)
+        self.tapes.resolve(kind, candidate, same=same)
         return output, targets
 
     def _forward(self, rows: Tensor) -> tuple[Any, LaneTensor]:
@@ -392,4 +400,4 @@ class EvaluationPasses:
 
 
 def _present(gradients: _Gradients) -> list[Tensor]:
-    return [one for one in gradients if one is not None]
+    return [gradient for gradient in gradients if gradient is not None]

@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from hpsearch_trainers.lanes.algorithms import calls_are_dear, repeatable
+from hpsearch_trainers.lanes.algorithms import calls_are_expensive, deterministic_algorithms
 from hpsearch_trainers.lanes.bits import same_bits
 from hpsearch_trainers.lanes.errors import DependsOnPlace, NotFusible
 from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.pack import Pack
 from hpsearch_trainers.lanes.passes import Recorded, keep_last
 from hpsearch_trainers.lanes.snapshot import RandomState, Snapshot
-from hpsearch_trainers.lanes.tries import built_anew, replica, trying
+from hpsearch_trainers.lanes.tries import isolated_try, rebuilt, replica
 from hpsearch_trainers.trainer import Trainer
 
 __all__ = ["check_lanes", "check_pack", "check_places"]
@@ -34,7 +34,7 @@ def check_pack(
 ) -> dict[int, float]:
     """Train trainers that are built anew on a few batches, fused and alone, and compare all that comes of it.
 
-    What is found holds for all trainers of its shape and code: see `built_anew`.
+    What is found holds for all trainers of its shape and code: see `rebuilt`.
 
     Args:
         trainer: It stays as it is.
@@ -47,8 +47,8 @@ def check_pack(
     Raises:
         NotFusible: A bit differs, or they can't be fused.
     """
-    with trying():
-        built = [built_anew(trainer, number, rounded=False) for number in range(min(_BUILT, most))]
+    with isolated_try():
+        built = [rebuilt(trainer, number, rounded=False) for number in range(min(_BUILT, most))]
         before = Snapshot(built)
         alone, seconds_alone = _alone_twice(built, before)
         shares: dict[int, float] = {}
@@ -56,14 +56,14 @@ def check_pack(
             if size > most or (size == 3 < most and shares[2] < 1):
                 continue  # nobody asks whether it is quicker where two are
             before = Snapshot(built)
-            own: dict[Hashable, Recorded | None] = {}  # what others have recorded isn't what is to be tried
-            pack = Pack(_lanes_of(built, range(size)), recordings=own, trusted=True)
+            recorded: dict[Hashable, Recorded | None] = {}  # what others have recorded isn't what is to be tried
+            pack = Pack(_lanes_of(built, range(size)), recordings=recorded, trusted=True)
             _compare(pack.trainers, pack.step(), alone[0])
             with pack.restored():
-                told, seconds = _timed(pack.step)
-                _compare(pack.trainers, told, alone[1])
+                reports, seconds = _timed(pack.step)
+                _compare(pack.trainers, reports, alone[1])
             if recordings is not None:
-                recordings.update({name: one for name, one in own.items() if name not in recordings})
+                recordings.update({key: recording for key, recording in recorded.items() if key not in recordings})
                 keep_last(recordings)
             if size > 1:  # of one, what comes once an epoch is the most of so few batches: see Fuser
                 if seconds >= size * seconds_alone:  # perhaps it was Python's garbage collector, which takes its time
@@ -77,7 +77,7 @@ def check_pack(
 def check_places(trainer: Trainer, places: int, *, at_once: bool | None = None) -> None:
     """Train trainers that are built anew on a few batches, in several places and companies, and compare what comes.
 
-    What is found holds for all trainers of its shape and code: see `built_anew`.
+    What is found holds for all trainers of its shape and code: see `rebuilt`.
 
     Args:
         trainer: It stays as it is.
@@ -88,23 +88,23 @@ def check_places(trainer: Trainer, places: int, *, at_once: bool | None = None) 
         DependsOnPlace: A bit depends on the place or the company.
         NotFusible: It can't be a lane.
     """
-    at_once = calls_are_dear(trainer.device) if at_once is None else at_once
-    with trying(), repeatable(trainer.device):
-        built = [built_anew(trainer, number, rounded=True) for number in range(min(_BUILT, places))]
+    at_once = calls_are_expensive(trainer.device) if at_once is None else at_once
+    with isolated_try(), deterministic_algorithms(trainer.device):
+        built = [rebuilt(trainer, number, rounded=True) for number in range(min(_BUILT, places))]
         _alone_twice(built, Snapshot(built))
         numbers = [number % len(built) for number in range(places)]
         expected: list[dict[int, Any]] = [{}, {}]
         for company in (numbers, [len(built) - 1 - number for number in numbers], numbers[:1]):
             before = Snapshot(built)
             pack = Pack(_lanes_of(built, company), places, {}, at_once=at_once)
-            for known in expected:
+            for epoch_outcomes in expected:
                 for number, outcome in zip(company, _outcomes(pack.step(), pack.trainers), strict=True):
-                    if not _same_outcomes(outcome, known.setdefault(number, outcome)):
+                    if not _same_outcomes(outcome, epoch_outcomes.setdefault(number, outcome)):
                         raise DependsOnPlace("its bits depend on its place among the lanes, or on the others")
             _dissolve(pack, before)
 
 
-def check_lanes(trainers: Sequence[Trainer], pack: Pack, same: Callable[[Any, Any], bool] = same_bits) -> None:
+def check_lanes(trainers: Sequence[Trainer], pack: Pack, is_same: Callable[[Any, Any], bool] = same_bits) -> None:
     """Compare what a pack makes of some lanes' weights with what their own models do.
 
     A model that reads something that is neither in its tensors nor in its attributes, such as a global variable, would
@@ -113,7 +113,7 @@ def check_lanes(trainers: Sequence[Trainer], pack: Pack, same: Callable[[Any, An
     Args:
         trainers: Of the pack.
         pack: One that was found to be right.
-        same: Whether two outputs are the same.
+        is_same: Whether two outputs are the same.
 
     Raises:
         NotFusible: They differ.
@@ -123,13 +123,13 @@ def check_lanes(trainers: Sequence[Trainer], pack: Pack, same: Callable[[Any, An
     rows = torch.arange(count, device=first.trainer.device)
     random = RandomState()
     try:
-        given = dict(zip(pack.trainers, pack.outputs(rows), strict=False))
+        outputs = dict(zip(pack.trainers, pack.outputs(rows), strict=False))
         for trainer in trainers:
             lane = Lane(trainer)
             with torch.no_grad(), lane.autocast():
                 trainer.model.eval()
-                own = trainer.model(lane.training[0].index_select(0, rows))
-            if not same(own, given[trainer]):
+                output = trainer.model(lane.training[0].index_select(0, rows))
+            if not is_same(output, outputs[trainer]):
                 # Not said of whom: the first one's model computes for all, and may be the one that reads otherwise.
                 raise NotFusible("its model gives something else as a lane than alone, from equal weights")
     finally:
@@ -178,24 +178,24 @@ def _timed(run: Callable[[], _T]) -> tuple[_T, float]:
     return run(), time.process_time() - began
 
 
-def _outcomes(told: Sequence[Mapping[str, float]], trainers: Sequence[Trainer]) -> list[Any]:
+def _outcomes(reports: Sequence[Mapping[str, float]], trainers: Sequence[Trainer]) -> list[Any]:
     """Return the metrics of each, its state, and the gradients of its last step."""
-    pairs = zip(told, trainers, strict=False)
+    pairs = zip(reports, trainers, strict=False)
     return [(metrics, copy.deepcopy(trainer.state_dict()), _gradients(trainer)) for metrics, trainer in pairs]
 
 
 def _gradients(trainer: Trainer) -> list[Tensor | None]:
-    return [None if one.grad is None else one.grad.clone() for one in trainer.model.parameters()]
+    return [None if parameter.grad is None else parameter.grad.clone() for parameter in trainer.model.parameters()]
 
 
-def _same_outcomes(one: Any, other: Any) -> bool:
-    (metrics, *kept), (other_metrics, *other_kept) = one, other
-    told = {name: value for name, value in metrics.items() if name != "data_wait"}
-    return same_bits(told, {name: other_metrics[name] for name in told}) and same_bits(kept, other_kept)
+def _same_outcomes(first: Any, second: Any) -> bool:
+    (metrics, *state), (other_metrics, *other_state) = first, second
+    reported = {name: value for name, value in metrics.items() if name != "data_wait"}
+    return same_bits(reported, {name: other_metrics[name] for name in reported}) and same_bits(state, other_state)
 
 
-def _compare(trainers: Sequence[Trainer], told: Sequence[Mapping[str, float]], expected: Sequence[Any]) -> None:
-    for number, (trainer, metrics) in enumerate(zip(trainers, told, strict=True)):
+def _compare(trainers: Sequence[Trainer], reports: Sequence[Mapping[str, float]], expected: Sequence[Any]) -> None:
+    for number, (trainer, metrics) in enumerate(zip(trainers, reports, strict=True)):
         metrics_alone, state_alone, gradients_alone = expected[number % len(expected)]
         for name, value in metrics_alone.items():
             if name != "data_wait" and not same_bits(metrics[name], value):

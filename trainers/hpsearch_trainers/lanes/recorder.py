@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hpsearch_trainers.lanes.bindings import quickest
+from hpsearch_trainers.lanes.bindings import fastest_function
 from hpsearch_trainers.lanes.tape import Name, RecordedCall, Recording, TapePart, recording_of, role_name
 
 __all__ = ["Recorder", "as_one_call", "memory_of"]
@@ -27,7 +27,7 @@ _MAYBE_THE_SAME = frozenset((_aten.detach.default, _aten.alias.default, _aten.vi
 _LIFT = _aten.lift_fresh.default
 """What torch makes a tensor of numbers in the code with."""
 
-_Made = TypeVar("_Made", Tensor, tuple[Tensor, Tensor])
+_Result = TypeVar("_Result", Tensor, tuple[Tensor, Tensor])
 
 _entered: list[Recorder] = []
 
@@ -49,7 +49,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.repeatable = True
         self._paused = False
         self._of_any_pack = True
-        self._kept: list[object] = [*roles]
+        self._references: list[object] = [*roles]
         """So that nothing else gets an id or memory that is known."""
         self._names: dict[int, str] = {}
         """Of what differs from step to step, by id."""
@@ -102,20 +102,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Call a function of torch, and write it down."""
         result = func(*args, **(kwargs or {}))
         if self.repeatable and not self._paused:
-            self._write_down(func, args, kwargs or {}, result)
+            self._record(func, args, kwargs or {}, result)
         return result
 
-    def write_down_as_one(self, run: Callable[..., _Made], args: Sequence[Any]) -> _Made:
+    def record_as_one(self, run: Callable[..., _Result], args: Sequence[Any]) -> _Result:
         """Call a function of ours, and write it down, but not what it calls."""
         self._paused = True
         try:
-            result: _Made = run(*args)
+            result: _Result = run(*args)
         finally:
             self._paused = False
         if self.repeatable:
-            arguments = self._named(args)
-            if not self._knows(_tensors(args)):
-                self._give_up()
+            arguments = self._with_names(args)
+            if not self._are_known(_tensors(args)):
+                self._abandon()
             names = [*map(self._name, _tensors(result))]
             self._parts[-1].calls.append(RecordedCall(run, arguments, {}, names, isinstance(result, tuple)))
         return result
@@ -124,20 +124,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._parts.append(TapePart([self._name(tensor) for tensor in inputs]))
 
     def _end(self, outputs: Sequence[Tensor | None]) -> None:
-        names = [None if one is None else self._names.get(id(one)) for one in outputs]
-        if any(name is None and one is not None for name, one in zip(names, outputs, strict=True)):
-            self._give_up()
+        names = [None if output is None else self._names.get(id(output)) for output in outputs]
+        if any(name is None and output is not None for name, output in zip(names, outputs, strict=True)):
+            self._abandon()
         self._parts[-1].outputs = names
 
-    def _give_up(self) -> None:
+    def _abandon(self) -> None:
         self.repeatable = False
-        self._kept.clear()
+        self._references.clear()
 
     def _name(self, tensor: Tensor) -> str:
         """Name a tensor that differs from step to step."""
-        self._keep(tensor)
+        self._reference(tensor)
         self._memory.add(tensor.untyped_storage().data_ptr())
-        return self._names.setdefault(id(tensor), f"v{len(self._kept)}")
+        return self._names.setdefault(id(tensor), f"v{len(self._references)}")
 
     def _name_for_packs(self, role: object, name: Name) -> None:
         """Name a role, or a view of one."""
@@ -147,43 +147,43 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 name = self._of_memory.setdefault(memory_of(role), name)
         self._of_roles.setdefault(id(role), name)
 
-    def _keep(self, tensor: Tensor) -> None:
-        self._kept.append(tensor)
+    def _reference(self, tensor: Tensor) -> None:
+        self._references.append(tensor)
         self._bytes += tensor.nbytes
         if self._bytes > _MOST_BYTES:
-            self._give_up()
+            self._abandon()
 
-    def _knows(self, tensors: Iterator[Tensor] | Sequence[Tensor]) -> bool:
-        return all(id(one) in self._names or id(one) in self._constants for one in tensors)
+    def _are_known(self, tensors: Iterator[Tensor] | Sequence[Tensor]) -> bool:
+        return all(id(tensor) in self._names or id(tensor) in self._constants for tensor in tensors)
 
-    def _write_down(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         tensors = [*_tensors((args, kwargs))]
         if _follows_numbers(func, tensors) or any(one.layout != torch.strided for one in (*tensors, *_tensors(result))):
-            return self._give_up()
+            return self._abandon()
         if func is _LIFT:
             self._literals.update(map(id, tensors))
-        arguments, keywords = self._named(args), self._named(kwargs)
-        if not self._knows(tensors):
-            return self._give_up()
-        if func in _MAYBE_THE_SAME and id(args[0]) in self._names and _alike(args[0], result):
-            self._keep(result)
+        arguments, keywords = self._with_names(args), self._with_names(kwargs)
+        if not self._are_known(tensors):
+            return self._abandon()
+        if func in _MAYBE_THE_SAME and id(args[0]) in self._names and _same_layout(args[0], result):
+            self._reference(result)
             self._names[id(result)] = self._names[id(args[0])]
             return None
         if not self._literals.isdisjoint(map(id, _changed(func, args))):
-            return self._give_up()
+            return self._abandon()
         unpacked = isinstance(result, tuple | list)
         results = result if unpacked else [result]
         if not all(one is None or isinstance(one, Tensor) for one in results):
-            return self._give_up()  # a number is read
+            return self._abandon()  # a number is read
         if (_is_view(func) or func is _LIFT) and not any(id(one) in self._names for one in tensors):
-            return self._stays(RecordedCall(func._op, arguments, keywords, [], unpacked), tensors, results)
-        run = quickest(func, args, kwargs, result)
+            return self._record_constant(RecordedCall(func._op, arguments, keywords, [], unpacked), tensors, results)
+        run = fastest_function(func, args, kwargs, result)
         known = [one is None or id(one) in self._names or id(one) in self._constants for one in results]
         names = ["_" if old else self._name(one) for one, old in zip(results, known, strict=True)]
         self._parts[-1].calls.append(RecordedCall(run, arguments, keywords, names, unpacked))
         return None
 
-    def _stays(self, call: RecordedCall, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+    def _record_constant(self, call: RecordedCall, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
         """Record a view of memory that lives on, or of numbers in the code, as a constant."""
         for one in results:
             self._constants[id(one)] = one
@@ -195,19 +195,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for one, name in zip(results, call.results, strict=True):
                 self._name_for_packs(one, Name(name))
 
-    def _named(self, value: Any) -> Any:
+    def _with_names(self, value: Any) -> Any:
         """Return arguments with names in the place of what differs from step to step, or from pack to pack."""
         if id(value) in self._of_roles:
             return self._of_roles[id(value)]
         if isinstance(value, Tensor):
-            return self._named_tensor(value)
+            return self._with_name(value)
         if type(value) in (list, tuple):
-            return type(value)(self._named(one) for one in value)
+            return type(value)(self._with_names(item) for item in value)
         if type(value) is dict:
-            return {name: self._named(one) for name, one in value.items()}
+            return {name: self._with_names(item) for name, item in value.items()}
         return value
 
-    def _named_tensor(self, tensor: Tensor) -> Any:
+    def _with_name(self, tensor: Tensor) -> Any:
         if id(tensor) in self._names:
             return Name(self._names[id(tensor)])
         # One that isn't known and lies where a known one does came from it by a way that was not seen.
@@ -221,14 +221,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return tensor
 
 
-def as_one_call(run: Callable[..., _Made], *args: Any) -> _Made:
+def as_one_call(run: Callable[..., _Result], *args: Any) -> _Result:
     """Call a function, which a recorder takes for one of torch's: it is called anew with what its arguments are then.
 
     Args:
         run: Gives new tensors, and no gradients.
         *args: Tensors, roles and plain values.
     """
-    return _entered[-1].write_down_as_one(run, args) if _entered else run(*args)
+    return _entered[-1].record_as_one(run, args) if _entered else run(*args)
 
 
 def memory_of(tensor: Tensor) -> Hashable:
@@ -239,19 +239,19 @@ def memory_of(tensor: Tensor) -> Hashable:
 def _follows_numbers(func: Any, tensors: Sequence[Tensor]) -> bool:
     """Whether the shape of what a call gives, or what comes after it, may depend on numbers in tensors."""
     if func is _aten.index.Tensor:
-        return any(one.dtype in (torch.bool, torch.uint8) for one in tensors[1:])
+        return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors[1:])
     return func is _aten._pack_padded_sequence.default or not _FOLLOWS_NUMBERS.isdisjoint(func.tags)
 
 
 def _is_view(func: Any) -> bool:
     returned = func._schema.returns
-    return not func._schema.is_mutable and any(one.alias_info is not None for one in returned)
+    return not func._schema.is_mutable and any(value.alias_info is not None for value in returned)
 
 
-def _alike(one: Tensor, other: Tensor) -> bool:
+def _same_layout(first: Tensor, second: Tensor) -> bool:
     """Whether two tensors that share memory are laid out alike in it."""
-    of_each = [(made.shape, made.stride(), made.storage_offset(), made.dtype) for made in (one, other)]
-    return of_each[0] == of_each[1]
+    layouts = [(tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype) for tensor in (first, second)]
+    return layouts[0] == layouts[1]
 
 
 def _changed(func: Any, args: Sequence[Any]) -> Iterator[Tensor]:
@@ -266,7 +266,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _tensors(one)
+        for item in value:
+            yield from _tensors(item)
     elif isinstance(value, dict):
         yield from _tensors(tuple(value.values()))

@@ -25,8 +25,8 @@ _FEW_CHANNELS = 16
 
 @rounded_rule(functional.linear)
 def _linear(_: Any, x: Any, weight: Any, bias: Any = None) -> Any:
-    given = [one for one in (x, weight, bias) if one is not None]
-    if not _are_lanes(*given) or weight.dim() != 2 or x.dim() < 2 or _is_mixed(*given):
+    tensors = [tensor for tensor in (x, weight, bias) if tensor is not None]
+    if not _are_lanes(*tensors) or weight.dim() != 2 or x.dim() < 2 or _is_mixed(*tensors):
         return NotImplemented
     return product(x, weight, bias)
 
@@ -42,18 +42,18 @@ def _convolution(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Any:
-    given = [one for one in (x, weight, bias) if one is not None]
-    if not _are_lanes(*given) or x.dim() != weight.dim() or _is_mixed(*given):
+    tensors = [tensor for tensor in (x, weight, bias) if tensor is not None]
+    if not _are_lanes(*tensors) or x.dim() != weight.dim() or _is_mixed(*tensors):
         return NotImplemented
     by_calls = x.generators.noise is not None  # they take longer than what they compute
     if not by_calls and x.shape[0] * math.prod(x.shape[2:]) * max(x.shape[1], weight.shape[0]) > _SMALL:
         return NotImplemented
-    images, kernels = _side_by_side(x), weight.stack.flatten(0, 1)
+    images, kernels = _joined_channels(x), weight.stack.flatten(0, 1)
     if not by_calls and x.dim() == 4 and x.shape[1] < _FEW_CHANNELS:
-        images, kernels = (one.contiguous(memory_format=torch.channels_last) for one in (images, kernels))
+        images, kernels = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (images, kernels))
     biases = None if bias is None else bias.stack.flatten()
-    made = func(images, kernels, biases, stride, padding, dilation, len(x.generators) * groups)
-    return _apart(made, x)
+    result = func(images, kernels, biases, stride, padding, dilation, len(x.generators) * groups)
+    return _split_channels(result, x)
 
 
 @rounded_rule(functional.batch_norm)
@@ -65,59 +65,61 @@ def _batch_norm(
     weight: Any = None,
     bias: Any = None,
     training: bool = False,
-    *rest: Any,
+    *args: Any,
     **kwargs: Any,
 ) -> Any:
-    given = [one for one in (running_mean, running_var, weight, bias) if one is not None]
-    if not _are_lanes(x, *given) or any(not one.owned or one.dim() != 1 for one in given):
+    tensors = [tensor for tensor in (running_mean, running_var, weight, bias) if tensor is not None]
+    if not _are_lanes(x, *tensors) or any(not tensor.owned or tensor.dim() != 1 for tensor in tensors):
         return NotImplemented
     if math.prod(x.shape[2:]) < 2:
         return NotImplemented  # torch sums up several channels at once, and the last ones by themselves
     # Views of the stacks, in which the running statistics are changed.
-    flat = [None if one is None else one.stack.view(-1) for one in (running_mean, running_var, weight, bias)]
-    return _apart(func(_side_by_side(x), *flat, training, *rest, **kwargs), x)
+    flat = [None if tensor is None else tensor.stack.view(-1) for tensor in (running_mean, running_var, weight, bias)]
+    return _split_channels(func(_joined_channels(x), *flat, training, *args, **kwargs), x)
 
 
 @rounded_rule(functional.layer_norm)
 def _layer_norm(func: Any, x: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    given = [one for one in (weight, bias) if one is not None]
-    if not _are_lanes(x, *given) or x.dim() < len(shape) or _is_mixed(x, *given):
+    parameters = [parameter for parameter in (weight, bias) if parameter is not None]
+    if not _are_lanes(x, *parameters) or x.dim() < len(shape) or _is_mixed(x, *parameters):
         return NotImplemented
-    made = func(x.stack, shape, None, None, eps)
-    for one, apply in ((weight, torch.mul), (bias, torch.add)):
-        if one is not None:
-            between = [1] * (x.dim() - one.dim())
-            made = apply(made, one.stack.view(len(x.generators), *between, *one.shape))
-    return LaneTensor.of_stack(made, x.generators)
+    result = func(x.stack, shape, None, None, eps)
+    for parameter, apply in ((weight, torch.mul), (bias, torch.add)):
+        if parameter is not None:
+            between = [1] * (x.dim() - parameter.dim())
+            result = apply(result, parameter.stack.view(len(x.generators), *between, *parameter.shape))
+    return LaneTensor.of_stack(result, x.generators)
 
 
 @rounded_rule(functional.scaled_dot_product_attention)
 def _attention(
-    func: Any, q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0, *rest: Any, **kwargs: Any
+    func: Any, q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any, **kwargs: Any
 ) -> Any:
     plain_mask = attn_mask is None or (not isinstance(attn_mask, LaneTensor) and attn_mask.dim() == 2)
-    if not _are_lanes(q, k, v) or dropout_p or not plain_mask or any(one.dim() != 4 for one in (q, k, v)):
+    if not _are_lanes(q, k, v) or dropout_p or not plain_mask or any(tensor.dim() != 4 for tensor in (q, k, v)):
         return NotImplemented
-    made: Tensor = func(*(one.stack.flatten(0, 1) for one in (q, k, v)), attn_mask, dropout_p, *rest, **kwargs)
-    return LaneTensor.of_stack(made.unflatten(0, q.stack.shape[:2]), q.generators)  # type: ignore[no-untyped-call]
+    result: Tensor = func(*(tensor.stack.flatten(0, 1) for tensor in (q, k, v)), attn_mask, dropout_p, *args, **kwargs)
+    return LaneTensor.of_stack(result.unflatten(0, q.stack.shape[:2]), q.generators)  # type: ignore[no-untyped-call]
 
 
 def _are_lanes(*values: Any) -> bool:
-    return all(isinstance(one, LaneTensor) for one in values)
+    return all(isinstance(value, LaneTensor) for value in values)
 
 
 def _is_mixed(*tensors: Tensor) -> bool:
     """Whether they have several dtypes, or autocast would give them others."""
-    return torch.is_autocast_enabled(tensors[0].device.type) or any(one.dtype != tensors[0].dtype for one in tensors)
+    return torch.is_autocast_enabled(tensors[0].device.type) or any(
+        tensor.dtype != tensors[0].dtype for tensor in tensors
+    )
 
 
-def _side_by_side(x: LaneTensor) -> Tensor:
+def _joined_channels(x: LaneTensor) -> Tensor:
     """Return the channels of all lanes as those of one image: (rows, lanes * channels, ...)."""
     return x.stack.transpose(0, 1).flatten(1, 2)
 
 
-def _apart(made: Tensor, x: LaneTensor) -> LaneTensor:
+def _split_channels(channels: Tensor, x: LaneTensor) -> LaneTensor:
     """Return the channels of each lane, as they would lie alone."""
     lanes = len(x.generators)
-    parts: Tensor = made.unflatten(1, (lanes, -1))  # type: ignore[no-untyped-call]
+    parts: Tensor = channels.unflatten(1, (lanes, -1))  # type: ignore[no-untyped-call]
     return LaneTensor.of_stack(parts.transpose(0, 1).contiguous(), x.generators)

@@ -29,23 +29,29 @@ def _spread(func: Any, x: Any, y: Any, **kwargs: Any) -> Any:
     if x.dtype != y.dtype or 0 in (x.dim(), y.dim()):
         return NotImplemented  # of no dimensions, dtypes follow other rules
     dims = max(x.dim(), y.dim())
-    made = func(*(one.stack.view(len(x.generators), *(1,) * (dims - one.dim()), *one.shape) for one in (x, y)))
-    return LaneTensor.of_stack(made, x.generators)
+    result = func(
+        *(tensor.stack.view(len(x.generators), *(1,) * (dims - tensor.dim()), *tensor.shape) for tensor in (x, y))
+    )
+    return LaneTensor.of_stack(result, x.generators)
 
 
 @rounded_rule(functional.group_norm)
 def _group_norm(func: Any, x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    given = [one for one in (weight, bias) if one is not None]
-    if x.generators.noise is None or x.dim() < 2 or not all(isinstance(one, LaneTensor) for one in (x, *given)):
+    parameters = [parameter for parameter in (weight, bias) if parameter is not None]
+    if (
+        x.generators.noise is None
+        or x.dim() < 2
+        or not all(isinstance(parameter, LaneTensor) for parameter in (x, *parameters))
+    ):
         return NotImplemented
-    if any(one.dtype != x.dtype for one in given) or torch.is_autocast_enabled(x.device.type):
+    if any(parameter.dtype != x.dtype for parameter in parameters) or torch.is_autocast_enabled(x.device.type):
         return NotImplemented
     lanes = len(x.generators)
-    made = func(x.stack.flatten(0, 1), groups, None, None, eps).view(x.stack.shape)
-    for one, apply in ((weight, torch.mul), (bias, torch.add)):
-        if one is not None:
-            made = apply(made, one.stack.view(lanes, 1, -1, *(1 for _ in x.shape[2:])))
-    return LaneTensor.of_stack(made, x.generators)
+    result = func(x.stack.flatten(0, 1), groups, None, None, eps).view(x.stack.shape)
+    for parameter, apply in ((weight, torch.mul), (bias, torch.add)):
+        if parameter is not None:
+            result = apply(result, parameter.stack.view(lanes, 1, -1, *(1 for _ in x.shape[2:])))
+    return LaneTensor.of_stack(result, x.generators)
 
 
 @rounded_rule(functional.embedding)
@@ -60,10 +66,10 @@ def _embedding(
     sparse: bool = False,
 ) -> Any:
     plain = padding_idx is None and max_norm is None and not scale_grad_by_freq and not sparse
-    if not plain or not all(isinstance(one, LaneTensor) for one in (x, weight)) or x.generators.noise is None:
+    if not plain or not all(isinstance(tensor, LaneTensor) for tensor in (x, weight)) or x.generators.noise is None:
         return NotImplemented
     rows, count = x.stack, weight.shape[0]
     first = torch.arange(len(x.generators), device=rows.device).mul_(count).view(-1, *(1 for _ in x.shape))
     # One that isn't among a lane's own would be another lane's: torch is to refuse it, as alone.
-    own = torch.where((rows >= 0) & (rows < count), rows + first, -1)
-    return LaneTensor.of_stack(func(own, weight.stack.flatten(0, 1)), x.generators)
+    indices = torch.where((rows >= 0) & (rows < count), rows + first, -1)
+    return LaneTensor.of_stack(func(indices, weight.stack.flatten(0, 1)), x.generators)

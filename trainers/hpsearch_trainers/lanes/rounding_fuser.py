@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from hpsearch_trainers.lanes.algorithms import calls_are_dear, repeatable
-from hpsearch_trainers.lanes.bits import about_the_same, same_bits
+from hpsearch_trainers.lanes.algorithms import calls_are_expensive, deterministic_algorithms
+from hpsearch_trainers.lanes.bits import nearly_equal, same_bits
 from hpsearch_trainers.lanes.fuser import Fuser, Stepped
 from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.pack import Pack
@@ -32,28 +32,28 @@ class SharedData:
     """Knows the data of the trainers that it was given, for as long as they have them."""
 
     def __init__(self) -> None:
-        self._seen = weakref.WeakSet[Trainer]()
-        self._known: dict[Hashable, list[weakref.ref[Tensor]]] = {}
+        self._trainers = weakref.WeakSet[Trainer]()
+        self._tensors: dict[Hashable, list[weakref.ref[Tensor]]] = {}
 
     def share(self, trainer: Trainer) -> None:
         """Let a trainer have those that another one has in place of copies of its own, where both hold the same."""
-        if trainer not in self._seen:
-            self._seen.add(trainer)
-            Lane(trainer).replace_data(self._first_of)
+        if trainer not in self._trainers:
+            self._trainers.add(trainer)
+            Lane(trainer).replace_data(self._first_equal)
 
-    def _first_of(self, copied: Tensor) -> Tensor:
+    def _first_equal(self, copied: Tensor) -> Tensor:
         """Return the first tensor with the same numbers."""
         kind = copied.shape, copied.dtype, copied.device
-        known = [one for kept in self._known.get(kind, ()) if (one := kept()) is not None]
+        candidates = [tensor for reference in self._tensors.get(kind, ()) if (tensor := reference()) is not None]
         try:
-            same = next((one for one in known if same_bits(one, copied)), None)
+            match = next((tensor for tensor in candidates if same_bits(tensor, copied)), None)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             return copied  # there is none to compare them with
-        if same is None:
-            self._known[kind] = [*map(weakref.ref, known[1 - _MOST :]), weakref.ref(copied)]
-        return copied if same is None else same
+        if match is None:
+            self._tensors[kind] = [*map(weakref.ref, candidates[1 - _MOST :]), weakref.ref(copied)]
+        return copied if match is None else match
 
 
 class RoundingFuser(Fuser):
@@ -83,11 +83,11 @@ class RoundingFuser(Fuser):
         around: Callable[[Trainer], AbstractContextManager[object]] = lambda trainer: nullcontext(),
         around_pack: Callable[[], AbstractContextManager[object]] = nullcontext,
         passing: tuple[type[BaseException], ...] = (KeyboardInterrupt, SystemExit),
-        at_once: Callable[[torch.device], bool] = calls_are_dear,
+        at_once: Callable[[torch.device], bool] = calls_are_expensive,
         verdicts: MutableMapping[Trainer, str] | None = None,
     ) -> None:
         super().__init__(places, None, around, around_pack, passing)
-        self._places, self._same, self._at_once = places, about_the_same, at_once
+        self._places, self._is_same, self._at_once = places, nearly_equal, at_once
         self._data = SharedData()
         if verdicts is not None:
             self._verdicts = verdicts
@@ -98,29 +98,29 @@ class RoundingFuser(Fuser):
             self._data.share(trainer)
         return key
 
-    def _stepped(self, key: Hashable, trainers: list[Trainer]) -> tuple[Pack, list[dict[str, float]]]:
-        with repeatable(trainers[0].device):
-            return super()._stepped(key, trainers)
+    def _step_pack(self, key: Hashable, trainers: list[Trainer]) -> tuple[Pack, list[dict[str, float]]]:
+        with deterministic_algorithms(trainers[0].device):
+            return super()._step_pack(key, trainers)
 
-    def _fused(
-        self, trainers: Sequence[Trainer], told: Sequence[dict[str, float]], seconds: float
+    def _results(
+        self, trainers: Sequence[Trainer], reports: Sequence[dict[str, float]], seconds: float
     ) -> dict[Trainer, Stepped]:
         self._verdicts.update(dict.fromkeys(trainers, ""))
-        return super()._fused(trainers, told, seconds)
+        return super()._results(trainers, reports, seconds)
 
-    def _blamed(self, trainer: Trainer, error: BaseException) -> Stepped:
+    def _step_alone_after_error(self, trainer: Trainer, error: BaseException) -> Stepped:
         if is_out_of_memory(error):
             self.release(trainer)
             return Stepped(None, error)  # alone there may be room, but then memory would decide what it reports
-        return super()._blamed(trainer, error)
+        return super()._step_alone_after_error(trainer, error)
 
-    def _fuses(self, key: Hashable, trainers: list[Trainer]) -> bool:
-        return len(trainers) >= self._fewest_of(key, trainers)
+    def _should_fuse(self, key: Hashable, trainers: list[Trainer]) -> bool:
+        return len(trainers) >= self._min_lanes(key, trainers)
 
-    def _found(self, key: Hashable, kind: Hashable, trainer: Trainer) -> int:
+    def _probe_kind(self, key: Hashable, kind: Hashable, trainer: Trainer) -> int:
         with self._around_pack():
             check_places(trainer, self._most, at_once=self._at_once(trainer.device))
         return 1
 
-    def _is_known(self, trainer: Trainer) -> bool:
+    def _is_checked(self, trainer: Trainer) -> bool:
         return trainer in self._verdicts

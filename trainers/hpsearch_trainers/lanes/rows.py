@@ -31,12 +31,12 @@ class Rows:
     def __call__(self, rows: Tensor) -> tuple[LaneTensor, LaneTensor]:
         """Return inputs and targets of rows, (lanes, n)."""
         flat = rows[0] if rows.stride(0) == 0 else rows.reshape(-1)
-        return self._chosen(self.inputs, rows, flat), self._chosen(self.targets, rows, flat)
+        return self._gather(self.inputs, rows, flat), self._gather(self.targets, rows, flat)
 
-    def _chosen(self, tensors: Sequence[Tensor], rows: Tensor, flat: Tensor) -> LaneTensor:
+    def _gather(self, tensors: Sequence[Tensor], rows: Tensor, flat: Tensor) -> LaneTensor:
         """Gather each lane's rows of its tensor; of one that all share, at once."""
         first = tensors[0]
-        if any(one is not first and not _same(one, first) for one in tensors):
+        if any(tensor is not first and not _same_memory(tensor, first) for tensor in tensors):
             parts = [tensor.index_select(0, chosen) for tensor, chosen in zip(tensors, rows, strict=True)]
             return LaneTensor.of_slices(parts, self._generators)
         stack = first.index_select(0, flat)
@@ -47,6 +47,6 @@ class Rows:
         return LaneTensor.of_stack(stack, self._generators)
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
+def _same_memory(first: Tensor, second: Tensor) -> bool:
     """Whether two tensors are one memory, read alike."""
-    return one.data_ptr() == other.data_ptr() and one.stride() == other.stride() and one.shape == other.shape
+    return first.data_ptr() == second.data_ptr() and first.stride() == second.stride() and first.shape == second.shape

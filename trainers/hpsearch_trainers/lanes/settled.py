@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Hashable, Sequence
 
-from hpsearch_trainers.lanes.dropout import RATED
+from hpsearch_trainers.lanes.dropout import DROPOUT_MODULES
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.models import modules_of
@@ -23,7 +23,7 @@ class Settled:
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
         self._lanes = lanes
-        self._found = [*map(_settings, lanes)]
+        self._before = [*map(_settings, lanes)]
 
     def check(self) -> None:
         """See that nothing has changed.
@@ -34,19 +34,19 @@ class Settled:
         moved = [lane.trainer for lane in self._lanes if not lane.is_bound()]
         if moved:
             raise NotFusible("its loss or schedule changes layers, parameters or the optimizer within an epoch", moved)
-        pairs = zip(self._lanes, self._found, strict=True)
-        changed = [lane.trainer for lane, found in pairs if not _is_still(lane, found)]
+        pairs = zip(self._lanes, self._before, strict=True)
+        changed = [lane.trainer for lane, before in pairs if not _is_still(lane, before)]
         if changed:
             raise NotFusible("its loss or schedule changes settings of its model within an epoch", changed)
 
 
-def _is_still(lane: Lane, found: Hashable) -> bool:
+def _is_still(lane: Lane, before: Hashable) -> bool:
     with contextlib.suppress(NotFusible):  # it has hooks by now, say
-        return _settings(lane) == found
+        return _settings(lane) == before
     return False
 
 
 def _settings(lane: Lane) -> Hashable:
     modules = modules_of(lane.model)
-    rates = tuple(module.p for module in modules if isinstance(module, RATED))
+    rates = tuple(module.p for module in modules if isinstance(module, DROPOUT_MODULES))
     return tuple(module.training for module in modules), rates, model_key(lane.model)

@@ -22,7 +22,7 @@ from hpsearch_trainers.lamb import LAMB
 from hpsearch_trainers.lanes.attributes import describe
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
-from hpsearch_trainers.lanes.models import modules_of, places_of, tensors_of
+from hpsearch_trainers.lanes.models import modules_of, named_modules_of, tensors_of
 from hpsearch_trainers.lars import LARS
 from hpsearch_trainers.trainer import Trainer
 
@@ -73,9 +73,9 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def _check_loop(trainer: Trainer) -> None:
-    kind, own = type(trainer), vars(trainer)
+    kind, attributes = type(trainer), vars(trainer)
     for name in THE_LOOP:
-        if getattr(kind, name) is not getattr(Trainer, name) or name in own:
+        if getattr(kind, name) is not getattr(Trainer, name) or name in attributes:
             raise NotFusible(f"{kind.__name__} has a {name} of its own")
 
 
@@ -87,7 +87,7 @@ def _check_device(trainer: Trainer, *, rounded: bool) -> None:
         raise NotFusible(f"it runs on {trainer.device}")
     if on_cpu and torch.get_num_threads() != 1:
         raise NotFusible(f"torch has {torch.get_num_threads()} threads here, and bits depend on how many")
-    if not Lane(trainer).of_tensors:
+    if not Lane(trainer).has_tensor_data:
         raise NotFusible("its data are read row by row")
 
 
@@ -120,7 +120,7 @@ def shape_key(trainer: Trainer, *, rounded: bool = False) -> Hashable:
     frozen = parts.freeze_batch_norm is not None and trainer.epoch >= parts.freeze_batch_norm
     return (
         *model_key(lane.model),
-        tuple((one.shape, one.dtype) for one in (*lane.training, *(lane.validation or ()))),
+        tuple((tensor.shape, tensor.dtype) for tensor in (*lane.training, *(lane.validation or ()))),
         (parts.batch_size, parts.validation_batch_size, parts.accumulate, parts.autocast, frozen),
         (lane.average is None, _code(parts.loss), trainer.device),
     )
@@ -133,15 +133,15 @@ def code_key(trainer: Trainer) -> Hashable:
     """
     parts, kind = trainer.parts, type(trainer)
     classes = kind.__mro__[: kind.__mro__.index(Trainer)]
-    own = tuple(_code(value) for one in classes for value in vars(one).values() if callable(value))
+    methods = tuple(_code(value) for cls in classes for value in vars(cls).values() if callable(value))
     called = {"schedule": parts.schedule, **parts.metrics, **parts.measures}
     numbers = {id(tensor): number for number, tensor in enumerate(tensors_of(trainer.model))}
     groups = tuple(
-        (tuple(numbers.get(id(one)) for one in group["params"]), _way(group))
+        (tuple(numbers.get(id(parameter)) for parameter in group["params"]), _setting_kinds(group))
         for group in trainer.optimizer.param_groups
     )
     return (
-        (kind, own, type(trainer.optimizer), groups),
+        (kind, methods, type(trainer.optimizer), groups),
         tuple((name, _code(function)) for name, function in called.items()),
         (parts.clip_norm is None, trainer._rate_is_steady),
     )
@@ -159,8 +159,8 @@ def model_key(model: nn.Module) -> tuple[Hashable, Hashable]:
 def _code(function: Any) -> Hashable:
     """Return what a function runs, which it may share with others that have other settings."""
     if isinstance(function, functools.partial):
-        given = (*function.args, *function.keywords.values())
-        return ("partial", _code(function.func), *(_code(one) for one in given if callable(one)))
+        arguments = (*function.args, *function.keywords.values())
+        return ("partial", _code(function.func), *(_code(argument) for argument in arguments if callable(argument)))
     function = getattr(function, "__func__", function)  # a method's
     if isinstance(function, types.FunctionType):
         inner = vars(function).get("__wrapped__")
@@ -172,46 +172,48 @@ def _code(function: Any) -> Hashable:
     return (kind, getattr(called, "__code__", None))
 
 
-def _way(group: Mapping[str, Any]) -> Hashable:
+def _setting_kinds(group: Mapping[str, Any]) -> Hashable:
     # A try has rates of its own, and some keys with rates are there from the first step on.
-    return tuple((name, _kind(group[name])) for name in sorted(group) if name != "params" and not name.endswith("lr"))
+    return tuple(
+        (name, _setting_kind(group[name])) for name in sorted(group) if name != "params" and not name.endswith("lr")
+    )
 
 
-def _kind(value: Any) -> Hashable:
+def _setting_kind(value: Any) -> Hashable:
     if isinstance(value, bool | str) or value is None:
         return value
     if isinstance(value, int | float):
         return (type(value), value != 0)
-    parts = map(_kind, value) if isinstance(value, tuple | list) else ()
+    parts = map(_setting_kind, value) if isinstance(value, tuple | list) else ()
     return (type(value), *parts)
 
 
 def _tensors(model: nn.Module) -> Iterator[Hashable]:
     """Describe parameters and buffers, and which of them are one and the same."""
     numbers: dict[int, int] = {}
-    places: dict[int, tuple[int, int, str]] = {}
+    ranges: dict[int, tuple[int, int, str]] = {}
     for name, tensor in _named(model):
         number = numbers.setdefault(id(tensor), len(numbers))
         if not tensor.is_contiguous() or type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
             raise NotFusible(f"its model's {name} isn't a plain contiguous tensor")
         if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
             raise NotFusible(f"its model's {name} has hooks")
-        places[number] = tensor.data_ptr(), tensor.nbytes, name
+        ranges[number] = tensor.data_ptr(), tensor.nbytes, name
         yield (number, name, tensor.shape, tensor.dtype, tensor.requires_grad, isinstance(tensor, nn.Parameter))
-    for (one, size, name), (other, _, other_name) in itertools.pairwise(sorted(filter(_size, places.values()))):
-        if one + size > other:
+    for (start, size, name), (next_start, _, other_name) in itertools.pairwise(sorted(filter(_size, ranges.values()))):
+        if start + size > next_start:
             raise NotFusible(f"its model's {name} and {other_name} are other tensors in the same memory")
 
 
-def _size(place: tuple[int, int, str]) -> int:
-    return place[1]
+def _size(memory_range: tuple[int, int, str]) -> int:
+    return memory_range[1]
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Return the parameters in all places and their paths, and after them the buffers."""
-    places = places_of(model)
+    modules = named_modules_of(model)
     for kind in ("_parameters", "_buffers"):
-        for path, module in places:
+        for path, module in modules:
             for name, tensor in getattr(module, kind).items():
                 if tensor is not None:
                     yield f"{path}.{name}" if path else name, tensor

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hpsearch_trainers.lanes.attributes import describe, is_per_lane
-from hpsearch_trainers.lanes.dropout import way_of
+from hpsearch_trainers.lanes.dropout import rate_kind
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane_tensor import Generators, LaneTensor, PerLane, by_lane
 from hpsearch_trainers.lanes.models import copied, modules_of, set_training, tensors_of
@@ -17,7 +17,7 @@ from hpsearch_trainers.lanes.models import copied, modules_of, set_training, ten
 __all__ = ["Shell"]
 
 
-class Traced:
+class PassState:
     """Takes passes back.
 
     Args:
@@ -29,16 +29,16 @@ class Traced:
         self._stacks = stacks
         self._generators = generators
 
-    def now(self) -> list[Tensor]:
+    def state(self) -> list[Tensor]:
         """Return what all of them are now."""
-        return [*(one.clone() for one in self._stacks), *(one.get_state() for one in self._generators)]
+        return [*(source.clone() for source in self._stacks), *(source.get_state() for source in self._generators)]
 
     @torch.no_grad()
-    def go_back(self, then: Sequence[Tensor]) -> None:
+    def restore(self, states: Sequence[Tensor]) -> None:
         """Put all of them to what they were."""
-        for stack, value in zip(self._stacks, then, strict=False):
+        for stack, value in zip(self._stacks, states, strict=False):
             stack.copy_(value)
-        for generator, state in zip(self._generators, then[len(self._stacks) :], strict=True):
+        for generator, state in zip(self._generators, states[len(self._stacks) :], strict=True):
             generator.set_state(state)
 
 
@@ -74,29 +74,29 @@ class Shell:
         # All stacks first: where there is no memory for one, none is taken over.
         stacks = {name: torch.stack([tensor.detach() for tensor in own]) for name, own in of_lanes.items()}
         try:
-            self._take_over(of_lanes, stacks)
+            self._stack_models(of_lanes, stacks)
         except BaseException:
             for lane in range(len(models)):
                 self.release(lane)
             raise
 
-    def _take_over(self, of_lanes: Mapping[int, Sequence[Tensor]], stacks: Mapping[int, Tensor]) -> None:
-        self._lanes = {name: _taken_over(own, stacks[name], self.generators) for name, own in of_lanes.items()}
+    def _stack_models(self, of_lanes: Mapping[int, Sequence[Tensor]], stacks: Mapping[int, Tensor]) -> None:
+        self._lanes = {name: _move_into_stack(own, stacks[name], self.generators) for name, own in of_lanes.items()}
         self._stacks = [(stacks[name], own) for name, own in of_lanes.items()]
-        self._taken = [[(tensor, tensor.data_ptr()) for tensor in tensors_of(model)] for model in self.models]
+        self._addresses = [[(tensor, tensor.data_ptr()) for tensor in tensors_of(model)] for model in self.models]
         self._modules = [modules_of(model) for model in self.models]
         self._settings: list[tuple[PerLane, str, Sequence[nn.Module]]] = []
         everywhere = zip(*(modules_of(model) for model in (self.module, *self.models)), strict=True)
         for module, *modules in everywhere:
-            for kept in (module._parameters, module._buffers):
-                for name, tensor in kept.items():
+            for tensors_by_name in (module._parameters, module._buffers):
+                for name, tensor in tensors_by_name.items():
                     if tensor is not None:
-                        kept[name] = self._lanes[id(tensor)]
+                        tensors_by_name[name] = self._lanes[id(tensor)]
             for name in [name for name in vars(module) if is_per_lane(module, name)]:
                 setattr(module, name, PerLane(getattr(one, name) for one in modules))
                 self._settings.append((getattr(module, name), name, modules))
             if isinstance(module, _OTHERWISE_IN_EVALUATION):
-                module.__class__ = _by_lane(type(module), modules)  # type: ignore[assignment]
+                module.__class__ = _evaluated_by_lane(type(module), modules)  # type: ignore[assignment]
         self.parameters = [one.stack for one in self._lanes.values() if one.requires_grad]
         self._described = describe(self.module)
 
@@ -116,32 +116,32 @@ class Shell:
         return [stack for stack, _ in self._stacks]
 
     @property
-    def traced(self) -> Traced:
+    def pass_state(self) -> PassState:
         """What a pass may change."""
-        return Traced([one for one, _ in self._stacks if not one.requires_grad], self.generators)
+        return PassState([one for one, _ in self._stacks if not one.requires_grad], self.generators)
 
-    def take_settings(self) -> tuple[int, ...]:
+    def read_settings(self) -> tuple[int, ...]:
         """Read rates of dropout, which may differ from lane to lane, from the models; return the way of each layer."""
         for values, name, modules in self._settings:
             values[:] = [getattr(one, name) for one in modules]
-        return tuple(way_of(values) for values, _, _ in self._settings)
+        return tuple(rate_kind(values) for values, _, _ in self._settings)
 
-    def lost(self, models: Sequence[nn.Module | None]) -> list[int]:
+    def detached_lanes(self, models: Sequence[nn.Module | None]) -> list[int]:
         """Return the lanes that haven't what was taken over: model, modules, tensors, and their memory in the stacks.
 
         Args:
             models: What the first lanes have now.
         """
-        return [lane for lane, model in enumerate(models) if not self._holds(lane, model)]
+        return [lane for lane, model in enumerate(models) if not self._is_intact(lane, model)]
 
-    def _holds(self, lane: int, model: nn.Module | None) -> bool:
+    def _is_intact(self, lane: int, model: nn.Module | None) -> bool:
         if model is not self.models[lane]:
             return False
-        present, taken = tensors_of(model), self._taken[lane]
-        if len(present) != len(taken) or [*map(id, modules_of(model))] != [*map(id, self._modules[lane])]:
+        present, addresses = tensors_of(model), self._addresses[lane]
+        if len(present) != len(addresses) or [*map(id, modules_of(model))] != [*map(id, self._modules[lane])]:
             return False
-        pairs = zip(present, taken, strict=True)
-        return all(tensor is own and tensor.data_ptr() == place for tensor, (own, place) in pairs)
+        pairs = zip(present, addresses, strict=True)
+        return all(tensor is expected and tensor.data_ptr() == address for tensor, (expected, address) in pairs)
 
     def check_unchanged(self) -> None:
         """Refuse what keeps something between two batches beside its tensors, of which there would be one for all.
@@ -149,8 +149,8 @@ class Shell:
         Raises:
             NotFusible: An attribute has changed, or a tensor has been put into another's place.
         """
-        held = {id(tensor) for tensor in self._lanes.values()}
-        if any(id(tensor) not in held for tensor in tensors_of(self.module)):
+        ids = {id(tensor) for tensor in self._lanes.values()}
+        if any(id(tensor) not in ids for tensor in tensors_of(self.module)):
             raise NotFusible("its model puts other tensors in the place of its own")
         if describe(self.module) != self._described:
             raise NotFusible("its model changes attributes of its own while it trains")
@@ -160,11 +160,11 @@ class Shell:
         for model in (self.module, *self.models):
             set_training(model, training)
 
-    def kept(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def copies(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Copy what the models' tensors hold, by a copy of each stack; give, later, each, its part and what it held."""
         copies = [(stack, stack.detach().clone(), own) for stack, own in self._stacks]
         return (
-            given for stack, copied, own in copies for given in zip(own, stack.detach().unbind(), copied, strict=True)
+            parts for stack, clone, own in copies for parts in zip(own, stack.detach().unbind(), clone, strict=True)
         )
 
     def release(self, lane: int) -> None:
@@ -177,19 +177,19 @@ _OTHERWISE_IN_EVALUATION = (nn.TransformerEncoder, nn.TransformerEncoderLayer, n
 """Modules that torch computes in another way in evaluation mode, if only plain tensors are involved."""
 
 
-def _by_lane(kind: type[nn.Module], modules: Sequence[nn.Module]) -> type[nn.Module]:
+def _evaluated_by_lane(kind: type[nn.Module], modules: Sequence[nn.Module]) -> type[nn.Module]:
     """Return the class of a module of the shell that is computed by each lane's own in evaluation mode."""
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return kind.forward(self, *args, **kwargs) if self.training else by_lane(evaluated, (args, kwargs))
 
-    def evaluated(lane: int, given: tuple[Sequence[Any], dict[str, Any]]) -> Any:
-        return modules[lane].eval()(*given[0], **given[1])
+    def evaluated(lane: int, arguments: tuple[Sequence[Any], dict[str, Any]]) -> Any:
+        return modules[lane].eval()(*arguments[0], **arguments[1])
 
     return type(kind.__name__, (kind,), {"forward": forward})
 
 
-def _taken_over(tensors: Sequence[Tensor], stack: Tensor, generators: Generators) -> LaneTensor:
+def _move_into_stack(tensors: Sequence[Tensor], stack: Tensor, generators: Generators) -> LaneTensor:
     first = tensors[0]
     for tensor, part in zip(tensors, stack.unbind(), strict=True):
         tensor.data = part

@@ -29,12 +29,12 @@ class RandomState:
 
     def is_now(self) -> bool:
         """Whether nothing has been drawn since."""
-        name, words, *rest = np.random.get_state()
-        before, words_before, *rest_before = self._numpy
+        name, keys, *position = np.random.get_state()
+        name_before, keys_before, *position_before = self._numpy
         return (
             torch.equal(self._torch, torch.default_generator.get_state())
-            and (name, *rest) == (before, *rest_before)
-            and np.array_equal(words, words_before)
+            and (name, *position) == (name_before, *position_before)
+            and np.array_equal(keys, keys_before)
             and random.getstate() == self._python
             and all(map(torch.equal, self._devices, _of_devices()))
         )
@@ -68,16 +68,16 @@ class Snapshot:
         losses = [trainer.parts.loss for trainer in trainers if isinstance(trainer.parts.loss, nn.Module)]
         tensors = [tensor for model in (*models, *losses) for tensor in tensors_of(model)]
         tensors += [trainer._average.n_averaged for trainer in trainers if trainer._average is not None]
-        self._tensors = [*(shell.kept() for shell in shells), _copies_of(tensors)]
-        self._trainers = [_Saved(trainer) for trainer in trainers]
+        self._tensors = [*(shell.copies() for shell in shells), _copies_of(tensors)]
+        self._trainers = [_SavedTrainer(trainer) for trainer in trainers]
 
     def restore(self) -> None:
         """Go back, once: what is kept of each trainer is as it was."""
         with torch.no_grad():
             for saved in self._trainers:
                 saved.restore()
-            for kept in self._tensors:
-                for tensor, memory, value in kept:
+            for copies in self._tensors:
+                for tensor, memory, value in copies:
                     if tensor.data_ptr() != memory.data_ptr():
                         tensor.data = memory
                     tensor.copy_(value)
@@ -88,20 +88,22 @@ def _models_of(trainer: Trainer) -> list[nn.Module]:
     return [one for one in (trainer.model, trainer._average) if one is not None]
 
 
-class _Saved:
+class _SavedTrainer:
     def __init__(self, trainer: Trainer) -> None:
         self._attributes = _SavedAttributes(trainer), _SavedAttributes(trainer.optimizer)
         self._rates, self._rates_were = trainer._rates, vars(trainer._rates).copy()
         loss = trainer.parts.loss
         models = [*_models_of(trainer), *([loss] if isinstance(loss, nn.Module) else [])]
         self._modules = [_SavedAttributes(module) for model in models for module in modules_of(model)]
-        self._tensors = [(one, one.requires_grad, one.grad) for model in models for one in tensors_of(model)]
+        self._tensors = [
+            (tensor, tensor.requires_grad, tensor.grad) for model in models for tensor in tensors_of(model)
+        ]
         self._optimizer = trainer.optimizer
         self._groups = [
             (group, {name: _copied(value) for name, value in group.items()}) for group in self._optimizer.param_groups
         ]
         states = self._optimizer.state.items()
-        self._state = {key: {name: _copied(value) for name, value in of.items()} for key, of in states}
+        self._state = {key: {name: _copied(value) for name, value in state.items()} for key, state in states}
 
     def restore(self) -> None:
         optimizer = self._optimizer
@@ -135,12 +137,14 @@ class _SavedAttributes:
         self._attributes = vars(owner).copy()
         # Of most containers of a module, there is nothing in them.
         self._contents = [
-            (one, one.copy()) for one in self._attributes.values() if one and isinstance(one, _CONTAINERS)
+            (value, value.copy()) for value in self._attributes.values() if value and isinstance(value, _CONTAINERS)
         ]
-        tensors = [one for one in self._attributes.values() if isinstance(one, Tensor) and one.numel() < _MOST_COPIED]
-        self._tensors = [(one, one.detach().clone()) for one in tensors]
-        generators = [one for one in self._attributes.values() if isinstance(one, torch.Generator)]
-        self._generators = [(one, one.get_state()) for one in generators]
+        tensors = [
+            value for value in self._attributes.values() if isinstance(value, Tensor) and value.numel() < _MOST_COPIED
+        ]
+        self._tensors = [(value, value.detach().clone()) for value in tensors]
+        generators = [value for value in self._attributes.values() if isinstance(value, torch.Generator)]
+        self._generators = [(value, value.get_state()) for value in generators]
 
     def restore(self) -> None:
         _refill(vars(self._owner), self._attributes)
@@ -157,8 +161,8 @@ class _SavedAttributes:
 
 def _copies_of(tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Copy what tensors hold; give, later, each tensor, its memory and what it held."""
-    kept = [(tensor, tensor.data, tensor.detach().clone()) for tensor in tensors]
-    return iter(kept)
+    copies = [(tensor, tensor.data, tensor.detach().clone()) for tensor in tensors]
+    return iter(copies)
 
 
 def _refill(container: Any, content: Any) -> None:

@@ -21,8 +21,8 @@ from torch.optim import SGD, Adam, Optimizer
 from hpsearch_trainers.lanes.algorithms import on_device
 from hpsearch_trainers.lanes.bits import same_bits
 from hpsearch_trainers.lanes.errors import NotFusible
-from hpsearch_trainers.lanes.optimizers import kept_by
-from hpsearch_trainers.lanes.step_kinds import Way, is_ready, places_in, way_of
+from hpsearch_trainers.lanes.optimizers import state_names
+from hpsearch_trainers.lanes.step_kinds import StepVariant, indices_in, is_ready, variant_of
 
 __all__ = ["MOST_NUMBERS", "StackedSteps", "stacked_steps"]
 
@@ -47,31 +47,37 @@ def stacked_steps(
         most: Numbers of a lane's group.
     """
     groups: list[_Group] = []
-    held: list[_Held] = []
+    parameter_states: list[_ParameterState] = []
     for of_lanes in zip(*(one.param_groups for one in optimizers), strict=True):
-        way = way_of(optimizers[0], of_lanes[0])
-        of_each = [places_in(group["params"], given) for group, given in zip(of_lanes, parameters, strict=True)]
-        places = of_each[0]
-        ours = [stacks[place] for place in places]
+        variant = variant_of(optimizers[0], of_lanes[0])
+        lane_indices = [
+            indices_in(group["params"], lane_parameters)
+            for group, lane_parameters in zip(of_lanes, parameters, strict=True)
+        ]
+        indices = lane_indices[0]
+        ours = [stacks[index] for index in indices]
         pairs = zip(optimizers, parameters, strict=True)
-        own = [[_Held(optimizer, given[place]) for place in places] for optimizer, given in pairs]
+        own = [
+            [_ParameterState(optimizer, lane_parameters[index]) for index in indices]
+            for optimizer, lane_parameters in pairs
+        ]
         states = [[one.state for one in of_lane] for of_lane in own]
-        twice = len(set(places)) < len(places)  # which torch steps one time after the other
-        differs = twice or any(one != places for one in of_each)
-        kept = kept_by(of_lanes[0])
+        twice = len(set(indices)) < len(indices)  # which torch steps one time after the other
+        differs = twice or any(of_lane != indices for of_lane in lane_indices)
+        names = state_names(of_lanes[0])
         if differs or sum(one[0].numel() for one in ours) > most:
             return None
-        if any(one.dtype != torch.float32 for one in ours) or not _agrees(way):
+        if any(one.dtype != torch.float32 for one in ours) or not _agrees(variant):
             return None
-        if not all(is_ready(kept, of_lane, [stack[0] for stack in ours]) for of_lane in states):
+        if not all(is_ready(names, of_lane, [stack[0] for stack in ours]) for of_lane in states):
             return None
-        if places:
-            groups.append(_Group(way, of_lanes, places, states, ours))
-            held += itertools.chain(*own) if kept else []
-    return StackedSteps(groups, held)
+        if indices:
+            groups.append(_Group(variant, of_lanes, indices, states, ours))
+            parameter_states += itertools.chain(*own) if names else []
+    return StackedSteps(groups, parameter_states)
 
 
-class _Held:
+class _ParameterState:
     """What an optimizer keeps of a parameter."""
 
     def __init__(self, optimizer: Optimizer, parameter: Tensor) -> None:
@@ -80,7 +86,7 @@ class _Held:
         self.state: dict[str, Any] = optimizer.state.get(parameter, {})
         self._tensors = [*self.state.values()]
 
-    def is_there(self) -> bool:
+    def is_current(self) -> bool:
         now = self._optimizer.state.get(self._parameter, {})
         return now is self.state and [*map(id, now.values())] == [*map(id, self._tensors)]
 
@@ -88,13 +94,13 @@ class _Held:
 class StackedSteps:
     """Takes steps of all lanes; what their optimizers keep has memory of its own again at the end."""
 
-    def __init__(self, groups: Sequence[_Group], held: Sequence[_Held]) -> None:
+    def __init__(self, groups: Sequence[_Group], parameter_states: Sequence[_ParameterState]) -> None:
         self._groups = groups
-        self._held = held
+        self._parameter_states = parameter_states
 
-    def takes(self, gradients: Sequence[Tensor | None]) -> bool:
+    def accepts(self, gradients: Sequence[Tensor | None]) -> bool:
         """Whether there is a gradient for all that it steps."""
-        return all(gradients[place] is not None for group in self._groups for place in group.places)
+        return all(gradients[index] is not None for group in self._groups for index in group.indices)
 
     @torch.no_grad()
     def __call__(self, gradients: Sequence[Tensor | None]) -> None:
@@ -104,7 +110,7 @@ class StackedSteps:
             gradients: (lanes, ...), of each stack.
         """
         for group in self._groups:
-            group.step([gradients[place] for place in group.places])  # type: ignore[misc]
+            group.step([gradients[index] for index in group.indices])  # type: ignore[misc]
 
     @torch.no_grad()
     def end(self) -> None:
@@ -113,13 +119,15 @@ class StackedSteps:
         Raises:
             NotFusible: Something else has been put into its place.
         """
-        if not all(one.is_there() for one in self._held) or not all(group.holds() for group in self._groups):
+        if not all(state.is_current() for state in self._parameter_states) or not all(
+            group.is_intact() for group in self._groups
+        ):
             raise NotFusible("what its optimizer keeps is replaced within an epoch")
         for group in self._groups:
             group.end()
 
 
-class _Kept:
+class _StackedState:
     """What the optimizers of all lanes keep of each parameter by one name: it lies side by side until the end.
 
     Their own tensors are parts of it, so that a loss or a schedule that looks at them, or writes to them, finds what is
@@ -145,7 +153,7 @@ class _Kept:
         self._parts = [part.view(own.shape) for part, own in zip(each, self._own, strict=True)]
         self._point_to(self._parts)
 
-    def holds(self) -> bool:
+    def is_intact(self) -> bool:
         """Whether the optimizers' own tensors still are parts of it."""
         return all(own.data_ptr() == part.data_ptr() for own, part in zip(self._own, self._parts, strict=True))
 
@@ -162,90 +170,92 @@ class _Group:
     """One group of parameters of each lane's optimizer.
 
     Args:
-        way: What a step computes.
+        variant: What a step computes.
         groups: Each optimizer's own: its settings are read in each step.
-        places: Of its parameters among all.
+        indices: Of its parameters among all.
         states: What each optimizer keeps of each parameter.
         stacks: The parameters, (lanes, ...).
 
     Attributes:
-        kept: What the optimizers keep, by its name there, (lanes, numbers of all parameters).
+        states: What the optimizers keep, by its name there, (lanes, numbers of all parameters).
     """
 
     def __init__(
         self,
-        way: Way,
+        variant: StepVariant,
         groups: Sequence[Mapping[str, Any]],
-        places: Sequence[int],
+        indices: Sequence[int],
         states: Sequence[Sequence[dict[str, Any]]],
         stacks: Sequence[Tensor],
     ) -> None:
-        self.way = way
-        self.places = places
+        self.variant = variant
+        self.indices = indices
         self._groups = groups
         self._lanes = len(groups)
         self._sizes = [one[0].numel() for one in stacks]
         self.stacks = [one.view(self._lanes, size) for one, size in zip(stacks, self._sizes, strict=True)]
-        self._kept = {name: _Kept(name, states) for name in kept_by(groups[0])}
-        self.kept = {name: one.numbers for name, one in self._kept.items()}
+        self._stacked_states = {name: _StackedState(name, states) for name in state_names(groups[0])}
+        self.states = {name: state.numbers for name, state in self._stacked_states.items()}
         self._columns: dict[str, tuple[Sequence[Sequence[float]], _Columns]] = {}
         self._steps: Sequence[float] | None = None
         """That each lane has taken, where to read that each time would be to wait for the device."""
-        if "step" in self.kept and self.kept["step"].device.type != "cpu":
-            self._steps = self.kept["step"][:, 0].tolist()
+        if "step" in self.states and self.states["step"].device.type != "cpu":
+            self._steps = self.states["step"][:, 0].tolist()
 
     def step(self, gradients: Sequence[Tensor]) -> None:
         """Take a step, with a gradient of each stack."""
-        own = [one.reshape(self._lanes, size) for one, size in zip(gradients, self._sizes, strict=True)]
-        (_sgd if self.way.kind is SGD else _adam)(self, own)
+        flat_gradients = [
+            gradient.reshape(self._lanes, size) for gradient, size in zip(gradients, self._sizes, strict=True)
+        ]
+        (_sgd if self.variant.kind is SGD else _adam)(self, flat_gradients)
 
-    def columns(self, of_lane: Callable[..., Sequence[float]], *others: Sequence[float]) -> _Columns:
+    def columns(self, of_lane: Callable[..., Sequence[float]], *values: Sequence[float]) -> _Columns:
         """Return numbers of each lane, each as (lanes, 1), of its settings and what else is given of it.
 
         Raises:
             OverflowError: One is too large for single precision, which torch may refuse.
         """
-        rows = [of_lane(*given) for given in zip(self._groups, *others, strict=True)]
+        rows = [of_lane(*arguments) for arguments in zip(self._groups, *values, strict=True)]
         before, columns = self._columns.get(of_lane.__name__, (None, ()))
         if rows == before:
             return columns
         of_all = torch.tensor(rows, dtype=torch.float32).t()
         finite = math.isfinite(of_all.sum().item())  # nearly always, and asked in one call
-        if not finite and any(_LARGEST < abs(one) < math.inf for row in rows for one in row):
+        if not finite and any(_LARGEST < abs(number) < math.inf for row in rows for number in row):
             raise OverflowError("a setting of its optimizer is too large for single precision")
         columns = on_device(of_all, self.stacks[0].device).unsqueeze(2).unbind()
         self._columns[of_lane.__name__] = rows, columns
         return columns
 
-    def counted(self) -> Sequence[float]:
+    def count_step(self) -> Sequence[float]:
         """Count a step; return how many each lane has taken, the same of all its parameters."""
-        counts = self.kept["step"].add_(1)
-        self._steps = None if self._steps is None else [one + 1 for one in self._steps]
+        counts = self.states["step"].add_(1)
+        self._steps = None if self._steps is None else [step + 1 for step in self._steps]
         return counts[:, 0].tolist() if self._steps is None else self._steps
 
-    def decayed(self, gradients: Sequence[Tensor], decays: Tensor | None) -> Tensor:
+    def with_weight_decay(self, gradients: Sequence[Tensor], decays: Tensor | None) -> Tensor:
         """Return gradients and, where a lane's decay isn't zero, its part of the weights, (lanes, numbers).
 
         Args:
             gradients: Of each stack.
             decays: Of each lane, (lanes, 1); None: zero.
         """
-        if self.way.maximize:
+        if self.variant.maximize:
             gradients = [-one for one in gradients]
         decaying = [] if decays is None else [one["weight_decay"] != 0 for one in self._groups]
         if decays is not None and any(decaying):
-            given = zip(gradients, self.stacks, strict=True)
-            with_weights = [torch.addcmul(gradient, weights, decays) for gradient, weights in given]
+            pairs = zip(gradients, self.stacks, strict=True)
+            with_weights = [torch.addcmul(gradient, weights, decays) for gradient, weights in pairs]
             if not all(decaying):
-                which = decays != 0
+                is_decaying = decays != 0
                 pairs = zip(with_weights, gradients, strict=True)
-                with_weights = [torch.where(which, one, other) for one, other in pairs]
+                with_weights = [torch.where(is_decaying, decayed, gradient) for decayed, gradient in pairs]
             gradients = with_weights
         return torch.cat([*gradients], 1) if len(gradients) > 1 else gradients[0]
 
-    def holds(self) -> bool:
+    def is_intact(self) -> bool:
         """Whether what the optimizers keep lies where its steps find it."""
-        return all(one.holds() for one in self._kept.values())
+        return all(state.is_intact() for state in self._stacked_states.values())
 
     def parts(self, numbers: Tensor) -> list[Tensor]:
         """Return each parameter's part of these."""
@@ -257,93 +267,96 @@ class _Group:
         Raises:
             NotFusible: Something else has counted their steps.
         """
-        if self._steps is not None and self._steps != self.kept["step"][:, 0].tolist():
+        if self._steps is not None and self._steps != self.states["step"][:, 0].tolist():
             raise NotFusible("what its optimizer keeps is changed within an epoch")
-        for one in self._kept.values():
-            one.end()
+        for state in self._stacked_states.values():
+            state.end()
 
 
 def _sgd(group: _Group, gradients: Sequence[Tensor]) -> None:
     """Do what `torch.optim.SGD` does."""
-    decays, momentum, taken, rates = group.columns(_of_sgd)
-    direction = group.decayed(gradients, decays)
-    if group.kept:
-        velocity = group.kept["momentum_buffer"].mul_(momentum).addcmul_(direction, taken)
-        direction = torch.addcmul(direction, velocity, momentum) if group.way.nesterov else velocity
+    decays, momentum, gain, rates = group.columns(_sgd_settings)
+    direction = group.with_weight_decay(gradients, decays)
+    if group.states:
+        velocity = group.states["momentum_buffer"].mul_(momentum).addcmul_(direction, gain)
+        direction = torch.addcmul(direction, velocity, momentum) if group.variant.nesterov else velocity
     for weights, part in zip(group.stacks, group.parts(direction), strict=True):
         weights.addcmul_(part, rates)
 
 
 def _adam(group: _Group, gradients: Sequence[Tensor]) -> None:
     """Do what `torch.optim.Adam` and `AdamW` do."""
-    decays, near, keep, square, root, eps, rates = group.columns(_of_adam, group.counted())
-    if group.way.decoupled:
-        (left,) = group.columns(_left)
+    decays, near, keep, square, root, eps, rates = group.columns(_adam_settings, group.count_step())
+    if group.variant.decoupled:
+        (factor,) = group.columns(_decay_factor)
         for weights in group.stacks:
-            weights.mul_(left)
-    gradient = group.decayed(gradients, None if group.way.decoupled else decays)
-    mean = group.kept["exp_avg"].lerp_(gradient, near)
-    squares = group.kept["exp_avg_sq"].mul_(keep).addcmul_(gradient * square, gradient)
-    if group.way.amsgrad:
-        largest = group.kept["max_exp_avg_sq"]
+            weights.mul_(factor)
+    gradient = group.with_weight_decay(gradients, None if group.variant.decoupled else decays)
+    mean = group.states["exp_avg"].lerp_(gradient, near)
+    squares = group.states["exp_avg_sq"].mul_(keep).addcmul_(gradient * square, gradient)
+    if group.variant.amsgrad:
+        largest = group.states["max_exp_avg_sq"]
         squares = torch.maximum(largest, squares, out=largest)
     scale = squares.sqrt().div_(root).add_(eps)
     torch._foreach_addcdiv_(group.stacks, group.parts(mean * rates), group.parts(scale))
 
 
-def _of_sgd(of: Mapping[str, Any]) -> Sequence[float]:
-    return of["weight_decay"], of["momentum"], 1 - of["dampening"], -of["lr"]
+def _sgd_settings(group: Mapping[str, Any]) -> Sequence[float]:
+    return group["weight_decay"], group["momentum"], 1 - group["dampening"], -group["lr"]
 
 
-def _left(of: Mapping[str, Any]) -> Sequence[float]:
-    return (1 - of["lr"] * of["weight_decay"] if of["weight_decay"] else 1.0,)
+def _decay_factor(group: Mapping[str, Any]) -> Sequence[float]:
+    return (1 - group["lr"] * group["weight_decay"] if group["weight_decay"] else 1.0,)
 
 
-def _of_adam(of: Mapping[str, Any], steps: float) -> Sequence[float]:
-    first, second = of["betas"]
+def _adam_settings(group: Mapping[str, Any], steps: float) -> Sequence[float]:
+    first, second = group["betas"]
     # As torch writes it, so that it is rounded alike.
-    rate = of["lr"] / (1 - first**steps)
+    rate = group["lr"] / (1 - first**steps)
     root = (1 - second**steps) ** 0.5
-    return of["weight_decay"], 1 - first, second, 1 - second, root, of["eps"], -rate
+    return group["weight_decay"], 1 - first, second, 1 - second, root, group["eps"], -rate
 
 
 @functools.cache
-def _agrees(way: Way) -> bool:
+def _agrees(variant: StepVariant) -> bool:
     """Try whether steps of this way have the bits of torch's own, which it may compute otherwise some day."""
-    return same_bits(_tried(way, together=True), _tried(way, together=False))
+    return same_bits(_try_steps(variant, together=True), _try_steps(variant, together=False))
 
 
-def _tried(way: Way, *, together: bool) -> Any:
+def _try_steps(variant: StepVariant, *, together: bool) -> Any:
     """Return the weights of three optimizers after three steps, and what they keep."""
     generator = torch.Generator().manual_seed(0)
     single = torch.float32
     stacks = [torch.randn(shape, generator=generator, dtype=single) for shape in ((3, 37), (3, 5, 13))]
-    parameters = [[nn.Parameter(one) for one in of_lane] for of_lane in zip(*stacks, strict=True)]
-    optimizers = [way.kind(own, **_settings(way, lane)) for lane, own in enumerate(parameters)]
+    parameters = [[nn.Parameter(parameter) for parameter in of_lane] for of_lane in zip(*stacks, strict=True)]
+    optimizers = [variant.kind(own, **_settings(variant, lane)) for lane, own in enumerate(parameters)]
     groups = [optimizer.param_groups[0] for optimizer in optimizers]
     for step in range(3):
         gradients = [torch.randn(stack.shape, generator=generator, dtype=single) for stack in stacks]
         if together and step > 0:
             pairs = zip(optimizers, parameters, strict=True)
-            states = [[optimizer.state[one] for one in own] for optimizer, own in pairs]
-            group = _Group(way, groups, range(len(stacks)), states, stacks)
+            states = [[optimizer.state[parameter] for parameter in own] for optimizer, own in pairs]
+            group = _Group(variant, groups, range(len(stacks)), states, stacks)
             group.step(gradients)
             group.end()
             continue
-        for optimizer, own, coming in zip(optimizers, parameters, zip(*gradients, strict=True), strict=True):
-            for parameter, gradient in zip(own, coming, strict=True):
+        for optimizer, own, lane_gradients in zip(optimizers, parameters, zip(*gradients, strict=True), strict=True):
+            for parameter, gradient in zip(own, lane_gradients, strict=True):
                 parameter.grad = gradient
             optimizer.step()
-    return [(own, [optimizer.state[one] for one in own]) for own, optimizer in zip(parameters, optimizers, strict=True)]
+    return [
+        (own, [optimizer.state[parameter] for parameter in own])
+        for own, optimizer in zip(parameters, optimizers, strict=True)
+    ]
 
 
-def _settings(way: Way, lane: int) -> dict[str, Any]:
+def _settings(variant: StepVariant, lane: int) -> dict[str, Any]:
     settings: dict[str, Any] = {"lr": 0.1 / (lane + 3), "weight_decay": (0.3, 0.0, 1e-4)[lane]}
-    settings["maximize"] = way.maximize
-    if way.kind is SGD:
-        momentum = 0.9 / (lane + 1) if way.momentum else 0.0
-        dampening = 0.0 if way.nesterov else 0.1 * lane
-        return settings | {"momentum": momentum, "dampening": dampening, "nesterov": way.nesterov}
-    settings |= {"betas": (0.9 / (lane + 1), 0.999 - 0.2 * lane), "amsgrad": way.amsgrad}
-    decoupled_adam = way.kind is Adam and way.decoupled
+    settings["maximize"] = variant.maximize
+    if variant.kind is SGD:
+        momentum = 0.9 / (lane + 1) if variant.momentum else 0.0
+        dampening = 0.0 if variant.nesterov else 0.1 * lane
+        return settings | {"momentum": momentum, "dampening": dampening, "nesterov": variant.nesterov}
+    settings |= {"betas": (0.9 / (lane + 1), 0.999 - 0.2 * lane), "amsgrad": variant.amsgrad}
+    decoupled_adam = variant.kind is Adam and variant.decoupled
     return settings | ({"decoupled_weight_decay": True} if decoupled_adam else {})

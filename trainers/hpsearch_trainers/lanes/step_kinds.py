@@ -9,9 +9,18 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from hpsearch_trainers.lanes.optimizers import is_plain, kept_by
+from hpsearch_trainers.lanes.optimizers import is_plain, state_names
 
-__all__ = ["OTHERWISE", "OTHERWISE_AT_ONCE", "Way", "is_ready", "kind_at_once", "kind_of", "places_in", "way_of"]
+__all__ = [
+    "OTHERWISE",
+    "OTHERWISE_AT_ONCE",
+    "StepVariant",
+    "indices_in",
+    "is_ready",
+    "kind_at_once",
+    "kind_of",
+    "variant_of",
+]
 
 _MOST_STEPS = 2**23
 """Up to which torch counts in single precision without a loss."""
@@ -23,7 +32,7 @@ OTHERWISE = ("fused", "foreach", *OTHERWISE_AT_ONCE)
 _NUMBERS = ("lr", "momentum", "dampening", "weight_decay", "eps")
 
 
-class Way(NamedTuple):
+class StepVariant(NamedTuple):
     """What decides what a group's step computes."""
 
     kind: type[Optimizer]
@@ -48,15 +57,15 @@ def kind_of(optimizer: Optimizer, otherwise: Sequence[str] = OTHERWISE) -> Hasha
     numbers = [group[name] for group in groups for name in _NUMBERS if name in group]
     numbers += [beta for group in groups for beta in group.get("betas", ())]
     is_otherwise = any(group.get(name) for group in groups for name in otherwise)
-    if is_otherwise or not all(isinstance(one, int | float) for one in numbers):
+    if is_otherwise or not all(isinstance(number, int | float) for number in numbers):
         return None
-    return tuple(way_of(optimizer, group) for group in groups)
+    return tuple(variant_of(optimizer, group) for group in groups)
 
 
-def way_of(optimizer: Optimizer, group: Mapping[str, Any]) -> Way:
+def variant_of(optimizer: Optimizer, group: Mapping[str, Any]) -> StepVariant:
     """Return what decides what this group's step computes."""
     kind = type(optimizer)
-    return Way(
+    return StepVariant(
         kind,
         bool(group.get("amsgrad")),
         bool(group["maximize"]),
@@ -80,45 +89,45 @@ def kind_at_once(optimizer: Optimizer, parameters: Sequence[Tensor]) -> Hashable
         return None
     of_groups: list[Hashable] = []
     for group in optimizer.param_groups:
-        places = places_in(group["params"], parameters)
-        own, kept = [parameters[place] for place in places], kept_by(group)
-        if len(set(places)) < len(places) or any(one.dtype != torch.float32 for one in own):
+        indices = indices_in(group["params"], parameters)
+        group_parameters, names = [parameters[index] for index in indices], state_names(group)
+        if len(set(indices)) < len(indices) or any(one.dtype != torch.float32 for one in group_parameters):
             return None
-        if kept and not any(optimizer.state.get(one) for one in own):
+        if names and not any(optimizer.state.get(one) for one in group_parameters):
             if group.get("dampening"):
                 return None  # which a first step leaves out
-            for one in own:
-                optimizer.state[one] = _begun(group, kept, one)
-        states = [optimizer.state.get(one, {}) for one in own]
-        if not is_ready(kept, states, own):
+            for one in group_parameters:
+                optimizer.state[one] = _initial_state(group, names, one)
+        states = [optimizer.state.get(one, {}) for one in group_parameters]
+        if not is_ready(names, states, group_parameters):
             return None
-        of_groups.append((*places, *{(one["step"].device, one["step"].dtype) for one in states if "step" in one}))
+        of_groups.append((*indices, *{(one["step"].device, one["step"].dtype) for one in states if "step" in one}))
     return kind, *of_groups
 
 
-def _begun(group: Mapping[str, Any], kept: Sequence[str], parameter: Tensor) -> dict[str, Any]:
+def _initial_state(group: Mapping[str, Any], names: Sequence[str], parameter: Tensor) -> dict[str, Any]:
     """Return what an optimizer keeps of a parameter before its first step, in the order that torch has."""
-    numbers = {name: torch.zeros_like(parameter) for name in kept if name != "step"}
-    if "step" not in kept:
+    numbers = {name: torch.zeros_like(parameter) for name in names if name != "step"}
+    if "step" not in names:
         return numbers
     doubles = torch.get_default_dtype() == torch.float64 and not group["fused"]
-    where = parameter.device if group["fused"] else torch.device("cpu")
-    return {"step": torch.zeros((), dtype=torch.float64 if doubles else torch.float32, device=where), **numbers}
+    device = parameter.device if group["fused"] else torch.device("cpu")
+    return {"step": torch.zeros((), dtype=torch.float64 if doubles else torch.float32, device=device), **numbers}
 
 
-def places_in(group: Sequence[Tensor], parameters: Sequence[Tensor]) -> Sequence[int]:
+def indices_in(group: Sequence[Tensor], parameters: Sequence[Tensor]) -> Sequence[int]:
     """Return where the parameters of a group are among all; those that aren't there are frozen."""
     numbers = {id(parameter): number for number, parameter in enumerate(parameters)}
-    return [numbers[id(one)] for one in group if id(one) in numbers]
+    return [numbers[id(parameter)] for parameter in group if id(parameter) in numbers]
 
 
-def is_ready(kept: Sequence[str], states: Sequence[Mapping[str, Any]], parameters: Sequence[Tensor]) -> bool:
+def is_ready(names: Sequence[str], states: Sequence[Mapping[str, Any]], parameters: Sequence[Tensor]) -> bool:
     """Whether an optimizer has taken a first step, and as many of each of these parameters."""
     for state, parameter in zip(states, parameters, strict=True):
-        numbers = [state.get(name) for name in kept if name != "step"]
+        numbers = [state.get(name) for name in names if name != "step"]
         if any(one is None or one.shape != parameter.shape or one.dtype != parameter.dtype for one in numbers):
             return False
-    counts: list[Any] = [state.get("step") for state in states] if "step" in kept else []
+    counts: list[Any] = [state.get("step") for state in states] if "step" in names else []
     if not all(isinstance(one, Tensor) and one.dtype in _COUNTING and one.dim() == 0 for one in counts):
         return False
     if len({(one.device, one.dtype) for one in counts}) > 1:

@@ -30,31 +30,31 @@ def storages_of(trainer: Trainer) -> dict[int, int]:
     They are those of tensors and NumPy arrays: of its model and the average, their gradients, the optimizer's state,
     its data, and attributes of its own. What is mapped from a file isn't held.
     """
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     seen: set[int] = set()
-    waiting: list[Any] = [trainer]
-    while waiting:
-        one = waiting.pop()
-        if id(one) in seen:
+    pending: list[Any] = [trainer]
+    while pending:
+        value = pending.pop()
+        if id(value) in seen:
             continue
-        seen.add(id(one))
-        if isinstance(one, Tensor):
-            if one.layout is torch.strided and one.device.type != "meta":
-                storage = one.untyped_storage()
-                found[storage.data_ptr()] = storage.nbytes()
-            if one.is_leaf and one.grad is not None:
-                waiting.append(one.grad)
-        elif isinstance(one, np.ndarray):
-            while isinstance(one.base, np.ndarray):
-                one = one.base
-            if not isinstance(one, np.memmap):
-                found.setdefault(one.__array_interface__["data"][0], one.nbytes)
+        seen.add(id(value))
+        if isinstance(value, Tensor):
+            if value.layout is torch.strided and value.device.type != "meta":
+                storage = value.untyped_storage()
+                sizes[storage.data_ptr()] = storage.nbytes()
+            if value.is_leaf and value.grad is not None:
+                pending.append(value.grad)
+        elif isinstance(value, np.ndarray):
+            while isinstance(value.base, np.ndarray):
+                value = value.base
+            if not isinstance(value, np.memmap):
+                sizes.setdefault(value.__array_interface__["data"][0], value.nbytes)
         else:
-            waiting += _held_by(one)
-    return found
+            pending += _children_of(value)
+    return sizes
 
 
-def _held_by(holder: Any) -> Iterable[Any]:
+def _children_of(holder: Any) -> Iterable[Any]:
     if isinstance(holder, dict):
         return itertools.islice(holder.values(), _MOST)
     if isinstance(holder, list | tuple | set | frozenset):

@@ -71,7 +71,7 @@ class _Function:
     code: types.CodeType
     constants: Mapping[str, Any]
 
-    def bound(self, roles: Mapping[str, object]) -> Callable[..., Any]:
+    def bind(self, roles: Mapping[str, object]) -> Callable[..., Any]:
         scope = {**self.constants, **roles}
         exec(self.code, scope)
         run: Callable[..., Any] = scope.pop("run")  # a function within its own scope is a circle
@@ -93,7 +93,7 @@ class Recording:
     def tape(self, roles: Sequence[object]) -> Tape:
         """Return it for these roles, which are in the order of those that it was recorded with."""
         named = {role_name(number): role for number, role in enumerate(roles)}
-        return Tape(self._forward.bound(named), None if self._backward is None else self._backward.bound(named))
+        return Tape(self._forward.bind(named), None if self._backward is None else self._backward.bind(named))
 
 
 def role_name(number: int) -> str:
@@ -109,36 +109,36 @@ def recording_of(parts: Sequence[TapePart], views: Sequence[RecordedCall], *, of
         views: What gives parts of roles, once for each pack.
         of_any_pack: As in `Recording`.
     """
-    first, *others = parts
-    if not others:
+    first, *rest = parts
+    if not rest:
         return Recording(of_any_pack, _written(first, views, [], []), None)
-    (second,) = others
-    made = {*first.inputs, *(name for call in first.calls for name in call.results)}
+    (second,) = rest
+    defined = {*first.inputs, *(name for call in first.calls for name in call.results)}
     used = {*_used(second), *(name for name in second.outputs if name is not None)}
-    kept = sorted(made & used)
-    return Recording(of_any_pack, _written(first, views, kept, []), _written(second, views, None, kept))
+    saved = sorted(defined & used)
+    return Recording(of_any_pack, _written(first, views, saved, []), _written(second, views, None, saved))
 
 
 def _written(
-    part: TapePart, views: Sequence[RecordedCall], kept: Sequence[str] | None, passed: Sequence[str]
+    part: TapePart, views: Sequence[RecordedCall], saved: Sequence[str] | None, passed: Sequence[str]
 ) -> _Function:
     """Write a function that makes a part's calls, and releases each tensor after its last use.
 
     Args:
         part: The calls.
         views: Calls that are made once, on memory that lives from step to step.
-        kept: Names that it returns in a second list, after the outputs; None: no second list.
+        saved: Names that it returns in a second list, after the outputs; None: no second list.
         passed: Names that it receives in a list before the arguments; empty: no list.
     """
     constants: dict[str, Any] = {}
     passing = {*part.inputs, *passed, *(name for call in part.calls for name in call.results)}
-    staying = {*(name for name in part.outputs if name is not None), *(kept or ())}
+    staying = {*(name for name in part.outputs if name is not None), *(saved or ())}
     last = {name: number for number, call in enumerate(part.calls) for name in _names((call.args, call.kwargs))}
     lines = [
-        *(_line(one, constants) for one in views),
-        f"def run({', '.join((['passed'] if kept is None else []) + list(part.inputs))}):",
+        *(_line(view, constants) for view in views),
+        f"def run({', '.join((['passed'] if saved is None else []) + list(part.inputs))}):",
     ]
-    if kept is None and passed:
+    if saved is None and passed:
         lines += [f" {', '.join(passed)}, = passed", " passed.clear()"]
     for number, call in enumerate(part.calls):
         lines.append(f" {_line(call, constants)}")
@@ -147,13 +147,13 @@ def _written(
         if over:
             lines.append(f" del {', '.join(over)}")
     outputs = ", ".join("None" if name is None else name for name in part.outputs)
-    lines.append(f" return [{outputs}]" if kept is None else f" return [{outputs}], [{', '.join(kept)}]")
+    lines.append(f" return [{outputs}]" if saved is None else f" return [{outputs}], [{', '.join(saved)}]")
     return _Function(_code("\n".join(lines)), constants)
 
 
 def _line(call: RecordedCall, constants: dict[str, Any]) -> str:
-    arguments = [_text(one, constants) for one in call.args]
-    arguments += [f"{name}={_text(one, constants)}" for name, one in call.kwargs.items()]
+    arguments = [_text(argument, constants) for argument in call.args]
+    arguments += [f"{name}={_text(argument, constants)}" for name, argument in call.kwargs.items()]
     results = "".join(f"{name}, " for name in call.results) if call.unpacked else call.results[0]
     return f"{results}{'= ' if results else ''}{_text(call.run, constants)}({', '.join(arguments)})"
 
@@ -165,7 +165,7 @@ def _text(value: Any, constants: dict[str, Any]) -> str:
     if value is None or isinstance(value, bool | int):
         return repr(value)
     if isinstance(value, list | tuple) and any(True for _ in _names(value)):
-        return f"[{', '.join(_text(one, constants) for one in value)}]"
+        return f"[{', '.join(_text(item, constants) for item in value)}]"
     name = f"c{len(constants)}"
     constants[name] = value
     return name
@@ -175,8 +175,8 @@ def _names(value: Any) -> Iterator[str]:
     if isinstance(value, Name):
         yield value.name
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _names(one)
+        for item in value:
+            yield from _names(item)
     elif isinstance(value, dict):
         yield from _names(tuple(value.values()))
 

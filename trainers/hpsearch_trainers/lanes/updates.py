@@ -43,13 +43,13 @@ class Clipping:
         self._norms = on_device(torch.tensor([[0.0 if norm is None else norm] for norm in norms]), device)
         of_lanes = []
         for lane, norm in zip(lanes, norms, strict=True):
-            stepped = {id(one) for one in parameters_of(lane.trainer.optimizer)}
-            of_lanes.append([norm is not None and id(one) in stepped for one in lane.trained])
+            stepped = {id(parameter) for parameter in parameters_of(lane.trainer.optimizer)}
+            of_lanes.append([norm is not None and id(parameter) in stepped for parameter in lane.trained])
         of_stacks = [*zip(*of_lanes, strict=True)]
         self._all = [all(of_stack) for of_stack in of_stacks]
         """Of each stack, whether all lanes' parts of it are clipped."""
-        which = torch.tensor(of_stacks, dtype=torch.bool).view(len(of_stacks), self._lanes, 1)
-        self._which = on_device(which, device).unbind()
+        masks = torch.tensor(of_stacks, dtype=torch.bool).view(len(of_stacks), self._lanes, 1)
+        self._masks = on_device(masks, device).unbind()
 
     def __call__(self, gradients: Sequence[Tensor | None]) -> None:
         """Scale them in place.
@@ -58,17 +58,17 @@ class Clipping:
             gradients: (lanes or more, ...), of each stack; None where there is none.
         """
         present = [
-            (one[: self._lanes].view(self._lanes, -1), which, of_all)
-            for one, which, of_all in zip(gradients, self._which, self._all, strict=True)
+            (one[: self._lanes].view(self._lanes, -1), mask, of_all)
+            for one, mask, of_all in zip(gradients, self._masks, self._all, strict=True)
             if one is not None
         ]
         if not self._clips or not present:
             return
-        counted = [own if of_all else torch.where(which, own, 0) for own, which, of_all in present]
+        counted = [gradient if of_all else torch.where(mask, gradient, 0) for gradient, mask, of_all in present]
         norms = sums(torch.cat(counted, 1).square_()).sqrt_().unsqueeze(1)
         scale = (self._norms / (norms + _NEVER_ZERO)).clamp_(max=1.0)
-        for own, which, of_all in present:
-            own.mul_(scale if of_all else torch.where(which, scale, 1.0))
+        for gradient, mask, of_all in present:
+            gradient.mul_(scale if of_all else torch.where(mask, scale, 1.0))
 
 
 _MOST_COPIED = 2**17
@@ -101,16 +101,16 @@ class Updates:
         self._optimizers = [lane.trainer.optimizer for lane in lanes]
         self._kinds = self._kinds_now()
         self._groups = self._groups_now()
-        given = zip(self._optimizers, (lane.trained for lane in lanes), strict=True)
-        kinds = itertools.starmap(kind_at_once, given) if at_once else self._kinds
+        pairs = zip(self._optimizers, (lane.trained for lane in lanes), strict=True)
+        kinds = itertools.starmap(kind_at_once, pairs) if at_once else self._kinds
         first = 0
         for kind, run in itertools.groupby(zip(kinds, lanes, strict=True), operator.itemgetter(0)):
-            alike = [lane for _, lane in run]
-            places = slice(first, first + len(alike))
-            own = [stack.detach()[places] for stack in stacks]
-            can_be_stacked = kind is not None and (at_once or len(alike) > 1)
-            self._runs.append((places, _Run(alike, own, can_be_stacked=can_be_stacked, at_once=at_once)))
-            first = places.stop
+            same_kind = [lane for _, lane in run]
+            positions = slice(first, first + len(same_kind))
+            run_stacks = [stack.detach()[positions] for stack in stacks]
+            can_be_stacked = kind is not None and (at_once or len(same_kind) > 1)
+            self._runs.append((positions, _Run(same_kind, run_stacks, can_be_stacked=can_be_stacked, at_once=at_once)))
+            first = positions.stop
 
     def __call__(self, gradients: Sequence[Tensor | None]) -> None:
         """Take a step of each lane, and then its average.
@@ -120,8 +120,8 @@ class Updates:
         """
         if self._clipping is not None:
             self._clipping(gradients)
-        for places, run in self._runs:
-            run.step([None if one is None else one[places] for one in gradients])
+        for positions, run in self._runs:
+            run.step([None if gradient is None else gradient[positions] for gradient in gradients])
         for averages in self._averages:
             averages()
 
@@ -137,10 +137,10 @@ class Updates:
             averages.end()
         for lane in self._lanes:
             lane.end_steps()
-        found = zip(self._lanes, self._groups, self._groups_now(), self._kinds, self._kinds_now(), strict=True)
+        before_and_now = zip(self._lanes, self._groups, self._groups_now(), self._kinds, self._kinds_now(), strict=True)
         changed = [
             lane.trainer
-            for lane, groups, groups_now, kind, kind_now in found
+            for lane, groups, groups_now, kind, kind_now in before_and_now
             if kind != kind_now or [*map(id, groups)] != [*map(id, groups_now)]
         ]
         if changed:
@@ -166,9 +166,9 @@ class _Run:
         self._clips = not at_once and any(lane.trainer.parts.clip_norm is not None for lane in lanes)
         self._memory: list[Tensor] = []
         self._in_memory: Sequence[Sequence[Tensor | None]] = []
-        if sum(stack.numel() for stack in stacks) <= _MOST_COPIED and all(lane.keeps_no_gradients for lane in lanes):
+        if sum(stack.numel() for stack in stacks) <= _MOST_COPIED and all(lane.releases_gradients for lane in lanes):
             self._memory = [torch.empty_like(stack) for stack in stacks]
-            self._in_memory = self._of_each(self._memory)
+            self._in_memory = self._split(self._memory)
 
     def step(self, gradients: Sequence[Tensor | None]) -> None:
         if self._together is None and self._tries > 0:
@@ -176,48 +176,48 @@ class _Run:
             optimizers = [lane.trainer.optimizer for lane in self._lanes]
             trained = [lane.trained for lane in self._lanes]
             self._together = stacked_steps(optimizers, trained, self._stacks, self._most)
-        if self._together is not None and self._together.takes(gradients):
+        if self._together is not None and self._together.accepts(gradients):
             self._clip(gradients)
             self._together(gradients)
         else:
-            self._apart()
-            for lane, own in zip(self._lanes, self._taken_apart(gradients), strict=True):
-                lane.update(own)
+            self._unstack()
+            for lane, lane_gradients in zip(self._lanes, self._split_in_memory(gradients), strict=True):
+                lane.update(lane_gradients)
         for lane in self._averaged:
-            lane.take_average()
+            lane.update_average()
         self._last = gradients
         if not self._all_steady:
-            self._leave(last=False)
+            self._set_gradients(last=False)
 
     def end(self) -> None:
-        self._apart()
-        self._leave(last=True)
+        self._unstack()
+        self._set_gradients(last=True)
 
-    def _apart(self) -> None:
+    def _unstack(self) -> None:
         """Go on with steps of each by itself."""
         if self._together is not None:
             self._together.end()
             self._together, self._tries = None, 0
 
-    def _leave(self, *, last: bool) -> None:
-        for lane, own in zip(self._lanes, self._of_each(self._last), strict=True):
-            lane.leave(own, last=last)
+    def _set_gradients(self, *, last: bool) -> None:
+        for lane, lane_gradients in zip(self._lanes, self._split(self._last), strict=True):
+            lane.set_gradients(lane_gradients, last=last)
 
     def _clip(self, gradients: Sequence[Tensor | None]) -> None:
         if self._clips:
-            for lane, own in zip(self._lanes, self._of_each(gradients), strict=True):
-                lane.clip(own)
+            for lane, lane_gradients in zip(self._lanes, self._split(gradients), strict=True):
+                lane.clip(lane_gradients)
 
-    def _taken_apart(self, gradients: Sequence[Tensor | None]) -> Sequence[Sequence[Tensor | None]]:
+    def _split_in_memory(self, gradients: Sequence[Tensor | None]) -> Sequence[Sequence[Tensor | None]]:
         """Set the gradients of each lane, where nothing keeps them in the very same memory in each step."""
-        given = [one for one in gradients if one is not None]
-        if not self._memory or len(given) < len(self._memory):
-            return self._of_each(gradients)
-        torch._foreach_copy_(self._memory, given)
+        present = [gradient for gradient in gradients if gradient is not None]
+        if not self._memory or len(present) < len(self._memory):
+            return self._split(gradients)
+        torch._foreach_copy_(self._memory, present)
         return self._in_memory
 
-    def _of_each(self, gradients: Sequence[Tensor | None]) -> Sequence[Sequence[Tensor | None]]:
+    def _split(self, gradients: Sequence[Tensor | None]) -> Sequence[Sequence[Tensor | None]]:
         """Set the gradients of each lane."""
         lanes = len(self._lanes)
-        unstacked = [[None] * lanes if one is None else one.unbind() for one in gradients]
+        unstacked = [[None] * lanes if gradient is None else gradient.unbind() for gradient in gradients]
         return [*zip(*unstacked, strict=True)] if unstacked else [()] * lanes

@@ -14,18 +14,18 @@ from hpsearch_trainers.lanes.passes import Recorded
 from hpsearch_trainers.lanes.probe import check_pack
 from hpsearch_trainers.trainer import Trainer
 
-__all__ = ["Found", "found_of"]
+__all__ = ["ProbeResult", "probe_result"]
 
 _MOST = 256
 """Verdicts that are kept: of more, those that were tried first are tried again."""
 _MOST_RECORDED = 16
 """Of these, the last ones whose recordings are kept, too."""
 
-_found: dict[Hashable, Found] = {}
+_results: dict[Hashable, ProbeResult] = {}
 
 
 @dataclass(slots=True)
-class Found:
+class ProbeResult:
     """What was found of a shape and code."""
 
     shares: Mapping[int, float]
@@ -34,13 +34,13 @@ class Found:
     """What was recorded where it was tried, and by packs of that shape since."""
 
 
-def found_of(
+def probe_result(
     kind: Hashable,
     trainer: Trainer,
     most: int,
     recordings: dict[Hashable, Recorded | None],
     around: Callable[[], AbstractContextManager[object]],
-) -> Found:
+) -> ProbeResult:
     """Return what `check_pack` finds, or found for another of this kind, if it was that many lanes are quicker.
 
     Args:
@@ -53,18 +53,18 @@ def found_of(
     Raises:
         NotFusible: A bit differs, or they can't be fused.
     """
-    whole = (kind, most, _ways())
-    found = _found.get(whole)
-    if found is None:
+    key = (kind, most, _ways())
+    result = _results.get(key)
+    if result is None:
         with around():
-            found = Found(check_pack(trainer, most, recordings), recordings)
-        if found.shares.get(most, 0.0) < 1:  # else, perhaps, the machine had other work just then
-            _found[whole] = found
-        while len(_found) > _MOST:
-            del _found[next(iter(_found))]
-        for one in [*_found.values()][:-_MOST_RECORDED]:
-            one.recordings = {}
-    return found
+            result = ProbeResult(check_pack(trainer, most, recordings), recordings)
+        if result.shares.get(most, 0.0) < 1:  # else, perhaps, the machine had other work just then
+            _results[key] = result
+        while len(_results) > _MOST:
+            del _results[next(iter(_results))]
+        for kept_result in [*_results.values()][:-_MOST_RECORDED]:
+            kept_result.recordings = {}
+    return result
 
 
 def _ways() -> Hashable:

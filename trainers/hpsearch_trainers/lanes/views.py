@@ -9,10 +9,10 @@ from torch import Tensor
 
 from hpsearch_trainers.lanes.lane_tensor import LaneTensor, rule
 
-__all__ = ["behind_lanes"]
+__all__ = ["stacked_dim"]
 
 
-def behind_lanes(x: Tensor, dim: int) -> int:
+def stacked_dim(x: Tensor, dim: int) -> int:
     """Return the number of one lane's dimension among those of all lanes.
 
     Raises:
@@ -36,7 +36,7 @@ def _sizes(shape: tuple[Any, ...]) -> tuple[int, ...] | None:
 def _flatten(_: Any, x: LaneTensor, start_dim: int = 0, end_dim: int = -1) -> Any:
     if x.dim() == 0:
         return NotImplemented
-    return _view(x, x.stack.flatten(behind_lanes(x, start_dim), behind_lanes(x, end_dim)))
+    return _view(x, x.stack.flatten(stacked_dim(x, start_dim), stacked_dim(x, end_dim)))
 
 
 @rule(torch.reshape, Tensor.reshape)
@@ -54,14 +54,14 @@ def _of_view(_: Any, x: LaneTensor, *shape: Any) -> Any:
 @rule(torch.permute, Tensor.permute)
 def _permute(_: Any, x: LaneTensor, *dims: Any) -> Any:
     sizes = _sizes(dims)
-    return NotImplemented if sizes is None else _view(x, x.stack.permute(0, *(behind_lanes(x, dim) for dim in sizes)))
+    return NotImplemented if sizes is None else _view(x, x.stack.permute(0, *(stacked_dim(x, dim) for dim in sizes)))
 
 
 @rule(torch.transpose, Tensor.transpose, torch.swapaxes, Tensor.swapaxes)
 def _transpose(_: Any, x: LaneTensor, one: int, other: int) -> Any:
     if x.dim() == 0:
         return NotImplemented
-    return _view(x, x.stack.transpose(behind_lanes(x, one), behind_lanes(x, other)))
+    return _view(x, x.stack.transpose(stacked_dim(x, one), stacked_dim(x, other)))
 
 
 @rule(torch.unsqueeze, Tensor.unsqueeze)
@@ -73,18 +73,18 @@ def _unsqueeze(_: Any, x: LaneTensor, dim: int) -> LaneTensor:
 def _squeeze(_: Any, x: LaneTensor, *dim: Any) -> Any:
     if len(dim) != 1 or not isinstance(dim[0], int) or x.dim() == 0:
         return NotImplemented
-    return _view(x, x.stack.squeeze(behind_lanes(x, dim[0])))
+    return _view(x, x.stack.squeeze(stacked_dim(x, dim[0])))
 
 
 @rule(torch.unflatten, Tensor.unflatten)
 def _unflatten(_: Any, x: LaneTensor, dim: int, sizes: Any) -> LaneTensor:
-    return _view(x, x.stack.unflatten(behind_lanes(x, dim), sizes))  # type: ignore[no-untyped-call]
+    return _view(x, x.stack.unflatten(stacked_dim(x, dim), sizes))  # type: ignore[no-untyped-call]
 
 
 @rule(Tensor.__getitem__)
 def _item(_: Any, x: Any, index: Any) -> Any:
-    places = index if isinstance(index, tuple) else (index,)
-    plain = all(one is None or one is Ellipsis or type(one) in (int, slice) for one in places)
+    indices = index if isinstance(index, tuple) else (index,)
+    plain = all(item is None or item is Ellipsis or type(item) in (int, slice) for item in indices)
     if not isinstance(x, LaneTensor) or not plain:
         return NotImplemented
-    return _view(x, x.stack[(slice(None), *places)])
+    return _view(x, x.stack[(slice(None), *indices)])
