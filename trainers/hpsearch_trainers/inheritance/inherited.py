@@ -50,16 +50,16 @@ class Inherited:
     @property
     def layers(self) -> dict[str, str]:
         """The fate of each module with weights or buffers: if it has several, the one that changes most."""
-        found: dict[str, str] = {}
+        fates: dict[str, str] = {}
         for name, fate in self.fates.items():
             layer = name.rpartition(".")[0]
-            found[layer] = max(found.get(layer, fate), fate, key=_ORDER.index)
-        return found
+            fates[layer] = max(fates.get(layer, fate), fate, key=_ORDER.index)
+        return fates
 
     def __str__(self) -> str:
         if not self.by_architecture:
-            known = f"inherited {len(self.taken)} of {len(self.fates)} weights and buffers, by name and shape"
-            return f"{known} ({self.reasons[0]})" if self.reasons else known
+            summary = f"inherited {len(self.taken)} of {len(self.fates)} weights and buffers, by name and shape"
+            return f"{summary} ({self.reasons[0]})" if self.reasons else summary
         counts = Counter(self.layers.values())
         fates = ", ".join(f"{counts[fate]} {wording}" for fate, wording in FATES.items() if counts[fate]) or "none"
         if self.preserving:

@@ -22,15 +22,17 @@ from hpsearch_trainers.inheritance.walk import Part, walk
 __all__ = ["inherit"]
 
 
-def of_same_name_and_shape(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def of_same_name_and_shape(child_weights: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the parent's weights of equal name and shape.
 
     Args:
-        own: The child's `state_dict()`.
+        child_weights: The child's `state_dict()`.
         weights: The parent's.
     """
     return {
-        name: weights[name] for name, value in own.items() if name in weights and weights[name].shape == value.shape
+        name: weights[name]
+        for name, value in child_weights.items()
+        if name in weights and weights[name].shape == value.shape
     }
 
 
@@ -57,73 +59,78 @@ def inherit(
         architecture: The result of `architecture_of` for the other model, or None.
         seed: Of all random choices: equal seeds give equal results, on every worker.
     """
-    own = model.state_dict()
+    child_weights = model.state_dict()
     broken = [name for name, value in weights.items() if value.is_floating_point() and bool(value.isnan().any())]
     if broken:
         reason = f"the parent's {broken[0]} isn't a number: nothing of it is taken over"
-        return Inherited(dict.fromkeys(own, "new"), (reason,), by_architecture=False)
+        return Inherited(dict.fromkeys(child_weights, "new"), (reason,), by_architecture=False)
     try:
-        return _by_architecture(model, own, weights, architecture, seed)
+        return _by_architecture(model, child_weights, weights, architecture, seed)
     except _Unknown as error:
-        found = of_same_name_and_shape(own, weights)
-        _write(own, found)
-        fates = {name: "same" if name in found else "new" for name in own}
+        matching = of_same_name_and_shape(child_weights, weights)
+        _write(child_weights, matching)
+        fates = {name: "same" if name in matching else "new" for name in child_weights}
         return Inherited(fates, error.args, by_architecture=False)
 
 
 def _by_architecture(
     model: nn.Module,
-    own: Mapping[str, Tensor],
+    child_weights: Mapping[str, Tensor],
     weights: Mapping[str, Tensor],
     architecture: Mapping[str, Any] | None,
     seed: int,
 ) -> Inherited:
-    mine = architecture_of(model)
-    if mine is None:
+    child_architecture = architecture_of(model)
+    if child_architecture is None:
         raise _Unknown
     if architecture is None:
         raise _Unknown("the parent's architecture isn't known")
     try:
-        child, parent = side_of(mine), side_of(architecture)
+        child, parent = side_of(child_architecture), side_of(architecture)
     except (ArchitectureError, TypeError) as error:
         raise _Unknown(f"an architecture can't be built again: {error}") from error
-    for side, state, whose in ((child, own, "model"), (parent, weights, "parent")):
-        wrong = _misfit(side, state)
-        if wrong is not None:
-            raise _Unknown(f"the {whose}'s weights aren't those of its architecture: {wrong}")
+    for side, state, owner in ((child, child_weights, "model"), (parent, weights, "parent")):
+        mismatch = _mismatch(side, state)
+        if mismatch is not None:
+            raise _Unknown(f"the {owner}'s weights aren't those of its architecture: {mismatch}")
     changed = _changed(model, child)
     if changed is not None:
         raise _Unknown(f"the model's {changed} was changed after it was made")
-    transfer = _transferred(own, weights, child, parent, seed, by_function=False)
+    transfer = _transfer(child_weights, weights, child, parent, seed, by_function=False)
     if transfer.reasons:  # another alignment may be exact: [wide, narrow] is also [narrow] with a layer after it
-        other = _transferred(own, weights, child, parent, seed, by_function=True)
-        transfer = transfer if other.reasons else other
-    _write(own, transfer.found)
-    return Inherited({name: transfer.fates.get(name, "new") for name in own}, tuple(transfer.reasons))
+        alternative = _transfer(child_weights, weights, child, parent, seed, by_function=True)
+        transfer = transfer if alternative.reasons else alternative
+    _write(child_weights, transfer.new_weights)
+    return Inherited({name: transfer.fates.get(name, "new") for name in child_weights}, tuple(transfer.reasons))
 
 
-def _transferred(
-    own: Mapping[str, Tensor], weights: Mapping[str, Tensor], child: Side, parent: Side, seed: int, by_function: bool
+def _transfer(
+    child_weights: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor],
+    child: Side,
+    parent: Side,
+    seed: int,
+    by_function: bool,
 ) -> Transfer:
-    transfer = Transfer(own, weights, torch.Generator().manual_seed(seed), by_function)
+    transfer = Transfer(child_weights, weights, torch.Generator().manual_seed(seed), by_function)
     _fill(transfer, child, parent)
     return transfer
 
 
 def _fill(transfer: Transfer, child: Side, parent: Side) -> None:
     """Fill stem, body and head from the parent's. Outputs must be the parent's, in their order."""
-    before, theirs = (side.shapes[""][0] for side in (child, parent))
-    flow = Flow(Units.overlapping(unit_count(before), unit_count(theirs)), before == theirs)
-    if before != theirs:
-        transfer.reasons.append(f"inputs have the shape {before}, and the parent's {theirs}")
-    (stem, body, head), others = _parts(child), _parts(parent)
-    flow = walk(transfer, stem, others[0], flow)
-    flow = walk(transfer, body, others[1], flow)
-    last, their_last = (_linear(part) for part in (head, others[2]))
-    inner, their_inner = (part.inside("0", part.call.arguments[0]) for part in (head, others[2]))
-    flow = walk(transfer, inner, their_inner, flow)
+    inputs, parent_inputs = (side.shapes[""][0] for side in (child, parent))
+    flow = Flow(Units.overlapping(unit_count(inputs), unit_count(parent_inputs)), inputs == parent_inputs)
+    if inputs != parent_inputs:
+        transfer.reasons.append(f"inputs have the shape {inputs}, and the parent's {parent_inputs}")
+    (stem, body, head), parent_parts = _parts(child), _parts(parent)
+    flow = walk(transfer, stem, parent_parts[0], flow)
+    flow = walk(transfer, body, parent_parts[1], flow)
+    last, parent_last = (_linear(part) for part in (head, parent_parts[2]))
+    inner, parent_inner = (part.inside("0", part.call.arguments[0]) for part in (head, parent_parts[2]))
+    flow = walk(transfer, inner, parent_inner, flow)
     outputs = child.shapes[""][1][0]
-    flow = walk(transfer, last, their_last, flow, Units.same(outputs))
+    flow = walk(transfer, last, parent_last, flow, Units.identity(outputs))
     if flow.exact and not flow.units.identical:
         transfer.reasons.append(f"there are {outputs} outputs, and the parent's {flow.units.of}")
 
@@ -138,7 +145,7 @@ def _linear(head: Part) -> Part:
     return head.inside("1", call)
 
 
-def _misfit(side: Side, state: Mapping[str, Tensor]) -> str | None:
+def _mismatch(side: Side, state: Mapping[str, Tensor]) -> str | None:
     """Return a description of the first weight whose name or shape contradicts the architecture, or None."""
     expected = {name: value.shape for name, value in side.modules[""].state_dict().items()}
     for name, shape in expected.items():
@@ -154,17 +161,17 @@ def _changed(model: nn.Module, side: Side) -> str | None:
 
     A batch normalization may be synchronized.
     """
-    types = {name: type(one) for name, one in model.named_modules()}
-    for name, one in side.modules.items():
-        synchronized = isinstance(one, nn.modules.batchnorm._BatchNorm) and issubclass(
+    types = {name: type(module) for name, module in model.named_modules()}
+    for name, module in side.modules.items():
+        synchronized = isinstance(module, nn.modules.batchnorm._BatchNorm) and issubclass(
             types.get(name, nn.Module), nn.modules.batchnorm._BatchNorm
         )
-        if types.get(name) is not type(one) and not synchronized:
+        if types.get(name) is not type(module) and not synchronized:
             return name or "class"
     return None
 
 
-def _write(own: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+def _write(child_weights: Mapping[str, Tensor], new_weights: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
-        for name, value in found.items():
-            own[name].copy_(value)
+        for name, value in new_weights.items():
+            child_weights[name].copy_(value)

@@ -19,7 +19,17 @@ from hpsearch_trainers.inheritance import mixing_layers, plain_layers
 from hpsearch_trainers.inheritance.transfer import ModulePath, Transfer
 from hpsearch_trainers.inheritance.units import Flow, Units
 
-__all__ = ["alike", "changes_nothing", "chooses", "copied", "fill", "followed", "known", "left_out", "silenced"]
+__all__ = [
+    "can_choose_units",
+    "copy_weights",
+    "fill",
+    "has_rules",
+    "is_identity",
+    "same_types",
+    "silence",
+    "skip",
+    "without_values",
+]
 
 _Rule = Callable[[Transfer, ModulePath, ModulePath | None, Flow, Units | None], Flow]
 
@@ -41,7 +51,7 @@ _RULES: dict[type[nn.Module], _Rule] = {
     Zero: plain_layers.zeros,
     **dict.fromkeys(_ACTIVATIONS, plain_layers.activation),
     **dict.fromkeys(_POOLS, plain_layers.pool),
-    **dict.fromkeys(_DROPOUTS, plain_layers.nothing),
+    **dict.fromkeys(_DROPOUTS, plain_layers.identity),
 }
 """Rules by type. Subclasses may behave in any way, so they have no rule."""
 
@@ -49,49 +59,55 @@ _NOT_FLAT = (nn.Identity, nn.Dropout, nn.GELU, nn.SiLU, nn.Tanh, nn.ELU, nn.Leak
 """Modules that map 0 to 0 with a gradient, so that a layer with zero output before them can learn."""
 
 
-def known(place: ModulePath) -> bool:
+def has_rules(module_path: ModulePath) -> bool:
     """Return whether there are rules for all of a module, and its units are on the axis that the rules assume."""
-    made = place.module
-    if type(made) is nn.Sequential:
-        return all(known(place.inside(name)) for name, _ in made.named_children())
-    if type(made) in (FactorizedReduction, ResidualReduction):
+    module = module_path.module
+    if type(module) is nn.Sequential:
+        return all(has_rules(module_path.inside(name)) for name, _ in module.named_children())
+    if type(module) in (FactorizedReduction, ResidualReduction):
         return True
-    return type(made) in _RULES and place.path in place.side.shapes and _units_first(made, len(place.shapes[0]))
+    return (
+        type(module) in _RULES
+        and module_path.path in module_path.side.shapes
+        and _units_first(module, len(module_path.shapes[0]))
+    )
 
 
-def _units_first(made: nn.Module, sides: int) -> bool:
+def _units_first(module: nn.Module, sides: int) -> bool:
     """Return whether a module's units are those that `unit_count` counts: users' operations may use another axis."""
-    if isinstance(made, nn.Flatten):
-        return (made.start_dim, made.end_dim) == (1, -1)
-    if isinstance(made, nn.LayerNorm):
-        return sides < 3 and len(made.normalized_shape) == 1
-    if isinstance(made, nn.Linear):
+    if isinstance(module, nn.Flatten):
+        return (module.start_dim, module.end_dim) == (1, -1)
+    if isinstance(module, nn.LayerNorm):
+        return sides < 3 and len(module.normalized_shape) == 1
+    if isinstance(module, nn.Linear):
         return sides < 3
-    if isinstance(made, nn.BatchNorm1d):
+    if isinstance(module, nn.BatchNorm1d):
         return sides == 1
-    return sides == 3 or not isinstance(made, (nn.Conv2d, nn.BatchNorm2d, nn.GroupNorm, *_POOLS))
+    return sides == 3 or not isinstance(module, (nn.Conv2d, nn.BatchNorm2d, nn.GroupNorm, *_POOLS))
 
 
-def alike(one: ModulePath, other: ModulePath) -> bool:
+def same_types(first: ModulePath, second: ModulePath) -> bool:
     """Return whether two modules with rules have the same types, as convolutions of two sizes do."""
-    if not (known(one) and known(other)) or type(one.module) is not type(other.module):
+    if not (has_rules(first) and has_rules(second)) or type(first.module) is not type(second.module):
         return False
-    names, others = ([name for name, _ in each.module.named_children()] for each in (one, other))
-    if type(one.module) is not nn.Sequential:
+    first_names, second_names = ([name for name, _ in each.module.named_children()] for each in (first, second))
+    if type(first.module) is not nn.Sequential:
         return True
-    return names == others and all(alike(one.inside(name), other.inside(name)) for name in names)
+    return first_names == second_names and all(
+        same_types(first.inside(name), second.inside(name)) for name in first_names
+    )
 
 
-def chooses(module: nn.Module) -> bool:
+def can_choose_units(module: nn.Module) -> bool:
     """Return whether a module's outputs can repeat any units."""
     if type(module) is nn.Sequential:
-        return any(chooses(one) for one in module)
+        return any(can_choose_units(layer) for layer in module)
     if type(module) is nn.Conv2d:
         return module.groups == 1
     return type(module) in (nn.Linear, ResidualReduction)
 
 
-def fill(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None) -> Flow:
+def fill(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, out_units: Units | None) -> Flow:
     """Fill a module that has rules.
 
     Args:
@@ -99,28 +115,32 @@ def fill(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow:
         child: The module.
         parent: Its match, which has rules too; None: it is inserted, and becomes the identity if possible.
         flow: The input.
-        wanted: Units of the output, for modules that can choose them; None: any.
+        out_units: Units of the output, for modules that can choose them; None: any.
     """
-    mine = child.module
-    if parent is not None and type(parent.module) is not type(mine):
-        return fill(transfer, child, None, left_out(transfer, parent, flow), wanted)
-    if type(mine) is nn.Sequential:
-        if parent is not None and len(parent.module) != len(mine):  # type: ignore[arg-type]
-            flow, parent = left_out(transfer, parent, flow), None
-        insides = [name for name, _ in mine.named_children()]
-        pairs = [(child.inside(name), None if parent is None else parent.inside(name)) for name in insides]
-        last = max((at for at, (one, _) in enumerate(pairs) if chooses(one.module)), default=None)
-        for at, (one, other) in enumerate(pairs):
-            flow = fill(transfer, one, other, flow, wanted if at == last else None)
+    module = child.module
+    if parent is not None and type(parent.module) is not type(module):
+        return fill(transfer, child, None, skip(transfer, parent, flow), out_units)
+    if type(module) is nn.Sequential:
+        if parent is not None and len(parent.module) != len(module):  # type: ignore[arg-type]
+            flow, parent = skip(transfer, parent, flow), None
+        names = [name for name, _ in module.named_children()]
+        pairs = [(child.inside(name), None if parent is None else parent.inside(name)) for name in names]
+        last = max(
+            (index for index, (child_part, _) in enumerate(pairs) if can_choose_units(child_part.module)), default=None
+        )
+        for index, (child_part, parent_part) in enumerate(pairs):
+            flow = fill(transfer, child_part, parent_part, flow, out_units if index == last else None)
         return flow
-    if type(mine) is FactorizedReduction:
+    if type(module) is FactorizedReduction:
         return _factorized(transfer, child, parent, flow)
-    if type(mine) is ResidualReduction:
-        return _residual_reduction(transfer, child, parent, flow, wanted)
-    return _RULES[type(mine)](transfer, child, parent, flow, wanted)
+    if type(module) is ResidualReduction:
+        return _residual_reduction(transfer, child, parent, flow, out_units)
+    return _RULES[type(module)](transfer, child, parent, flow, out_units)
 
 
-def copied(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, same: bool) -> Flow:
+def copy_weights(
+    transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, is_same_call: bool
+) -> Flow:
     """Copy weights of equal name and shape in a module without a rule.
 
     Args:
@@ -128,53 +148,53 @@ def copied(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flo
         child: The module.
         parent: Its match, or None.
         flow: The input.
-        same: Whether both were made by the same call.
+        is_same_call: Whether both were made by the same call.
     """
     before, behind = child.units
     of = flow.units.of if parent is None else parent.units[1]
     complete = parent is not None
-    for key, own in transfer.own.items():
+    for key, initial in transfer.child_weights.items():
         if parent is None or not key.startswith(f"{child.path}."):
             continue
         name = key.removeprefix(f"{child.path}.")
-        value = transfer.of_parent(parent, name)
-        if value is None or value.shape != own.shape:
+        value = transfer.parent_weight(parent, name)
+        if value is None or value.shape != initial.shape:
             complete = False
             continue
         transfer.put(child, name, value, "same")
     problems = {
         "is new": parent is None,
-        "was made otherwise than the parent's": not same,
+        "was made otherwise than the parent's": not is_same_call,
         "takes other units than the parent's": not flow.units.identical,
         "has other weights than the parent's": not complete,
     }
-    exact = transfer.checked(flow, child, problems)
+    exact = transfer.check_exact(flow, child, problems)
     if exact or (before == behind and of == flow.units.of):
-        return Flow(flow.units if before == behind and of == flow.units.of else Units.same(behind), exact)
+        return Flow(flow.units if before == behind and of == flow.units.of else Units.identity(behind), exact)
     return Flow(Units.overlapping(behind, of), False)
 
 
-def changes_nothing(place: ModulePath, nonnegative: bool) -> bool:
+def is_identity(module_path: ModulePath, nonnegative: bool) -> bool:
     """Return whether a module is the identity in eval mode, whatever its weights."""
-    made = place.module
-    if type(made) is nn.Sequential:
-        return all(changes_nothing(place.inside(name), nonnegative) for name, _ in made.named_children())
-    if type(made) in _POOLS:
-        return plain_layers.keeps_image(place)
-    return type(made) in _DROPOUTS or (type(made) is nn.ReLU and nonnegative)
+    module = module_path.module
+    if type(module) is nn.Sequential:
+        return all(is_identity(module_path.inside(name), nonnegative) for name, _ in module.named_children())
+    if type(module) in _POOLS:
+        return plain_layers.keeps_image(module_path)
+    return type(module) in _DROPOUTS or (type(module) is nn.ReLU and nonnegative)
 
 
-def left_out(transfer: Transfer, parent: ModulePath, flow: Flow) -> Flow:
+def skip(transfer: Transfer, parent: ModulePath, flow: Flow) -> Flow:
     """Skip a module of the parent's that has no match in the child."""
-    if changes_nothing(parent, flow.nonnegative):
+    if is_identity(parent, flow.nonnegative):
         return flow
-    exact = transfer.checked(flow, parent, {"of the parent's was taken out": True})
+    exact = transfer.check_exact(flow, parent, {"of the parent's was taken out": True})
     before, behind = parent.units
     units = flow.units if before == behind else Units.overlapping(flow.units.count, behind)
     return Flow(units, exact)
 
 
-def silenced(transfer: Transfer, child: ModulePath) -> bool:
+def silence(transfer: Transfer, child: ModulePath) -> bool:
     """Make a module's output zero, by its last layer with weights, if it can learn from there.
 
     Goyal et al., "Accurate, Large Minibatch SGD", 2017, initialize residual blocks this way.
@@ -182,25 +202,25 @@ def silenced(transfer: Transfer, child: ModulePath) -> bool:
     Returns:
         Whether it was possible.
     """
-    made = child.module
-    if type(made) is nn.Sequential:
-        for name, one in reversed(list(made.named_children())):
-            if silenced(transfer, child.inside(name)):
+    module = child.module
+    if type(module) is nn.Sequential:
+        for name, inner in reversed(list(module.named_children())):
+            if silence(transfer, child.inside(name)):
                 return True
-            if type(one) not in _NOT_FLAT:
+            if type(inner) not in _NOT_FLAT:
                 return False
         return False
-    names = [name for name in ("weight", "bias") if transfer.of_child(child, name) is not None]
-    if type(made) not in (nn.Conv2d, nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d) or "weight" not in names:
+    names = [name for name in ("weight", "bias") if transfer.child_weight(child, name) is not None]
+    if type(module) not in (nn.Conv2d, nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d) or "weight" not in names:
         return False
     for name in names:
-        own = transfer.of_child(child, name)
-        assert own is not None
-        transfer.put(child, name, own.new_zeros(own.shape), "identity")
+        initial = transfer.child_weight(child, name)
+        assert initial is not None
+        transfer.put(child, name, initial.new_zeros(initial.shape), "identity")
     return True
 
 
-def followed(flow: Flow) -> Flow:
+def without_values(flow: Flow) -> Flow:
     """Return the flow without what is known of its values."""
     return replace(flow, nonnegative=False, moments=None)
 
@@ -208,23 +228,23 @@ def followed(flow: Flow) -> Flow:
 def _factorized(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow) -> Flow:
     """Fill a factorized reduction: each half has its own channels, which repeat those of the parent's same half."""
     if parent is None:
-        return copied(transfer, child, None, flow, same=False)
+        return copy_weights(transfer, child, None, flow, is_same_call=False)
     halves = []
     for name in ("straight", "shifted"):
         if not (name in dict(child.module.named_children()) and name in dict(parent.module.named_children())):
-            return copied(transfer, child, parent, flow, same=False)
-        halves.append(fill(transfer, child.inside(name), parent.inside(name), followed(flow), None))
+            return copy_weights(transfer, child, parent, flow, is_same_call=False)
+        halves.append(fill(transfer, child.inside(name), parent.inside(name), without_values(flow), None))
     exact = all(half.exact for half in halves)
     joined = Flow(Units.joined([half.units for half in halves]), exact)
     return fill(transfer, child.inside("norm"), parent.inside("norm"), joined, None)
 
 
 def _residual_reduction(
-    transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, wanted: Units | None
+    transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, out_units: Units | None
 ) -> Flow:
     """Fill a residual reduction: block and shortcut must repeat the same units, since they are summed."""
     if parent is None:
-        return copied(transfer, child, None, flow, same=False)
-    block = fill(transfer, child.inside("block"), parent.inside("block"), flow, wanted)
+        return copy_weights(transfer, child, None, flow, is_same_call=False)
+    block = fill(transfer, child.inside("block"), parent.inside("block"), flow, out_units)
     shortcut = fill(transfer, child.inside("shortcut"), parent.inside("shortcut"), flow, block.units)
     return Flow(block.units, block.exact and shortcut.exact and block.units.equals(shortcut.units))

@@ -50,10 +50,10 @@ def side_of(architecture: Mapping[str, Any]) -> Side:
         return hook
 
     with torch.device("meta"), torch.no_grad():
-        made = module(call).eval()
-        modules = dict(made.named_modules())
+        network = module(call).eval()
+        modules = dict(network.named_modules())
         hooks = [one.register_forward_hook(seen(name)) for name, one in modules.items()]
-        made(torch.empty(2, *shape))
+        network(torch.empty(2, *shape))
         for one in hooks:
             one.remove()
     return Side(call, modules, shapes)

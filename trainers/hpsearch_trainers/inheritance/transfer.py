@@ -48,64 +48,64 @@ class Transfer:
     """The state of the transfer.
 
     Attributes:
-        own: The child's initial weights.
+        child_weights: The child's initial weights.
         weights: The parent's weights.
         generator: Of all random choices.
         by_function: Whether layers are aligned by their functions alone.
-        found: The child's new weights.
+        new_weights: The child's new weights.
         fates: One of `FATES` for each of them.
         reasons: Why outputs differ.
     """
 
-    own: Mapping[str, Tensor]
+    child_weights: Mapping[str, Tensor]
     weights: Mapping[str, Tensor]
     generator: torch.Generator
     by_function: bool = False
-    found: dict[str, Tensor] = field(default_factory=dict)
+    new_weights: dict[str, Tensor] = field(default_factory=dict)
     fates: dict[str, str] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
 
-    def put(self, place: ModulePath, name: str, value: Tensor, fate: str, known: Tensor | None = None) -> None:
+    def put(self, module_path: ModulePath, name: str, value: Tensor, fate: str, mask: Tensor | None = None) -> None:
         """Set a weight of the child.
 
         Args:
-            place: The module.
+            module_path: The module.
             name: The weight's name in the module.
             value: The weight, of the child's shape.
             fate: One of `FATES`.
-            known: Mask, broadcast to the value: the child's own weight stays where it is False. None: no mask.
+            mask: Mask, broadcast to the value: the child's own weight stays where it is False. None: no mask.
         """
-        key = f"{place.path}.{name}"
-        own = self.own[key]
-        value = value.to(device=own.device, dtype=own.dtype)
-        if known is not None and not bool(known.all()):
-            value, fate = torch.where(known.to(own.device), value, own), "sliced"
-        self.found[key], self.fates[key] = value, fate
+        key = f"{module_path.path}.{name}"
+        initial = self.child_weights[key]
+        value = value.to(device=initial.device, dtype=initial.dtype)
+        if mask is not None and not bool(mask.all()):
+            value, fate = torch.where(mask.to(initial.device), value, initial), "sliced"
+        self.new_weights[key], self.fates[key] = value, fate
 
-    def of_parent(self, place: ModulePath, name: str) -> Tensor | None:
+    def parent_weight(self, module_path: ModulePath, name: str) -> Tensor | None:
         """Return a weight of the parent's module, or None."""
-        return self.weights.get(f"{place.path}.{name}")
+        return self.weights.get(f"{module_path.path}.{name}")
 
-    def of_child(self, place: ModulePath, name: str) -> Tensor | None:
+    def child_weight(self, module_path: ModulePath, name: str) -> Tensor | None:
         """Return an initial weight of the child's module, or None."""
-        return self.own.get(f"{place.path}.{name}")
+        return self.child_weights.get(f"{module_path.path}.{name}")
 
-    def differs(self, place: ModulePath, why: str) -> None:
+    def differs(self, module_path: ModulePath, reason: str) -> None:
         """Record why outputs differ."""
-        kind = type(place.module).__name__
-        self.reasons.append(f"{place.path} ({kind}) {why}")
+        kind = type(module_path.module).__name__
+        self.reasons.append(f"{module_path.path} ({kind}) {reason}")
 
-    def checked(self, flow: Flow, place: ModulePath, problems: Mapping[str, bool]) -> bool:
+    def check_exact(self, flow: Flow, module_path: ModulePath, problems: Mapping[str, bool]) -> bool:
         """Return whether the output is exact: the input is, and there is no problem. The first problem is recorded."""
         if not flow.exact:
             return False
-        for why, there in problems.items():
-            if there:
-                self.differs(place, why)
+        for reason, applies in problems.items():
+            if applies:
+                self.differs(module_path, reason)
                 return False
         return True
 
-    def fitting(self, flow: Flow, place: ModulePath, of: int) -> Flow:
+    def fitting(self, flow: Flow, module_path: ModulePath, of: int) -> Flow:
         """Return a flow whose units refer to as many of the parent's as its layer has here.
 
         After a layer without a match, the input may have other units than that of the parent's next layer.
@@ -115,8 +115,8 @@ class Transfer:
         assert not flow.exact
         return replace(flow, units=Units.overlapping(flow.units.count, of))
 
-    def outward(self, count: int, of: int, wanted: Units | None) -> Units:
+    def outward(self, count: int, of: int, out_units: Units | None) -> Units:
         """Return which of the parent's units each unit of a layer repeats: the wanted ones, or random ones."""
-        if wanted is not None and (wanted.count, wanted.of) == (count, of):
-            return wanted
+        if out_units is not None and (out_units.count, out_units.of) == (count, of):
+            return out_units
         return Units.repeated(count, of, self.generator)

@@ -28,7 +28,7 @@ class Units:
     """Number of the parent's units."""
 
     @classmethod
-    def same(cls, count: int) -> Units:
+    def identity(cls, count: int) -> Units:
         """Each unit repeats the parent's unit of the same index."""
         return cls(torch.arange(count), count)
 
@@ -48,9 +48,9 @@ class Units:
     def joined(cls, parts: Sequence[Units]) -> Units:
         """Units of several values that are concatenated in both networks."""
         sources, before = [], 0
-        for part in parts:
-            sources.append(torch.where(part.source < 0, -1, part.source + before))
-            before += part.of
+        for units in parts:
+            sources.append(torch.where(units.source < 0, -1, units.source + before))
+            before += units.of
         return cls(torch.cat(sources), before)
 
     @property
@@ -77,7 +77,7 @@ class Units:
         """Whether both are equal."""
         return self.of == other.of and torch.equal(self.source, other.source)
 
-    def taken(self, values: Tensor, axis: int = 0) -> Tensor:
+    def gather(self, values: Tensor, axis: int = 0) -> Tensor:
         """Return the parent's values for each of the child's units; undefined for units that repeat none."""
         return values.index_select(axis, self.source.clamp(min=0).to(values.device))
 
@@ -96,8 +96,8 @@ class Units:
             return torch.ones(rows, self.count)
         drawn = torch.rand(rows, self.count, generator=generator) + 0.5
         drawn[:, self.source < 0] = 0.0
-        whole = torch.zeros(rows, self.of).index_add_(1, index, drawn)
-        return drawn / whole[:, index].clamp(min=1e-12)
+        totals = torch.zeros(rows, self.of).index_add_(1, index, drawn)
+        return drawn / totals[:, index].clamp(min=1e-12)
 
     def spread(self, inner: Shape, parents_inner: Shape) -> Units:
         """Return the units of a flattened image, in which the pixels of each channel are consecutive.
@@ -108,17 +108,18 @@ class Units:
         """
         height, width = parents_inner
         rows, columns = torch.arange(inner[0])[:, None], torch.arange(inner[1])[None, :]
-        place = torch.where((rows < height) & (columns < width), rows * width + columns, -1).reshape(1, -1)
-        known = (self.source[:, None] >= 0) & (place >= 0)
+        pixel = torch.where((rows < height) & (columns < width), rows * width + columns, -1).reshape(1, -1)
+        has_source = (self.source[:, None] >= 0) & (pixel >= 0)
         return Units(
-            torch.where(known, self.source[:, None] * height * width + place, -1).reshape(-1), self.of * height * width
+            torch.where(has_source, self.source[:, None] * height * width + pixel, -1).reshape(-1),
+            self.of * height * width,
         )
 
     def stacked(self, tokens: int, parents_tokens: int) -> Units:
         """Return the units of flattened tokens."""
-        known = (torch.arange(tokens)[:, None] < parents_tokens) & (self.source[None, :] >= 0)
+        has_source = (torch.arange(tokens)[:, None] < parents_tokens) & (self.source[None, :] >= 0)
         source = torch.arange(tokens)[:, None] * self.of + self.source[None, :]
-        return Units(torch.where(known, source, -1).reshape(-1), parents_tokens * self.of)
+        return Units(torch.where(has_source, source, -1).reshape(-1), parents_tokens * self.of)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,16 +11,16 @@ from torch import nn
 from hpsearch_trainers.architectures.calls import Call
 from hpsearch_trainers.architectures.cell_modules import CellStack, EdgeCell, NodeCell
 from hpsearch_trainers.architectures.modules import Residual, Zero
-from hpsearch_trainers.inheritance.alignment import aligned, distance, same_call
+from hpsearch_trainers.inheritance.alignment import align, distance, same_call
 from hpsearch_trainers.inheritance.modules import (
-    alike,
-    changes_nothing,
-    chooses,
-    copied,
+    can_choose_units,
+    copy_weights,
     fill,
-    known,
-    left_out,
-    silenced,
+    has_rules,
+    is_identity,
+    same_types,
+    silence,
+    skip,
 )
 from hpsearch_trainers.inheritance.transfer import ModulePath, Transfer
 from hpsearch_trainers.inheritance.units import Flow, Units
@@ -34,15 +34,15 @@ _CELLS = (EdgeCell, NodeCell, CellStack)
 class Part:
     """A part of a network: its path, and the call that made it."""
 
-    place: ModulePath
+    module_path: ModulePath
     call: Call
 
     def inside(self, name: str, call: Call) -> Part:
         """Return a part of it."""
-        return Part(self.place.inside(name), call)
+        return Part(self.module_path.inside(name), call)
 
 
-def walk(transfer: Transfer, child: Part, parent: Part | None, flow: Flow, wanted: Units | None = None) -> Flow:
+def walk(transfer: Transfer, child: Part, parent: Part | None, flow: Flow, out_units: Units | None = None) -> Flow:
     """Fill a part.
 
     Args:
@@ -50,41 +50,41 @@ def walk(transfer: Transfer, child: Part, parent: Part | None, flow: Flow, wante
         child: The part.
         parent: Its match; None: it is inserted.
         flow: The input.
-        wanted: Units of the output, for modules that can choose them; None: any.
+        out_units: Units of the output, for modules that can choose them; None: any.
     """
     if parent is not None and parent.call.function is not child.call.function:
-        return _replaced(transfer, child, parent, flow, wanted)
+        return _replaced(transfer, child, parent, flow, out_units)
     if child.call.function is nn.Sequential:
-        return _chain(transfer, _items(child), [] if parent is None else _items(parent), flow, wanted)
-    module = child.place.module
+        return _chain(transfer, _items(child), [] if parent is None else _items(parent), flow, out_units)
+    module = child.module_path.module
     if type(module) in _CELLS:
         return _cells(transfer, child, parent, flow)
     if type(module) is Residual and "body" in child.call.keywords:
         return _residual(transfer, child, parent, flow)
-    if known(child.place) and (parent is None or known(parent.place)):
-        return fill(transfer, child.place, None if parent is None else parent.place, flow, wanted)
-    same = parent is not None and same_call(child.call, parent.call)
-    return copied(transfer, child.place, None if parent is None else parent.place, flow, same)
+    if has_rules(child.module_path) and (parent is None or has_rules(parent.module_path)):
+        return fill(transfer, child.module_path, None if parent is None else parent.module_path, flow, out_units)
+    is_same_call = parent is not None and same_call(child.call, parent.call)
+    return copy_weights(transfer, child.module_path, None if parent is None else parent.module_path, flow, is_same_call)
 
 
 def _chain(
-    transfer: Transfer, child: Sequence[Part], parent: Sequence[Part], flow: Flow, wanted: Units | None = None
+    transfer: Transfer, child: Sequence[Part], parent: Sequence[Part], flow: Flow, out_units: Units | None = None
 ) -> Flow:
     """Fill parts in sequence."""
-    last = max((at for at, part in enumerate(child) if _selects(part)), default=None)
+    last = max((index for index, part in enumerate(child) if _can_choose_units(part)), default=None)
 
-    def cost(one: Part, other: Part) -> float:
-        if one.call.function is not other.call.function:
-            return 1.0 if alike(one.place, other.place) else distance(one.call, other.call)
-        return 0.0 if transfer.by_function else distance(one.call, other.call)
+    def cost(first: Part, second: Part) -> float:
+        if first.call.function is not second.call.function:
+            return 1.0 if same_types(first.module_path, second.module_path) else distance(first.call, second.call)
+        return 0.0 if transfer.by_function else distance(first.call, second.call)
 
-    for at, beside in aligned(child, parent, cost):
-        if at is None:
-            assert beside is not None
-            flow = _passed(transfer, parent[beside], flow)
+    for index, parent_index in align(child, parent, cost):
+        if index is None:
+            assert parent_index is not None
+            flow = _passed(transfer, parent[parent_index], flow)
         else:
-            other = None if beside is None else parent[beside]
-            flow = walk(transfer, child[at], other, flow, wanted if at == last else None)
+            parent_part = None if parent_index is None else parent[parent_index]
+            flow = walk(transfer, child[index], parent_part, flow, out_units if index == last else None)
     return flow
 
 
@@ -94,35 +94,35 @@ def _passed(transfer: Transfer, parent: Part, flow: Flow) -> Flow:
         for part in _items(parent):
             flow = _passed(transfer, part, flow)
         return flow
-    return left_out(transfer, parent.place, flow)
+    return skip(transfer, parent.module_path, flow)
 
 
-def _joined(transfer: Transfer, place: ModulePath, flows: Sequence[Flow], units: Units) -> Flow:
+def _joined(transfer: Transfer, module_path: ModulePath, flows: Sequence[Flow], units: Units) -> Flow:
     """Return the flow of a sum or mean; all flows must repeat the same units.
 
     Args:
         transfer: Records why they don't.
-        place: The module that joins them.
+        module_path: The module that joins them.
         flows: At least one.
         units: The units of the result.
     """
-    alike = all(flow.units.equals(units) for flow in flows)
+    same_units = all(flow.units.equals(units) for flow in flows)
     exact = all(flow.exact for flow in flows)
-    if exact and not alike:
-        exact = transfer.checked(flows[0], place, {"joins values that repeat other units": True})
+    if exact and not same_units:
+        exact = transfer.check_exact(flows[0], module_path, {"joins values that repeat other units": True})
     return Flow(units, exact, all(flow.nonnegative for flow in flows))
 
 
 def _items(part: Part) -> list[Part]:
     """Return the parts of an `nn.Sequential`."""
-    return [part.inside(str(at), call) for at, call in enumerate(part.call.arguments)]
+    return [part.inside(str(index), call) for index, call in enumerate(part.call.arguments)]
 
 
-def _selects(part: Part) -> bool:
+def _can_choose_units(part: Part) -> bool:
     """Return whether a part's outputs can repeat any units."""
     if part.call.function is nn.Sequential:
-        return any(_selects(one) for one in _items(part))
-    return known(part.place) and chooses(part.place.module)
+        return any(_can_choose_units(item) for item in _items(part))
+    return has_rules(part.module_path) and can_choose_units(part.module_path.module)
 
 
 def _residual(transfer: Transfer, child: Part, parent: Part | None, flow: Flow) -> Flow:
@@ -130,34 +130,34 @@ def _residual(transfer: Transfer, child: Part, parent: Part | None, flow: Flow) 
     if parent is None:
         if _silence(transfer, inside):
             return flow
-        return Flow(flow.units, transfer.checked(flow, child.place, {"is new, and adds to what comes": True}))
+        return Flow(flow.units, transfer.check_exact(flow, child.module_path, {"is new, and adds to what comes": True}))
     body = walk(transfer, inside, parent.inside("body", parent.call.keywords["body"]), flow, flow.units)
-    return _joined(transfer, child.place, [flow, body], flow.units)
+    return _joined(transfer, child.module_path, [flow, body], flow.units)
 
 
 def _silence(transfer: Transfer, part: Part) -> bool:
     """Make a part's output zero, if that is possible and it can learn from there; return whether it was."""
-    if known(part.place):
-        return silenced(transfer, part.place)
+    if has_rules(part.module_path):
+        return silence(transfer, part.module_path)
     return part.call.function is nn.Sequential and len(part.call.arguments) > 0 and _silence(transfer, _items(part)[-1])
 
 
-def _replaced(transfer: Transfer, child: Part, parent: Part, flow: Flow, wanted: Units | None) -> Flow:
+def _replaced(transfer: Transfer, child: Part, parent: Part, flow: Flow, out_units: Units | None) -> Flow:
     """Fill a part that replaces another one: exact if one of them is zero or the identity, and the other can be so."""
     if _is_zero(parent):
         if _is_zero(child):
-            return Flow(flow.units if wanted is None else wanted, flow.exact, True)
+            return Flow(flow.units if out_units is None else out_units, flow.exact, True)
         if _silence(transfer, child):
-            return Flow(flow.units if wanted is None else wanted, flow.exact)
-    if alike(child.place, parent.place):
-        return fill(transfer, child.place, parent.place, flow, wanted)
-    if changes_nothing(parent.place, flow.nonnegative) and parent.call.function is not nn.Sequential:
-        return walk(transfer, child, None, flow, wanted)
-    return walk(transfer, child, None, _passed(transfer, parent, flow), wanted)
+            return Flow(flow.units if out_units is None else out_units, flow.exact)
+    if same_types(child.module_path, parent.module_path):
+        return fill(transfer, child.module_path, parent.module_path, flow, out_units)
+    if is_identity(parent.module_path, flow.nonnegative) and parent.call.function is not nn.Sequential:
+        return walk(transfer, child, None, flow, out_units)
+    return walk(transfer, child, None, _passed(transfer, parent, flow), out_units)
 
 
 def _is_zero(part: Part) -> bool:
-    return type(part.place.module) is Zero
+    return type(part.module_path.module) is Zero
 
 
 def _cells(transfer: Transfer, child: Part, parent: Part | None, flow: Flow) -> Flow:
@@ -178,20 +178,22 @@ def _cell(transfer: Transfer, child: Part, parent: Part, flows: Sequence[Flow]) 
 
 def _edges(transfer: Transfer, child: Part, parent: Part, flow: Flow) -> Flow:
     """Fill a cell with operations on edges: all its nodes repeat the units of the input."""
-    mine, theirs = _on_edges(child), _on_edges(parent)
+    operations, parent_operations = _on_edges(child), _on_edges(parent)
     nodes = [flow]
-    last, their_last = (max(end for _, end in edges) for edges in (mine, theirs))
+    last, parent_last = (max(end for _, end in edges) for edges in (operations, parent_operations))
     for node in range(1, last + 1):
         terms = [
-            _term(transfer, part, theirs.get((start, node)), nodes[start], flow.units)
-            for (start, end), part in mine.items()
+            _term(transfer, part, parent_operations.get((start, node)), nodes[start], flow.units)
+            for (start, end), part in operations.items()
             if end == node
         ]
-        lost = [part for (start, end), part in theirs.items() if end == node and (start, node) not in mine]
-        made = _joined(transfer, child.place, terms, flow.units)
-        nodes.append(replace(made, exact=_nothing_lost(transfer, lost, made)))
-    problems = {"has another number of nodes than the parent's": last != their_last}
-    return replace(nodes[-1], exact=transfer.checked(nodes[-1], child.place, problems))
+        lost = [
+            part for (start, end), part in parent_operations.items() if end == node and (start, node) not in operations
+        ]
+        joined = _joined(transfer, child.module_path, terms, flow.units)
+        nodes.append(replace(joined, exact=_nothing_lost(transfer, lost, joined)))
+    problems = {"has another number of nodes than the parent's": last != parent_last}
+    return replace(nodes[-1], exact=transfer.check_exact(nodes[-1], child.module_path, problems))
 
 
 def _on_edges(cell: Part) -> dict[tuple[int, int], Part]:
@@ -205,88 +207,94 @@ def _term(transfer: Transfer, child: Part, parent: Part | None, flow: Flow, unit
     """Fill an operation of a cell; if the parent has none, its output becomes zero where possible."""
     if parent is not None:
         return walk(transfer, child, parent, flow, units)
-    if isinstance(child.place.module, Zero) or _silence(transfer, child):
+    if isinstance(child.module_path.module, Zero) or _silence(transfer, child):
         return Flow(units, flow.exact, True)
     problems = {"is new, and adds to its node": True}
-    return Flow(units, transfer.checked(flow, child.place, problems))
+    return Flow(units, transfer.check_exact(flow, child.module_path, problems))
 
 
 def _nothing_lost(transfer: Transfer, lost: Sequence[Part], flow: Flow) -> bool:
     """Return whether a node is still exact without some operations of the parent's."""
     for part in lost:
-        if not isinstance(part.place.module, Zero):
-            return transfer.checked(flow, part.place, {"of the parent's was taken out": True})
+        if not isinstance(part.module_path.module, Zero):
+            return transfer.check_exact(flow, part.module_path, {"of the parent's was taken out": True})
     return flow.exact
 
 
 def _nodes(transfer: Transfer, child: Part, parent: Part, flows: Sequence[Flow]) -> Flow:
     """Fill a cell with operations on nodes: all inputs of its nodes repeat the same units."""
-    mine: Any = child.place.module
-    theirs: Any = parent.place.module
-    nodes = list(flows) if len(flows) > 1 else [flows[0]] * mine.inputs
-    taken = sorted({start for sources in mine.sources for start in sources if start < mine.inputs})
-    units = nodes[taken[0]].units
-    if mine.inputs != theirs.inputs:
-        transfer.checked(nodes[taken[0]], child.place, {"has another number of inputs than the parent's": True})
+    child_cell: Any = child.module_path.module
+    parent_cell: Any = parent.module_path.module
+    nodes = list(flows) if len(flows) > 1 else [flows[0]] * child_cell.inputs
+    used = sorted({start for sources in child_cell.sources for start in sources if start < child_cell.inputs})
+    units = nodes[used[0]].units
+    if child_cell.inputs != parent_cell.inputs:
+        transfer.check_exact(
+            nodes[used[0]], child.module_path, {"has another number of inputs than the parent's": True}
+        )
         nodes = [replace(node, exact=False) for node in nodes]
-    calls, others = child.call.arguments[0], parent.call.arguments[0]
+    calls, parent_calls = child.call.arguments[0], parent.call.arguments[0]
     for number, sides in calls.items():
-        against = others.get(number, [])
+        parent_sides = parent_calls.get(number, [])
         terms = []
-        for at, (start, call) in enumerate(sides):
-            name = f"operations.{number}.{at}"
-            other = parent.inside(name, against[at][1]) if at < len(against) else None
+        for index, (start, call) in enumerate(sides):
+            name = f"operations.{number}.{index}"
+            parent_part = parent.inside(name, parent_sides[index][1]) if index < len(parent_sides) else None
             flow = nodes[start]
-            if other is not None and against[at][0] != start:
+            if parent_part is not None and parent_sides[index][0] != start:
                 moved = {"takes another node than the parent's": True}
-                flow = replace(flow, exact=transfer.checked(flow, child.inside(name, call).place, moved))
-            terms.append(_term(transfer, child.inside(name, call), other, flow, units))
+                flow = replace(flow, exact=transfer.check_exact(flow, child.inside(name, call).module_path, moved))
+            terms.append(_term(transfer, child.inside(name, call), parent_part, flow, units))
         lost = [
-            parent.inside(f"operations.{number}.{at}", call) for at, (_, call) in enumerate(against) if at >= len(sides)
+            parent.inside(f"operations.{number}.{index}", call)
+            for index, (_, call) in enumerate(parent_sides)
+            if index >= len(sides)
         ]
-        made = _joined(transfer, child.place, terms, units)
-        nodes.append(replace(made, exact=_nothing_lost(transfer, lost, made)))
-    loose = [nodes[number] for number in mine.loose]
+        joined = _joined(transfer, child.module_path, terms, units)
+        nodes.append(replace(joined, exact=_nothing_lost(transfer, lost, joined)))
+    loose = [nodes[number] for number in child_cell.loose]
     problems = {
-        "joins other nodes than the parent's": mine.loose != theirs.loose,
-        "joins its nodes otherwise than the parent's": mine.join != theirs.join,
+        "joins other nodes than the parent's": child_cell.loose != parent_cell.loose,
+        "joins its nodes otherwise than the parent's": child_cell.join != parent_cell.join,
     }
-    if mine.join == "mean":
-        out = _joined(transfer, child.place, loose, units)
+    if child_cell.join == "mean":
+        out = _joined(transfer, child.module_path, loose, units)
     else:
         exact = all(node.exact for node in loose)
         nonnegative = all(node.nonnegative for node in loose)
         out = Flow(Units.joined([node.units for node in loose]), exact, nonnegative)
-    exact = transfer.checked(out, child.place, problems)
-    of = parent.place.units[1]
+    exact = transfer.check_exact(out, child.module_path, problems)
+    of = parent.module_path.units[1]
     return replace(out, exact=exact, units=out.units if out.units.of == of else Units.overlapping(out.units.count, of))
 
 
 def _stack(transfer: Transfer, child: Part, parent: Part, flow: Flow) -> Flow:
     """Fill a stack, cell by cell; each takes the outputs of several cells before it."""
-    mine, theirs = child.call.arguments[0], parent.call.arguments[0]
-    pairs: list[tuple[int | None, int | None]] = [(at, at) for at in range(len(mine))]
-    if len(mine) != len(theirs):
-        pairs = aligned(mine, theirs, distance)
-    outputs = [flow] * max(len(call.arguments[0]) for call in [*mine, *theirs])
-    for at, beside in pairs:
-        other = None if beside is None else parent.inside(f"steps.{beside}", theirs[beside])
-        if at is None:
-            assert other is not None
-            outputs = _shifted(transfer, other, "of the parent's was taken out", outputs)
+    steps, parent_steps = child.call.arguments[0], parent.call.arguments[0]
+    pairs: list[tuple[int | None, int | None]] = [(index, index) for index in range(len(steps))]
+    if len(steps) != len(parent_steps):
+        pairs = align(steps, parent_steps, distance)
+    outputs = [flow] * max(len(call.arguments[0]) for call in [*steps, *parent_steps])
+    for index, parent_index in pairs:
+        parent_step = (
+            None if parent_index is None else parent.inside(f"steps.{parent_index}", parent_steps[parent_index])
+        )
+        if index is None:
+            assert parent_step is not None
+            outputs = _shifted(transfer, parent_step, "of the parent's was taken out", outputs)
             continue
-        step = child.inside(f"steps.{at}", mine[at])
-        if other is None:
+        step = child.inside(f"steps.{index}", steps[index])
+        if parent_step is None:
             outputs = _shifted(transfer, step, "is new", outputs)
             outputs.append(_new(transfer, step, None, outputs[-1]))
         else:
-            outputs.append(_step(transfer, step, other, outputs))
+            outputs.append(_step(transfer, step, parent_step, outputs))
     return outputs[-1]
 
 
-def _shifted(transfer: Transfer, step: Part, why: str, outputs: Sequence[Flow]) -> list[Flow]:
+def _shifted(transfer: Transfer, step: Part, reason: str, outputs: Sequence[Flow]) -> list[Flow]:
     """Record that the cells after a step take other outputs than the parent's."""
-    transfer.checked(outputs[-1], step.place, {why: True})
+    transfer.check_exact(outputs[-1], step.module_path, {reason: True})
     return [replace(flow, exact=False) for flow in outputs]
 
 
@@ -295,40 +303,42 @@ def _step(transfer: Transfer, child: Part, parent: Part, outputs: Sequence[Flow]
 
     All inputs get the same units: those of the first module that can't choose.
     """
-    fits, their_fits = child.call.arguments[0], parent.call.arguments[0]
-    cell, their_cell = child.call.arguments[1], parent.call.arguments[1]
-    if len(fits) != len(their_fits) or cell.function is not their_cell.function:
+    fits, parent_fits = child.call.arguments[0], parent.call.arguments[0]
+    cell, parent_cell = child.call.arguments[1], parent.call.arguments[1]
+    if len(fits) != len(parent_fits) or cell.function is not parent_cell.function:
         return _new(transfer, child, parent, outputs[-1])
-    inside, others = child.inside("cell", cell), parent.inside("cell", their_cell)
+    child_part, parent_part = child.inside("cell", cell), parent.inside("cell", parent_cell)
     parts = [
-        (child.inside(f"inputs.{at}", mine), parent.inside(f"inputs.{at}", theirs))
-        for at, (mine, theirs) in enumerate(zip(fits, their_fits, strict=True))
+        (child.inside(f"inputs.{index}", fit), parent.inside(f"inputs.{index}", parent_fit))
+        for index, (fit, parent_fit) in enumerate(zip(fits, parent_fits, strict=True))
     ]
-    taken = _taken(inside)
-    newest = list(outputs[-len(parts) :])
+    used = _used_inputs(child_part)
+    last_outputs = list(outputs[-len(parts) :])
     filled: dict[int, Flow] = {}
-    wanted: Units | None = None
-    for at in sorted(range(len(parts)), key=lambda at: (at not in taken, _selects(parts[at][0]), at)):
-        filled[at] = walk(transfer, *parts[at], newest[at], wanted)
-        wanted = filled[at].units if wanted is None else wanted
-    flows = [filled[at] for at in range(len(parts))]
+    out_units: Units | None = None
+    for index in sorted(
+        range(len(parts)), key=lambda index: (index not in used, _can_choose_units(parts[index][0]), index)
+    ):
+        filled[index] = walk(transfer, *parts[index], last_outputs[index], out_units)
+        out_units = filled[index].units if out_units is None else out_units
+    flows = [filled[index] for index in range(len(parts))]
     if cell.function in (EdgeCell, NodeCell):
-        return _cell(transfer, inside, others, flows)
-    return walk(transfer, inside, others, flows[0])
+        return _cell(transfer, child_part, parent_part, flows)
+    return walk(transfer, child_part, parent_part, flows[0])
 
 
-def _taken(cell: Part) -> set[int]:
+def _used_inputs(cell: Part) -> set[int]:
     """Return the inputs that a cell uses."""
-    made = cell.place.module
-    if not isinstance(made, NodeCell):
+    module = cell.module_path.module
+    if not isinstance(module, NodeCell):
         return {0}
-    return {start for sources in made.sources for start in sources if start < made.inputs}
+    return {start for sources in module.sources for start in sources if start < module.inputs}
 
 
 def _new(transfer: Transfer, child: Part, parent: Part | None, flow: Flow) -> Flow:
     """Keep a part's initial weights."""
-    exact = transfer.checked(flow, child.place, {"has nothing that answers to it": True})
-    before, behind = child.place.units
-    of = flow.units.of if parent is None else parent.place.units[1]
-    alike = before == behind and of == flow.units.of and flow.units.count == behind
-    return Flow(flow.units if alike else Units.overlapping(behind, of), exact)
+    exact = transfer.check_exact(flow, child.module_path, {"has nothing that answers to it": True})
+    before, behind = child.module_path.units
+    of = flow.units.of if parent is None else parent.module_path.units[1]
+    same_units = before == behind and of == flow.units.of and flow.units.count == behind
+    return Flow(flow.units if same_units else Units.overlapping(behind, of), exact)
