@@ -30,27 +30,27 @@ class Planned:
     shape: Shape
 
 
-def evaluate(term: Any, made: dict[int, Any] | None = None) -> Any:
+def evaluate(term: Any, results: dict[int, Any] | None = None) -> Any:
     """Return the value of a term. Each call is made, in the order in which they are written.
 
     Args:
         term: A call, or lists and mappings with calls.
-        made: Receives the result of each call, by the call's `id`.
+        results: Receives the result of each call, by the call's `id`.
     """
     if isinstance(term, Call):
-        arguments = [evaluate(one, made) for one in term.arguments]
-        result = term.function(*arguments, **{name: evaluate(one, made) for name, one in term.keywords.items()})
-        if made is not None:
-            made[id(term)] = result
+        arguments = [evaluate(item, results) for item in term.arguments]
+        result = term.function(*arguments, **{name: evaluate(item, results) for name, item in term.keywords.items()})
+        if results is not None:
+            results[id(term)] = result
         return result
     if isinstance(term, Mapping):
-        return {key: evaluate(one, made) for key, one in term.items()}
+        return {key: evaluate(item, results) for key, item in term.items()}
     if isinstance(term, list | tuple):
-        return type(term)(evaluate(one, made) for one in term)
+        return type(term)(evaluate(item, results) for item in term)
     return term
 
 
 def module(call: Call) -> nn.Module:
     """Make the module."""
-    made: nn.Module = evaluate(call)
-    return made
+    result: nn.Module = evaluate(call)
+    return result

@@ -51,10 +51,10 @@ class NodeCell(nn.Module):
         self.inputs = numbers[0]
         self.sources = [[start for start, _ in nodes[str(number)]] for number in numbers]
         self.operations = nn.ModuleDict(
-            {str(number): nn.ModuleList(made for _, made in nodes[str(number)]) for number in numbers}
+            {str(number): nn.ModuleList(operation for _, operation in nodes[str(number)]) for number in numbers}
         )
-        taken = {start for sources in self.sources for start in sources}
-        self.loose = [number for number in numbers if number not in taken]
+        used = {start for sources in self.sources for start in sources}
+        self.loose = [number for number in numbers if number not in used]
         self.join, self.axis = join, axis
 
     def forward(self, *values: Tensor) -> Tensor:
@@ -63,8 +63,8 @@ class NodeCell(nn.Module):
         for sources, operations in zip(self.sources, self.operations.values(), strict=True):
             assert isinstance(operations, nn.ModuleList)
             node: Tensor | None = None
-            for start, made in zip(sources, operations, strict=True):
-                term = made(nodes[start])
+            for start, operation in zip(sources, operations, strict=True):
+                term = operation(nodes[start])
                 node = term if node is None else node + term
             assert node is not None
             nodes.append(node)

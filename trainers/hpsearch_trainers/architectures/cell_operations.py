@@ -10,14 +10,14 @@ from __future__ import annotations
 from torch import nn
 
 from hpsearch_trainers.architectures.registry import operation
-from hpsearch_trainers.architectures.shapes import Shape, image, whole
+from hpsearch_trainers.architectures.shapes import Shape, image, positive_int
 
 
 def relu_conv(channels: int, kernel: tuple[int, int], stride: tuple[int, int]) -> list[nn.Module]:
     """Return ReLU, convolution and batch normalization."""
     padding = (kernel[0] // 2, kernel[1] // 2)
-    made = nn.Conv2d(channels, channels, kernel, stride, padding, bias=False)
-    return [nn.ReLU(), made, nn.BatchNorm2d(channels)]
+    conv = nn.Conv2d(channels, channels, kernel, stride, padding, bias=False)
+    return [nn.ReLU(), conv, nn.BatchNorm2d(channels)]
 
 
 def relu_separable(channels: int, kernel: int, stride: int, dilation: int = 1) -> list[nn.Module]:
@@ -34,21 +34,21 @@ def relu_separable(channels: int, kernel: int, stride: int, dilation: int = 1) -
 def square_conv(shape: Shape, kernel: int, stride: int) -> nn.Module:
     """Return a convolution with a square kernel."""
     channels, _, _ = image(shape)
-    whole("stride", stride)
+    positive_int("stride", stride)
     return nn.Sequential(*relu_conv(channels, (kernel, kernel), (stride, stride)))
 
 
 def twice_separable(shape: Shape, kernel: int, stride: int) -> nn.Module:
     """Return NASNet's separable convolution, which is applied twice, the first time with the stride."""
     channels, _, _ = image(shape)
-    whole("stride", stride)
+    positive_int("stride", stride)
     return nn.Sequential(*relu_separable(channels, kernel, stride), *relu_separable(channels, kernel, 1))
 
 
 def dilated(shape: Shape, kernel: int, stride: int) -> nn.Module:
     """Return a separable convolution with dilation 2."""
     channels, _, _ = image(shape)
-    whole("stride", stride)
+    positive_int("stride", stride)
     return nn.Sequential(*relu_separable(channels, kernel, stride, dilation=2))
 
 
@@ -73,7 +73,7 @@ def conv_5x5(shape: Shape, stride: int = 1) -> nn.Module:
 def two_kernels(shape: Shape, length: int, stride: int) -> nn.Module:
     """Return NASNet's two convolutions of 1 x length and length x 1 pixels."""
     channels, _, _ = image(shape)
-    whole("stride", stride)
+    positive_int("stride", stride)
     return nn.Sequential(*relu_conv(channels, (1, length), (1, stride)), *relu_conv(channels, (length, 1), (stride, 1)))
 
 
@@ -122,7 +122,7 @@ def dil_5x5(shape: Shape, stride: int = 1) -> nn.Module:
 def max_of(shape: Shape, kernel: int, stride: int) -> nn.Module:
     """Return a max pool that keeps the image's size if the stride is 1."""
     image(shape)
-    return nn.MaxPool2d(kernel, whole("stride", stride), kernel // 2)
+    return nn.MaxPool2d(kernel, positive_int("stride", stride), kernel // 2)
 
 
 @operation("max_3x3", "max_pool_3x3")
@@ -147,4 +147,4 @@ def max_7x7(shape: Shape, stride: int = 1) -> nn.Module:
 def avg_3x3(shape: Shape, stride: int = 1) -> nn.Module:
     """Mean of 3x3 pixels, without the padding."""
     image(shape)
-    return nn.AvgPool2d(3, whole("stride", stride), 1, count_include_pad=False)
+    return nn.AvgPool2d(3, positive_int("stride", stride), 1, count_include_pad=False)

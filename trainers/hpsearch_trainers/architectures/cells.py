@@ -13,7 +13,7 @@ from hpsearch_trainers.architectures.errors import ArchitectureError
 from hpsearch_trainers.architectures.plan import named, operation_named
 from hpsearch_trainers.architectures.shapes import Shape, halved
 
-__all__ = ["Plan", "inputs_of", "is_cell", "plan_cell", "taken"]
+__all__ = ["Plan", "inputs_of", "is_cell", "plan_cell", "used_nodes"]
 
 Plan = Callable[[Any, Shape, str], Planned]
 """Plans any value, for an input shape, at its path."""
@@ -56,7 +56,7 @@ def inputs_of(cell: Mapping[Any, Any]) -> int:
     return min(int(str(key)) for key in cell) if all(_NODE.fullmatch(str(key)) for key in cell) else 1
 
 
-def taken(cell: Mapping[Any, Any]) -> set[int]:
+def used_nodes(cell: Mapping[Any, Any]) -> set[int]:
     """Return the nodes with a successor, of a cell that was planned."""
     if all(_EDGE.fullmatch(str(key)) for key in cell):
         return {int(str(edge).split("-")[0]) for edge in cell}
@@ -92,8 +92,8 @@ def _nodes(nodes: Mapping[str, Any], shape: Shape, path: str, plan: Plan, join: 
         if not isinstance(sides, list | tuple) or not sides:
             raise ArchitectureError(f"{path}.{number}", f"a node must be a list of its inputs, got {sides!r}")
         calls[str(number)] = [
-            _side(side, number, inputs, shape, inside, f"{path}.{number}[{place}]", plan, reduces)
-            for place, side in enumerate(sides)
+            _side(side, number, inputs, shape, inside, f"{path}.{number}[{index}]", plan, reduces)
+            for index, side in enumerate(sides)
         ]
     loose = len(numbers) - sum(start >= inputs for start in {start for sides in calls.values() for start, _ in sides})
     if join == "mean":
@@ -114,15 +114,15 @@ def _side(
     return start, _inside(side["operation"], shape if strided else inside, inside, path, plan, strided)
 
 
-def _inside(value: Any, shape: Shape, wanted: Shape, path: str, plan: Plan, strided: bool) -> Call:
-    """Plan an operation of a cell. Its output must have the shape `wanted`, as that of its node's other operations."""
+def _inside(value: Any, shape: Shape, expected: Shape, path: str, plan: Plan, strided: bool) -> Call:
+    """Plan an operation of a cell. Its output must have the `expected` shape, that of its node's other operations."""
     if strided:
         value = _with_stride(value, path)
     planned = plan(value, shape, path)
-    if planned.shape != wanted:
+    if planned.shape != expected:
         name = f".{named(value, path)[0]}" if isinstance(value, str) or _is_operation(value) else ""
-        what = "halve the sides, to" if strided else "keep the shape in a cell,"
-        raise ArchitectureError(path + name, f"must {what} {wanted}, got {planned.shape}")
+        requirement = "halve the sides, to" if strided else "keep the shape in a cell,"
+        raise ArchitectureError(path + name, f"must {requirement} {expected}, got {planned.shape}")
     return planned.call
 
 

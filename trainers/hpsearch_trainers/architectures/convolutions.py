@@ -9,7 +9,7 @@ from torch import nn
 
 from hpsearch_trainers.architectures.modules import FactorizedReduction, ResidualReduction
 from hpsearch_trainers.architectures.registry import operation
-from hpsearch_trainers.architectures.shapes import Shape, image, one_of, whole
+from hpsearch_trainers.architectures.shapes import Shape, image, one_of, positive_int
 
 _ACTIVATIONS = {
     "relu": nn.ReLU,
@@ -26,8 +26,8 @@ _ACTIVATIONS = {
 
 def activation_of(kind: str) -> nn.Module:
     """Return an activation; "none" is the identity."""
-    made: nn.Module = _ACTIVATIONS[one_of("activation", kind, tuple(_ACTIVATIONS))]()
-    return made
+    activation: nn.Module = _ACTIVATIONS[one_of("activation", kind, tuple(_ACTIVATIONS))]()
+    return activation
 
 
 def image_norm(kind: str, channels: int) -> nn.Module:
@@ -37,15 +37,15 @@ def image_norm(kind: str, channels: int) -> nn.Module:
 
 def odd(name: str, kernel: object) -> int:
     """Return a kernel's size if it is odd, or raise ValueError."""
-    if whole(name, kernel) % 2 == 0:
+    if positive_int(name, kernel) % 2 == 0:
         raise ValueError(f"{name} must be odd, got {kernel}")
-    return whole(name, kernel)
+    return positive_int(name, kernel)
 
 
 def channels_of(shape: Shape, channels: int | None) -> tuple[int, int]:
     """Return the input and output channels of an operation; `channels=None` keeps their number."""
     before, _, _ = image(shape)
-    return before, before if channels is None else whole("channels", channels)
+    return before, before if channels is None else positive_int("channels", channels)
 
 
 @operation()
@@ -61,20 +61,20 @@ def conv(
 ) -> nn.Module:
     """Convolution, normalization and activation."""
     before, after = channels_of(shape, channels)
-    if before % whole("groups", groups) or after % groups:
+    if before % positive_int("groups", groups) or after % groups:
         raise ValueError(f"groups must divide the {before} input and {after} output channels, got {groups}")
-    padding = whole("dilation", dilation) * (odd("kernel", kernel) // 2)
-    made = nn.Conv2d(
+    padding = positive_int("dilation", dilation) * (odd("kernel", kernel) // 2)
+    convolution = nn.Conv2d(
         before,
         after,
         kernel,
-        whole("stride", stride),
+        positive_int("stride", stride),
         padding,
         dilation,
         groups,
         bias=norm == "none",
     )
-    return nn.Sequential(made, image_norm(norm, after), activation_of(activation))
+    return nn.Sequential(convolution, image_norm(norm, after), activation_of(activation))
 
 
 @operation()
@@ -89,9 +89,9 @@ def separable(
 ) -> nn.Module:
     """Depthwise separable convolution (Chollet, CVPR 2017): one per channel, then 1x1; the rest as in `conv`."""
     before, after = channels_of(shape, channels)
-    padding = whole("dilation", dilation) * (odd("kernel", kernel) // 2)
+    padding = positive_int("dilation", dilation) * (odd("kernel", kernel) // 2)
     return nn.Sequential(
-        nn.Conv2d(before, before, kernel, whole("stride", stride), padding, dilation, groups=before, bias=False),
+        nn.Conv2d(before, before, kernel, positive_int("stride", stride), padding, dilation, groups=before, bias=False),
         nn.Conv2d(before, after, 1, bias=norm == "none"),
         image_norm(norm, after),
         activation_of(activation),
@@ -104,13 +104,13 @@ def mbconv(
 ) -> nn.Module:
     """Inverted bottleneck of MobileNetV2 (Sandler et al., CVPR 2018), without its shortcut: see `residual`."""
     before, after = channels_of(shape, channels)
-    wide = before * whole("expansion", expansion)
+    wide = before * positive_int("expansion", expansion)
     padding = odd("kernel", kernel) // 2
     return nn.Sequential(
         nn.Conv2d(before, wide, 1, bias=False),
         nn.BatchNorm2d(wide),
         nn.ReLU6(),
-        nn.Conv2d(wide, wide, kernel, whole("stride", stride), padding, groups=wide, bias=False),
+        nn.Conv2d(wide, wide, kernel, positive_int("stride", stride), padding, groups=wide, bias=False),
         nn.BatchNorm2d(wide),
         nn.ReLU6(),
         nn.Conv2d(wide, after, 1, bias=False),
@@ -120,7 +120,7 @@ def mbconv(
 
 def _padding(kernel: int, stride: int) -> int:
     """Return the padding of a pool: none if the stride is the kernel's size."""
-    if whole("kernel", kernel) == whole("stride", stride):
+    if positive_int("kernel", kernel) == positive_int("stride", stride):
         return 0
     if kernel % 2 == 0:
         raise ValueError(f"kernel must be odd, or the stride, got a kernel of {kernel} and a stride of {stride}")
@@ -148,7 +148,7 @@ def avg_pool(shape: Shape, kernel: int = 2, stride: int | None = None) -> nn.Mod
 def adaptive_pool(shape: Shape, side: int = 1) -> nn.Module:
     """Mean over windows, so that the output has side x side pixels."""
     image(shape)
-    return nn.AdaptiveAvgPool2d(whole("side", side))
+    return nn.AdaptiveAvgPool2d(positive_int("side", side))
 
 
 @operation("reduction", "factorized_reduction")

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hpsearch_trainers.architectures.calls import module
 from hpsearch_trainers.architectures.network import plan_network
-from hpsearch_trainers.architectures.shapes import Shape, whole
+from hpsearch_trainers.architectures.shapes import Shape, positive_int
 
 __all__ = ["Costs", "costs"]
 
@@ -68,7 +68,7 @@ def costs(
         ValueError: An argument is out of range; or the network can't be trained, such as batch normalization of a
             single number for a batch of one row.
     """
-    whole("batch", batch)
+    positive_int("batch", batch)
     if not isinstance(optimizer_copies, int) or optimizer_copies < 0:
         raise ValueError(f"optimizer_copies must be a whole number of at least 0, got {optimizer_copies!r}")
     if isinstance(value, nn.Module):
@@ -85,20 +85,20 @@ def costs(
     shape = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
     # The caller may have disabled gradients; then there would be no backward pass to count.
     with torch.device("meta"), torch.inference_mode(False), torch.enable_grad():
-        made = build()
-        _check_meta(made)
-        trained = [parameter for parameter in made.parameters() if parameter.requires_grad]
-        kept = sum(map(_size, {*made.parameters(), *made.buffers()}))
-        state = optimizer_copies * sum(map(_size, trained))
+        network = build()
+        _check_meta(network)
+        trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        weight_bytes = sum(map(_size, {*network.parameters(), *network.buffers()}))
+        state_bytes = optimizer_copies * sum(map(_size, trainable))
         return Costs(
-            parameters=sum(parameter.numel() for parameter in trained),
-            flops=_flops(made, torch.empty(1, *shape)),
-            peak_memory_bytes=kept + state + _passes(made, torch.empty(batch, *shape)),
+            parameters=sum(parameter.numel() for parameter in trainable),
+            flops=_flops(network, torch.empty(1, *shape)),
+            peak_memory_bytes=weight_bytes + state_bytes + _passes(network, torch.empty(batch, *shape)),
         )
 
 
-def _check_meta(made: nn.Module) -> None:
-    for name, tensor in (*made.named_parameters(), *made.named_buffers()):
+def _check_meta(network: nn.Module) -> None:
+    for name, tensor in (*network.named_parameters(), *network.named_buffers()):
         if not tensor.is_meta:
             raise ValueError(
                 f"{name} must be made on torch's default device, so that counting it allocates nothing, got one on "
@@ -110,46 +110,46 @@ def _size(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _flops(made: nn.Module, row: Tensor) -> int:
-    made.eval()
+def _flops(network: nn.Module, row: Tensor) -> int:
+    network.eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        made(row)
+        network(row)
     return int(counter.get_total_flops())
 
 
-def _passes(made: nn.Module, batch: Tensor) -> int:
+def _passes(network: nn.Module, batch: Tensor) -> int:
     """Return the peak bytes of a batch, its forward and backward pass, and the gradients of the weights."""
-    made.train()
-    live = _Live([*made.parameters(), *made.buffers()])
+    network.train()
+    live = _Live([*network.parameters(), *network.buffers()])
     live.add(batch)
     with live:
-        out = made(batch)
+        out = network(batch)
         if out.requires_grad:
             out.square().mean().backward()
-    return live.most
+    return live.peak
 
 
 class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of the live tensors, at every operation.
 
     Args:
-        known: Tensors that don't count.
+        ignored: Tensors that don't count.
 
     Attributes:
-        most: Bytes at the peak.
+        peak: Bytes at the peak.
     """
 
-    def __init__(self, known: list[Tensor]) -> None:
+    def __init__(self, ignored: list[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.most = self._now = 0
+        self.peak = self._current = 0
         self._storages: dict[int, weakref.ref[Any]] = {}
-        for tensor in known:
+        for tensor in ignored:
             self._watch(tensor, 0)
 
     def add(self, tensor: Tensor) -> None:
         """Count a tensor, unless it is a view of one that is counted."""
         self._watch(tensor, tensor.untyped_storage().nbytes())
-        self.most = max(self.most, self._now)
+        self.peak = max(self.peak, self._current)
 
     def _watch(self, tensor: Tensor, size: int) -> None:
         storage = tensor.untyped_storage()
@@ -158,10 +158,10 @@ class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
 
         def ended(_: object) -> None:
-            self._now -= size
+            self._current -= size
             del self._storages[key]
 
-        self._now += size
+        self._current += size
         self._storages[key] = weakref.ref(storage, ended)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -50,7 +50,7 @@ class Layer:
 
 
 @dataclass
-class _Seen:
+class _Measured:
     """What was measured of a module."""
 
     shape: Shape | None = None
@@ -87,47 +87,51 @@ def layers(
     return reader.layer(call, "", "", "network", parts=tuple(parts))
 
 
-def _run(call: Call, inputs: Shape) -> dict[int, _Seen]:
+def _run(call: Call, inputs: Shape) -> dict[int, _Measured]:
     """Run a network on the meta device; return what was measured of each call's module, by the call's `id`."""
-    made: dict[int, Any] = {}
+    results: dict[int, Any] = {}
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        network = evaluate(call, made).eval()
-        seen = {key: _watched(module, counter) for key, module in made.items()}
+        network = evaluate(call, results).eval()
+        measured = {key: _measured(module, counter) for key, module in results.items()}
         network(torch.empty(1, *inputs))
-    return seen
+    return measured
 
 
-def _watched(module: nn.Module, counter: FlopCounterMode) -> _Seen:
-    seen = _Seen(parameters=sum(one.numel() for one in module.parameters() if one.requires_grad))
+def _measured(module: nn.Module, counter: FlopCounterMode) -> _Measured:
+    measured = _Measured(
+        parameters=sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+    )
     began: list[int] = []
 
     def before(*_: Any) -> None:
         began.append(counter.get_total_flops())
 
     def after(_module: nn.Module, _inputs: Any, output: Any) -> None:
-        seen.flops += int(counter.get_total_flops() - began.pop())
+        measured.flops += int(counter.get_total_flops() - began.pop())
         if isinstance(output, Tensor):
-            seen.shape = tuple(output.shape[1:])
+            measured.shape = tuple(output.shape[1:])
 
     module.register_forward_pre_hook(before)
     module.register_forward_hook(after)
-    return seen
+    return measured
 
 
 @dataclass(frozen=True)
 class _Reader:
     """Reads an architecture together with the calls that were planned for it."""
 
-    seen: Mapping[int, _Seen]
+    measured: Mapping[int, _Measured]
 
     def layer(self, call: Call, place: str, name: str, kind: Kind, **more: Any) -> Layer:
-        seen = self.seen[id(call)]
-        return Layer(place, name, kind, shape=seen.shape, parameters=seen.parameters, flops=seen.flops, **more)
+        measured = self.measured[id(call)]
+        return Layer(
+            place, name, kind, shape=measured.shape, parameters=measured.parameters, flops=measured.flops, **more
+        )
 
     def read(self, value: Any, call: Call, place: str, takes: int | None = None) -> Layer:
         if isinstance(value, list | tuple):
             chain = zip(value, call.arguments, strict=True)
-            parts = tuple(self.read(one, made, str(number)) for number, (one, made) in enumerate(chain))
+            parts = tuple(self.read(item, inner_call, str(number)) for number, (item, inner_call) in enumerate(chain))
             return self.layer(call, place, "", "chain", parts=parts, takes=takes)
         if call.function is EdgeCell:
             return self.layer(call, place, "", "edges", parts=self._edges(value, call), takes=takes)
@@ -138,12 +142,14 @@ class _Reader:
             )
         name, params = named(value, place)
         if call.function is CellStack:
-            kept = {key: given for key, given in params.items() if key not in ("cell", "reduction")}
-            return self.layer(call, place, name, "stack", settings=kept, parts=self._steps(params, call), takes=takes)
-        inner = {key: made for key, made in call.keywords.items() if isinstance(made, Call)}
-        parts = tuple(self.read(params[key], made, key) for key, made in inner.items())
-        kept = {key: given for key, given in params.items() if key not in inner}
-        return self.layer(call, place, name, "operation", settings=kept, parts=parts, takes=takes)
+            settings = {key: setting for key, setting in params.items() if key not in ("cell", "reduction")}
+            return self.layer(
+                call, place, name, "stack", settings=settings, parts=self._steps(params, call), takes=takes
+            )
+        inner = {key: inner_call for key, inner_call in call.keywords.items() if isinstance(inner_call, Call)}
+        parts = tuple(self.read(params[key], inner_call, key) for key, inner_call in inner.items())
+        settings = {key: setting for key, setting in params.items() if key not in inner}
+        return self.layer(call, place, name, "operation", settings=settings, parts=parts, takes=takes)
 
     def _edges(self, cell: Mapping[Any, Any], call: Call) -> tuple[Layer, ...]:
         values = {str(key): value for key, value in cell.items()}
@@ -155,43 +161,43 @@ class _Reader:
         values = {str(key): value for key, value in cell.items()}
         nodes = []
         for number, sides in call.arguments[0].items():
-            read = tuple(
-                self.read(side["operation"], made, str(place), start)
-                for place, (side, (start, made)) in enumerate(zip(values[number], sides, strict=True))
+            parts = tuple(
+                self.read(side["operation"], inner_call, str(index), start)
+                for index, (side, (start, inner_call)) in enumerate(zip(values[number], sides, strict=True))
             )
-            parameters, flops = sum(one.parameters for one in read), sum(one.flops for one in read)
-            nodes.append(Layer(number, "", "node", {}, None, read[0].shape, parameters, flops, read))
+            parameters, flops = sum(part.parameters for part in parts), sum(part.flops for part in parts)
+            nodes.append(Layer(number, "", "node", {}, None, parts[0].shape, parameters, flops, parts))
         return tuple(nodes)
 
     def _steps(self, params: Mapping[str, Any], call: Call) -> tuple[Layer, ...]:
         repeats = params.get("repeats", 1)
         steps = []
         for number, step in enumerate(call.arguments[0]):
-            fits, made = step.arguments
+            fits, cell = step.arguments
             # `repeats` cells; each further stage has a reduction before them.
             reduces = number >= repeats and (number - repeats) % (repeats + 1) == 0
             parts = [
-                self.layer(fit, f"input {place}", fitting, "operation", takes=place)
-                for place, fit in enumerate(fits)
-                if (fitting := _fitting(fit))
+                self.layer(fit, f"input {index}", adapter, "operation", takes=index)
+                for index, fit in enumerate(fits)
+                if (adapter := _adapter_name(fit))
             ]
-            parts.append(self.read(_step_value(params, made, reduces), made, "cell"))
+            parts.append(self.read(_step_value(params, cell, reduces), cell, "cell"))
             steps.append(self.layer(step, "reduction" if reduces else "cell", "", "step", parts=tuple(parts)))
         return tuple(steps)
 
 
-def _step_value(params: Mapping[str, Any], made: Call, reduces: bool) -> Any:
+def _step_value(params: Mapping[str, Any], call: Call, reduces: bool) -> Any:
     """Return the value of a step of a stack; for a reduction that the architecture doesn't name, the default one."""
     if not reduces:
         return params["cell"]
-    given = params.get("reduction")
-    return {made.function.__name__: dict(made.keywords)} if given is None else given
+    reduction = params.get("reduction")
+    return {call.function.__name__: dict(call.keywords)} if reduction is None else reduction
 
 
-def _fitting(fit: Call) -> str:
+def _adapter_name(fit: Call) -> str:
     """Return the name of what adapts a cell's input; empty if nothing does."""
     if fit.function is nn.Identity:
         return ""
     if fit.function is nn.Sequential:
-        return ", ".join(_fitting(one) for one in fit.arguments)
+        return ", ".join(_adapter_name(argument) for argument in fit.arguments)
     return fit.function.__name__

@@ -137,12 +137,12 @@ class Residual(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """Return the sum."""
-        made: Tensor = self.body(values)
-        if made.shape != values.shape:  # the sum would broadcast silently
+        output: Tensor = self.body(values)
+        if output.shape != values.shape:  # the sum would broadcast silently
             raise ValueError(
-                f"body must keep the shape {tuple(values.shape[1:])}, got one that returns {tuple(made.shape[1:])}"
+                f"body must keep the shape {tuple(values.shape[1:])}, got one that returns {tuple(output.shape[1:])}"
             )
-        return values + made
+        return values + output
 
 
 class Periodic(nn.Module):

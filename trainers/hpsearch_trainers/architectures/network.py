@@ -13,7 +13,7 @@ from hpsearch_trainers.architectures.cells import is_cell, plan_cell
 from hpsearch_trainers.architectures.errors import ArchitectureError
 from hpsearch_trainers.architectures.plan import chain, named, plan_operation
 from hpsearch_trainers.architectures.recorded import record
-from hpsearch_trainers.architectures.shapes import Shape, described, whole
+from hpsearch_trainers.architectures.shapes import Shape, described, positive_int
 from hpsearch_trainers.architectures.stacks import plan_stack
 
 __all__ = ["network", "plan_network", "shape_after"]
@@ -47,9 +47,9 @@ def network(
     Raises:
         ArchitectureError: No network can be built from it.
     """
-    made = module(plan_network(value, inputs, outputs, stem=stem, head=head, path=path))
-    record(made, value=value, inputs=inputs, outputs=outputs, stem=stem, head=head)
-    return made
+    model = module(plan_network(value, inputs, outputs, stem=stem, head=head, path=path))
+    record(model, value=value, inputs=inputs, outputs=outputs, stem=stem, head=head)
+    return model
 
 
 def plan_network(
@@ -87,11 +87,11 @@ def _checked(inputs: Any, outputs: Any) -> tuple[Shape, int]:
         )
     try:
         for side in shape:
-            whole("each number", side)
+            positive_int("each number", side)
     except ValueError as error:
         raise ArchitectureError("inputs", str(error)) from error
     try:
-        return shape, whole("outputs", outputs)
+        return shape, positive_int("outputs", outputs)
     except ValueError as error:
         raise ArchitectureError("outputs", str(error).removeprefix("outputs ")) from error
 

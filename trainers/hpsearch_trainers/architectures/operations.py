@@ -18,13 +18,13 @@ from hpsearch_trainers.architectures.modules import (
     Zero,
 )
 from hpsearch_trainers.architectures.registry import operation
-from hpsearch_trainers.architectures.shapes import Shape, described, image, tokens, whole
+from hpsearch_trainers.architectures.shapes import Shape, described, image, positive_int, tokens
 
 
 @operation("skip", "skip_connect", "identity")
 def skip(shape: Shape, stride: int = 1) -> nn.Module:
     """Identity; at an input of a reduction cell, a factorized reduction, as in DARTS."""
-    if whole("stride", stride) == 1:
+    if positive_int("stride", stride) == 1:
         return nn.Identity()
     if stride != 2:
         raise ValueError(f"stride must be 1 or 2, got {stride}")
@@ -35,7 +35,7 @@ def skip(shape: Shape, stride: int = 1) -> nn.Module:
 @operation("zero", "none")
 def zero(shape: Shape, stride: int = 1) -> nn.Module:
     """Zeros: a missing edge."""
-    if whole("stride", stride) > 1:
+    if positive_int("stride", stride) > 1:
         image(shape)
     return Zero(stride)
 
@@ -54,7 +54,7 @@ def numbers(shape: Shape) -> int:
 def dense(shape: Shape, features: int | None = None, activation: str = "relu", dropout: float = 0.0) -> nn.Module:
     """Linear layer, activation and dropout, of a row or of each token."""
     before = numbers(shape)
-    linear = nn.Linear(before, before if features is None else whole("features", features))
+    linear = nn.Linear(before, before if features is None else positive_int("features", features))
     return nn.Sequential(linear, activation_of(activation), nn.Dropout(dropout))
 
 
@@ -68,7 +68,7 @@ def periodic(shape: Shape, features: int = 8, frequencies: int = 8, deviation: f
         raise ValueError(f"needs a row, but its input is {described(shape)}")
     if not isinstance(deviation, int | float) or not 0 < deviation < math.inf:
         raise ValueError(f"deviation must be a number above 0, got {deviation!r}")
-    numbers_of_each, waves = whole("features", features), whole("frequencies", frequencies)
+    numbers_of_each, waves = positive_int("features", features), positive_int("frequencies", frequencies)
     return Periodic(shape[0], numbers_of_each, waves, float(deviation))
 
 
@@ -76,7 +76,7 @@ def periodic(shape: Shape, features: int = 8, frequencies: int = 8, deviation: f
 def attention(shape: Shape, heads: int = 4) -> nn.Module:
     """Multi-head self-attention (Vaswani et al., NeurIPS 2017) between tokens, without norm and shortcut."""
     _, features = tokens(shape)
-    if features % whole("heads", heads):
+    if features % positive_int("heads", heads):
         raise ValueError(f"heads must divide the {features} features, got {heads}")
     return SelfAttention(features, heads)
 
@@ -137,7 +137,7 @@ def layer_norm(shape: Shape) -> nn.Module:
 @operation()
 def group_norm(shape: Shape, groups: int) -> nn.Module:
     """Group normalization of an image's channels."""
-    return grouped(shape, whole("groups", groups))
+    return grouped(shape, positive_int("groups", groups))
 
 
 def grouped(shape: Shape, groups: int) -> nn.Module:
@@ -186,7 +186,7 @@ def projection(shape: Shape, channels: int) -> nn.Module:
 
     It adapts an input of a cell to the cell's channels, as in NASNet.
     """
-    whole("channels", channels)
+    positive_int("channels", channels)
     if len(shape) < 3:
         return nn.Linear(shape[-1], channels)
     return nn.Sequential(nn.ReLU(), nn.Conv2d(shape[0], channels, 1, bias=False), nn.BatchNorm2d(channels))

@@ -48,8 +48,8 @@ def operation_named(name: str, path: str) -> Build:
     """Return the builder of an operation, or raise ArchitectureError."""
     function = OPERATIONS.get(name)
     if function is None:
-        known = [*OPERATIONS, "cells"]
-        hint = nearest(name, known) or f"; there are {', '.join(sorted(known))}, and those that you register"
+        names = [*OPERATIONS, "cells"]
+        hint = nearest(name, names) or f"; there are {', '.join(sorted(names))}, and those that you register"
         raise ArchitectureError(path, f"must be a known operation, got {name!r}{hint}")
     return function
 
@@ -60,13 +60,13 @@ def check_parameters(function: Build, params: Mapping[str, Any], path: str) -> N
     Raises:
         ArchitectureError: One is unknown or missing.
     """
-    _, *there = inspect.signature(function).parameters.values()
-    known = [parameter.name for parameter in there]
+    _, *parameters = inspect.signature(function).parameters.values()
+    names = [parameter.name for parameter in parameters]
     for name in params:
-        if name not in known:
-            takes = f"; it has {', '.join(known)}" if known else "; it has none"
-            raise ArchitectureError(path, f"has no parameter {name!r}{nearest(name, known) or takes}")
-    for parameter in there:
+        if name not in names:
+            hint = f"; it has {', '.join(names)}" if names else "; it has none"
+            raise ArchitectureError(path, f"has no parameter {name!r}{nearest(name, names) or hint}")
+    for parameter in parameters:
         if parameter.default is inspect.Parameter.empty and parameter.name not in params:
             raise ArchitectureError(path, f"must have the parameter {parameter.name!r}, which is missing")
 
@@ -76,20 +76,22 @@ def plan_operation(name: str, params: Mapping[str, Any], shape: Shape, path: str
     function = operation_named(name, path)
     path = f"{path}.{name}"
     check_parameters(function, params, path)
-    annotations = {one.name: one.annotation for one in inspect.signature(function).parameters.values()}
-    given = {
+    annotations = {
+        parameter.name: parameter.annotation for parameter in inspect.signature(function).parameters.values()
+    }
+    arguments = {
         key: plan(value, shape, f"{path}.{key}").call if annotations[key] in _MODULE else value
         for key, value in params.items()
     }
-    call = Call(function, (shape,), given)
+    call = Call(function, (shape,), arguments)
     return Planned(call, _shape_after(call, shape, path))
 
 
 def chain(values: Sequence[Any], shape: Shape, path: str, plan: Any) -> Planned:
     """Plan values in sequence."""
     calls = []
-    for place, value in enumerate(values):
-        planned = plan(value, shape, f"{path}[{place}]")
+    for index, value in enumerate(values):
+        planned = plan(value, shape, f"{path}[{index}]")
         calls.append(planned.call)
         shape = planned.shape
     return Planned(Call(nn.Sequential, tuple(calls)), shape)

@@ -30,8 +30,8 @@ def architecture_of(model: nn.Module) -> dict[str, Any] | None:
     Returns:
         A mapping with "value", "inputs", "outputs", "stem" and "head"; or None.
     """
-    found: Any = vars(model).get("architecture")
-    return found if isinstance(model, Network) and isinstance(found, dict) else None
+    architecture: Any = vars(model).get("architecture")
+    return architecture if isinstance(model, Network) and isinstance(architecture, dict) else None
 
 
 def weights_in(state: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
@@ -46,5 +46,7 @@ def weights_in(state: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
     """
     average, model = state.get("average"), state.get("model")
     if isinstance(average, Mapping):
-        return "average", {name.removeprefix("module."): one for name, one in average.items() if name != "n_averaged"}
+        return "average", {
+            name.removeprefix("module."): value for name, value in average.items() if name != "n_averaged"
+        }
     return ("model", dict(model)) if isinstance(model, Mapping) else None

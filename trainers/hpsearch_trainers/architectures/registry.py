@@ -42,9 +42,11 @@ def operation(*names: str) -> Callable[[_Function], _Function]:
         for name in names or (function.__name__,):
             if _OF_A_CELL.fullmatch(name) or name in _STRUCTURES:
                 raise ValueError(f"an operation's name must not be that of a node, an edge or cells, got {name!r}")
-            known = OPERATIONS.get(name)
-            if known is not None and _place(known) != _place(function):
-                raise ValueError(f"operation {name!r} is there already, {'.'.join(_place(known))}: take another name")
+            registered = OPERATIONS.get(name)
+            if registered is not None and _qualified_name(registered) != _qualified_name(function):
+                raise ValueError(
+                    f"operation {name!r} is there already, {'.'.join(_qualified_name(registered))}: take another name"
+                )
         _check_signature(function)
         OPERATIONS.update(dict.fromkeys(names or (function.__name__,), function))
         return function
@@ -52,7 +54,7 @@ def operation(*names: str) -> Callable[[_Function], _Function]:
     return register
 
 
-def _place(function: Any) -> tuple[str, str]:
+def _qualified_name(function: Any) -> tuple[str, str]:
     """Return module and name of a function. They are equal for a function that a notebook's cell defines again."""
     return getattr(function, "__module__", ""), getattr(function, "__qualname__", repr(function))
 
@@ -61,9 +63,9 @@ def _check_signature(function: Build) -> None:
     parameters = list(inspect.signature(function).parameters.values())
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    first, others = parameters[:1], parameters[1:]
-    if not first or first[0].kind not in positional or any(other.kind not in by_name for other in others):
+    first, remaining = parameters[:1], parameters[1:]
+    if not first or first[0].kind not in positional or any(parameter.kind not in by_name for parameter in remaining):
         raise ValueError(
-            f"{'.'.join(_place(function))} must take a shape, and then parameters by name, got "
+            f"{'.'.join(_qualified_name(function))} must take a shape, and then parameters by name, got "
             f"{inspect.signature(function)}"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Shape", "described", "halved", "image", "one_of", "tokens", "whole"]
+__all__ = ["Shape", "described", "halved", "image", "one_of", "positive_int", "tokens"]
 
 Shape = tuple[int, ...]
 """(channels, height, width), (tokens, features) or (features,)."""
@@ -43,15 +43,15 @@ def halved(shape: Shape) -> Shape:
     return channels, -(-height // 2), -(-width // 2)
 
 
-def whole(name: str, value: object) -> int:
+def positive_int(name: str, value: object) -> int:
     """Return a value if it is a whole number of at least 1, or raise ValueError."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
     return value
 
 
-def one_of(name: str, value: object, known: tuple[str, ...]) -> str:
+def one_of(name: str, value: object, choices: tuple[str, ...]) -> str:
     """Return a value if it is one of the known ones, or raise ValueError."""
-    if not isinstance(value, str) or value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
     return value

@@ -58,7 +58,7 @@ class Sources:
         self._definitions: dict[str, tuple[str, str]] = {}  # name to module and text
         self._files: dict[str, _File] = {}
 
-    def add(self, made: Callable[..., Any]) -> str:
+    def add(self, target: Callable[..., Any]) -> str:
         """Include a function or class, with what it needs.
 
         Returns:
@@ -67,13 +67,13 @@ class Sources:
         Raises:
             NoSourceError: It can't be included.
         """
-        name = getattr(made, "__qualname__", repr(made))
-        module = sys.modules.get(getattr(made, "__module__", None) or "")
+        name = getattr(target, "__qualname__", repr(target))
+        module = sys.modules.get(getattr(target, "__module__", None) or "")
         if module is None or "." in name or "<" in name or "(" in name:
             raise NoSourceError(f"{name} must be a function or class at the top of a file")
-        if getattr(module, name, None) is not made:
+        if getattr(module, name, None) is not target:
             raise NoSourceError(f"{module.__name__}.{name} must be what was registered, and is something else now")
-        self._take(module, name)
+        self._include(module, name)
         if name not in self._definitions:
             raise NoSourceError(f"{module.__name__}.{name} must be defined at the top of its file")
         return name
@@ -82,65 +82,65 @@ class Sources:
         """Return the import statements."""
         statements = sorted(set(self._imports.values()), key=lambda text: (text.startswith("from"), text))
         of_torch = [text for text in statements if text.split()[1].split(".")[0] == "torch"]
-        others = [text for text in statements if text not in of_torch]
-        return "\n".join([*others, "", *of_torch])
+        of_python = [text for text in statements if text not in of_torch]
+        return "\n".join([*of_python, "", *of_torch])
 
     def definitions(self) -> str:
         """Return the definitions."""
         return "\n\n\n".join(text for _, text in self._definitions.values())
 
-    def _take(self, module: ModuleType, name: str) -> None:
+    def _include(self, module: ModuleType, name: str) -> None:
         """Include what a name of a module refers to; a local name is skipped."""
         file = self._file(module)
-        place = f"{module.__name__}.{name}"
+        location = f"{module.__name__}.{name}"
         statement = file.bound.get(name)
         if statement is None:
             if not hasattr(module, name) or hasattr(builtins, name):
                 return
-            raise NoSourceError(f"{place} must be defined, assigned or imported at the top of its file")
+            raise NoSourceError(f"{location} must be defined, assigned or imported at the top of its file")
         if isinstance(statement, ast.Import | ast.ImportFrom):
-            self._take_import(module, name, statement)
+            self._include_import(module, name, statement)
             return
         if name in self._definitions:
             if self._definitions[name][0] != module.__name__:
-                other = self._definitions[name][0]
-                raise NoSourceError(f"{place} must have another name than {other}.{name}: both are needed")
+                other_module = self._definitions[name][0]
+                raise NoSourceError(f"{location} must have another name than {other_module}.{name}: both are needed")
             return
         if name in file.changed or _differs(module, name, statement):
-            raise NoSourceError(f"{place} must be defined by one statement, and is changed after it")
+            raise NoSourceError(f"{location} must be defined by one statement, and is changed after it")
         if name in self._reserved or name in self._imports:
-            raise NoSourceError(f"{place} must have another name, since the stand-alone file has one of that name")
+            raise NoSourceError(f"{location} must have another name, since the stand-alone file has one of that name")
         self._definitions[name] = (module.__name__, "")  # two functions may call each other
         for needed in _needs(statement, module):
-            self._take(module, needed)
+            self._include(module, needed)
         del self._definitions[name]  # so that it comes after what it needs
         self._definitions[name] = (module.__name__, _text(file, statement, module))
 
-    def _take_import(self, module: ModuleType, name: str, statement: ast.Import | ast.ImportFrom) -> None:
-        alias = next(one for one in statement.names if _name(one) == name)
-        called = f" as {alias.asname}" if alias.asname else ""
+    def _include_import(self, module: ModuleType, name: str, statement: ast.Import | ast.ImportFrom) -> None:
+        alias = next(candidate for candidate in statement.names if _name(candidate) == name)
+        suffix = f" as {alias.asname}" if alias.asname else ""
         if isinstance(statement, ast.Import):
-            source, text = alias.name, f"import {alias.name}{called}"
+            source, text = alias.name, f"import {alias.name}{suffix}"
         else:
             source = resolve_name("." * statement.level + (statement.module or ""), module.__package__)
-            text = f"from {source} import {alias.name}{called}"
+            text = f"from {source} import {alias.name}{suffix}"
         if source.split(".")[0] not in _IMPORTABLE:
             owner = sys.modules.get(source)
             if isinstance(statement, ast.Import) or owner is None or alias.name not in self._file(owner).bound:
                 raise NoSourceError(f"{module.__name__} must need nothing but torch and Python, and needs {text!r}")
             if name != alias.name:
                 raise NoSourceError(f"{module.__name__} must import {alias.name} under its own name, got {text!r}")
-            self._take(owner, name)
+            self._include(owner, name)
             return
-        meant = getattr(module, name)
-        if name in self._reserved or name in self._definitions or self._imported.get(name, meant) is not meant:
+        value = getattr(module, name)
+        if name in self._reserved or name in self._definitions or self._imported.get(name, value) is not value:
             raise NoSourceError(
                 f"{module.__name__} must import {name} under another name, since the stand-alone file has one of that "
                 f"name: {text!r}"
             )
         if self._imports.setdefault(name, text) != text and "." in text and text.startswith("import"):
             self._imports[f"{name} {text}"] = text  # `import a.b` and `import a`
-        self._imported[name] = meant
+        self._imported[name] = value
 
     def _file(self, module: ModuleType) -> _File:
         if module.__name__ not in self._files:
@@ -178,16 +178,16 @@ def _stored(statement: ast.stmt) -> set[str]:
     """Return the names that a statement may change: what it assigns, assigns inside of, or calls a method of."""
     if isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef | ast.Import | ast.ImportFrom):
         return set()
-    found = set()
+    names = set()
     for node in ast.walk(statement):
         match node:
             case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
-                found.add(name)
+                names.add(name)
             case ast.Subscript(ctx=ast.Store() | ast.Del()) | ast.Attribute(ctx=ast.Store() | ast.Del()):
-                found |= {one.id for one in ast.walk(node.value) if isinstance(one, ast.Name)}
+                names |= {inner.id for inner in ast.walk(node.value) if isinstance(inner, ast.Name)}
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name))) if isinstance(statement, ast.Expr):
-                found.add(name)
-    return found
+                names.add(name)
+    return names
 
 
 def _differs(module: ModuleType, name: str, statement: ast.stmt) -> bool:
@@ -204,12 +204,12 @@ def _differs(module: ModuleType, name: str, statement: ast.stmt) -> bool:
 
 def _needs(statement: ast.stmt, module: ModuleType) -> list[str]:
     """Return the names that a statement reads, without the decorators that register operations."""
-    left_out = {id(one) for one in _decorators(statement) if _registers(one, module)}
+    skipped = {id(decorator) for decorator in _decorators(statement) if _registers(decorator, module)}
     nodes: list[ast.AST] = [statement]
     names = []
     while nodes:
         node = nodes.pop()
-        if id(node) in left_out:
+        if id(node) in skipped:
             continue
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             names.append(node.id)
@@ -219,8 +219,10 @@ def _needs(statement: ast.stmt, module: ModuleType) -> list[str]:
 
 def _text(file: _File, statement: ast.stmt, module: ModuleType) -> str:
     """Return a statement's source, without the decorators that register operations."""
-    kept = [f"@{ast.unparse(one)}" for one in _decorators(statement) if not _registers(one, module)]
-    return "\n".join([*kept, ast.get_source_segment(file.text, statement) or ""])
+    decorators = [
+        f"@{ast.unparse(decorator)}" for decorator in _decorators(statement) if not _registers(decorator, module)
+    ]
+    return "\n".join([*decorators, ast.get_source_segment(file.text, statement) or ""])
 
 
 def _decorators(statement: ast.stmt) -> list[ast.expr]:
@@ -231,7 +233,7 @@ def _registers(decorator: ast.expr, module: ModuleType) -> bool:
     """Return whether a decorator is `operation(...)`, under any name."""
     if not isinstance(decorator, ast.Call):
         return False
-    found: Any = module
-    for part in ast.unparse(decorator.func).split("."):
-        found = getattr(found, part, None)
-    return found is operation
+    value: Any = module
+    for name in ast.unparse(decorator.func).split("."):
+        value = getattr(value, name, None)
+    return value is operation

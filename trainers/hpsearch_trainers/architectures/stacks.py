@@ -10,10 +10,10 @@ from torch import nn
 
 from hpsearch_trainers.architectures.calls import Call, Planned
 from hpsearch_trainers.architectures.cell_modules import CellStack, Step
-from hpsearch_trainers.architectures.cells import Plan, inputs_of, is_cell, plan_cell, taken
+from hpsearch_trainers.architectures.cells import Plan, inputs_of, is_cell, plan_cell, used_nodes
 from hpsearch_trainers.architectures.errors import ArchitectureError
 from hpsearch_trainers.architectures.plan import check_parameters
-from hpsearch_trainers.architectures.shapes import Shape, described, halved, one_of, whole
+from hpsearch_trainers.architectures.shapes import Shape, described, halved, one_of, positive_int
 
 __all__ = ["plan_stack"]
 
@@ -43,9 +43,14 @@ def plan_stack(params: Mapping[str, Any], shape: Shape, path: str, plan: Plan) -
     if not is_cell(cell):
         raise ArchitectureError(f"{path}.cell", f"must be a cell, got {cell!r}")
     try:
-        repeats, stages = whole("repeats", params.get("repeats", 1)), whole("stages", params.get("stages", 1))
-        given = params.get("channels")
-        channels = (shape[-1] if len(shape) == 2 else shape[0]) if given is None else whole("channels", given)
+        repeats, stages = (
+            positive_int("repeats", params.get("repeats", 1)),
+            positive_int("stages", params.get("stages", 1)),
+        )
+        requested = params.get("channels")
+        channels = (
+            (shape[-1] if len(shape) == 2 else shape[0]) if requested is None else positive_int("channels", requested)
+        )
         join = one_of("join", params.get("join", "concat"), ("concat", "mean"))
     except ValueError as error:
         raise ArchitectureError(path, str(error)) from error
@@ -86,7 +91,7 @@ class _Stack:
         newest = self.outputs[-1]
         inside = (*newest[:-1], channels) if len(newest) == 2 else (channels, *newest[1:])
         planned = plan_cell(cell, inside, f"{self.path}.{key}", self.plan, join=self.join, reduces=reduces)
-        sources, count = taken(cell), inputs_of(cell)
+        sources, count = used_nodes(cell), inputs_of(cell)
         fits = [
             self.fit(shape, inside) if number in sources else Call(nn.Identity)
             for number, shape in enumerate(self.outputs[-count:])
@@ -99,23 +104,23 @@ class _Stack:
         newest = self.outputs[-1]
         planned = self.plan(reduction, newest, path)
         if len(planned.shape) != 3 or planned.shape[1:] != halved(newest)[1:]:
-            wanted = " x ".join(map(str, halved(newest)[1:]))
-            raise ArchitectureError(path, f"must halve the sides, to {wanted} pixels, got {described(planned.shape)}")
+            sides = " x ".join(map(str, halved(newest)[1:]))
+            raise ArchitectureError(path, f"must halve the sides, to {sides} pixels, got {described(planned.shape)}")
         self.add([Call(nn.Identity)], planned)
 
     def add(self, fits: list[Call], planned: Planned) -> None:
         self.steps.append(Call(Step, (fits, planned.call)))
         self.outputs = [*self.outputs[1:], planned.shape]
 
-    def fit(self, shape: Shape, wanted: Shape) -> Call:
+    def fit(self, shape: Shape, target: Shape) -> Call:
         """Plan the reductions and the projection that turn one shape into another, or the identity."""
-        channels = wanted[-1] if len(wanted) == 2 else wanted[0]
+        channels = target[-1] if len(target) == 2 else target[0]
         calls = []
-        while len(shape) == 3 and shape[1:] != wanted[1:]:
+        while len(shape) == 3 and shape[1:] != target[1:]:
             planned = self.plan({"reduction": {"channels": channels}}, shape, self.path)
             calls.append(planned.call)
             shape = planned.shape
-        if shape != wanted:
+        if shape != target:
             calls.append(self.plan({"projection": {"channels": channels}}, shape, self.path).call)
         match calls:
             case []:

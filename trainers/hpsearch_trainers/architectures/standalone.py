@@ -100,7 +100,7 @@ def standalone(
     call = plan_network(value, inputs, outputs, stem=stem, head=head, path=path)
     sources = Sources(_IMPORTS, {"INPUTS", "build", "load", "network", "outputs"})
     try:
-        network = _written(call, sources, 4, len("return "))
+        network = _source(call, sources, 4, len("return "))
         text = _FILE.format(
             imports=sources.imports(),
             inputs=tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,),
@@ -113,7 +113,7 @@ def standalone(
     return text
 
 
-def _written(term: Any, sources: Sources, indent: int, before: int = 0) -> str:
+def _source(term: Any, sources: Sources, indent: int, before: int = 0) -> str:
     """Return a term as source code, on one line if it fits after `before` characters."""
     opening, parts, closing = _parts(term, sources, indent)
     line = opening + ", ".join(parts) + closing
@@ -127,15 +127,15 @@ def _parts(term: Any, sources: Sources, indent: int) -> tuple[str, list[str], st
     """Return the opening of a term, its parts, and its closing."""
     inside = indent + 4
     if isinstance(term, Call):
-        parts = [_written(one, sources, inside) for one in term.arguments]
-        parts += [f"{name}={_written(one, sources, inside, len(name) + 1)}" for name, one in term.keywords.items()]
+        parts = [_source(item, sources, inside) for item in term.arguments]
+        parts += [f"{name}={_source(item, sources, inside, len(name) + 1)}" for name, item in term.keywords.items()]
         return _function(term, sources) + "(", parts, ")"
     if isinstance(term, Mapping):
-        keys = [(_literal(key), one) for key, one in term.items()]
-        return "{", [f"{key}: {_written(one, sources, inside, len(key) + 2)}" for key, one in keys], "}"
+        keys = [(_literal(key), item) for key, item in term.items()]
+        return "{", [f"{key}: {_source(item, sources, inside, len(key) + 2)}" for key, item in keys], "}"
     if isinstance(term, list | tuple):
         opening, closing = "[]" if isinstance(term, list) else "()"
-        return opening, [_written(one, sources, inside) for one in term], closing
+        return opening, [_source(item, sources, inside) for item in term], closing
     return _literal(term), [], ""
 
 
@@ -156,21 +156,21 @@ def _literal(value: Any) -> str:
 
 def _compare(text: str, call: Call, path: str) -> None:
     """Raise ArchitectureError unless the source builds the same network as the call. No weights are allocated."""
-    made = ModuleType("hpsearch_standalone_network")
-    sys.modules[made.__name__] = made
+    written = ModuleType("hpsearch_standalone_network")
+    sys.modules[written.__name__] = written
     try:
-        exec(compile(text, made.__name__, "exec"), made.__dict__)
+        exec(compile(text, written.__name__, "exec"), written.__dict__)
         with torch.device("meta"):
-            there, here = made.build(), module(call)
+            written_network, network = written.build(), module(call)
     except Exception as error:
         raise ArchitectureError(
             path, f"can't be written as a standalone file: it fails there with {type(error).__name__}: {error}"
         ) from error
     finally:
-        del sys.modules[made.__name__]
-    if str(there) != str(here) or _names(there) != _names(here):
+        del sys.modules[written.__name__]
+    if str(written_network) != str(network) or _names(written_network) != _names(network):
         raise ArchitectureError(path, "can't be written as a standalone file: it is another network there")
 
 
-def _names(made: nn.Module) -> list[tuple[str, tuple[int, ...], torch.dtype]]:
-    return [(name, tuple(one.shape), one.dtype) for name, one in made.state_dict().items()]
+def _names(model: nn.Module) -> list[tuple[str, tuple[int, ...], torch.dtype]]:
+    return [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in model.state_dict().items()]
