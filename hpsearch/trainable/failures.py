@@ -88,9 +88,9 @@ def _is_disk_full(error: BaseException) -> bool:
 
 def _memory_if_exhausted(error: BaseException) -> str | None:
     """Return a description of the memory if an allocator failed; else None."""
-    from hpsearch_trainers.memory import is_out_of_memory, memory_told  # it imports torch
+    from hpsearch_trainers.memory import is_out_of_memory, memory_usage  # it imports torch
 
-    return memory_told() if is_out_of_memory(error) else None
+    return memory_usage() if is_out_of_memory(error) else None
 
 
 def _drop_our_frames(report: traceback.TracebackException) -> None:

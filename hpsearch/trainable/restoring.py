@@ -60,9 +60,9 @@ def restore(target: Optimizer | LRScheduler, state: Mapping[str, Any]) -> None:
 
 
 def _load_moments(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    from hpsearch_trainers.forks import take_over
+    from hpsearch_trainers.forks import load_from_other
 
-    fresh = take_over(optimizer, state)
+    fresh = load_from_other(optimizer, state)
     if fresh > 0:
         print(f"the optimizer's state begins anew for {fresh} parameters: the one forked from had another")
     setattr(optimizer, _MADE, [group["lr"] for group in optimizer.param_groups])

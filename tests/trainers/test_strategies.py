@@ -79,21 +79,21 @@ def test_a_failed_epoch_ends_those_of_the_others_while_its_rank_lives_on(batch_n
 
 @pytest.mark.parametrize(("given", "number"), [({}, 8), ({"period": None}, 8), ({"period": 1}, 1)])
 def test_options_are_whole_numbers(given, number):
-    assert Options.from_dict(given).whole("period", 8) == number
+    assert Options.from_dict(given).integer("period", 8) == number
 
 
 @pytest.mark.parametrize("given", [0, -1, 1.0, True, "4"])
 def test_options_that_are_no_whole_numbers_are_refused(given):
     with pytest.raises(ConfigurationError, match=f"parallel.period must be a whole number from 1, got {given!r}"):
-        Options.from_dict({"period": given}).whole("period", 8)
+        Options.from_dict({"period": given}).integer("period", 8)
 
 
 def test_options_are_words():
     options = Options.from_dict({"strategy": "pipeline", "schedule": "1f1b"})
-    assert options.one_of("schedule", ("gpipe", "1f1b")) == "1f1b"
-    assert options.one_of("momentum", ("keep", "average")) == "keep"
+    assert options.choice("schedule", ("gpipe", "1f1b")) == "1f1b"
+    assert options.choice("momentum", ("keep", "average")) == "keep"
     with pytest.raises(ConfigurationError, match=r"parallel.schedule must be one of gpipe, fifo, got '1f1b'"):
-        options.one_of("schedule", ("gpipe", "fifo"))
+        options.choice("schedule", ("gpipe", "fifo"))
 
 
 def test_what_one_strategy_saved_is_not_given_to_another():

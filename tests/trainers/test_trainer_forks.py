@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_trainers.forks import take_over
+from hpsearch_trainers.forks import load_from_other
 from hpsearch_trainers.lamb import LAMB
 from hpsearch_trainers.lars import LARS
 from hpsearch_trainers.rates import Rates
@@ -178,7 +178,7 @@ def test_what_is_kept_in_another_dtype_than_weights_goes_on_in_that(parent):
 def test_what_is_kept_in_the_weights_dtype_has_that_of_the_forks(states):
     optimizer = torch.optim.NAdam(mlp().double().parameters(), lr=0.02)
     Rates(optimizer)
-    assert take_over(optimizer, states["NAdam"]["optimizer"]) == 0
+    assert load_from_other(optimizer, states["NAdam"]["optimizer"]) == 0
     kept = next(iter(optimizer.state.values()))
     dtypes = {"step": torch.float32, "mu_product": torch.float32, "exp_avg": torch.float64, "exp_avg_sq": torch.float64}
     assert {name: value.dtype for name, value in kept.items()} == dtypes

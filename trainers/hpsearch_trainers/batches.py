@@ -30,10 +30,10 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.parts import Data
 from hpsearch_trainers.row_randomness import (
     SeededRows,
-    generators_kept,
+    distinct_rows,
+    preserve_generators,
     seed_generators_of,
     seeded,
-    told_apart,
 )
 
 __all__ = ["Batches", "in_whole_batches"]
@@ -84,7 +84,7 @@ class Batches:
         if of_tensors and self._collate is _collate:
             pair = _pair(data.tensors if isinstance(data, TensorDataset) else data)
             self.tensors = [tensor.to(device) for tensor in pair]
-            self._copied = [made is not tensor for made, tensor in zip(self.tensors, pair, strict=True)]
+            self._copied = [moved is not tensor for moved, tensor in zip(self.tensors, pair, strict=True)]
         self.rows = self._count()
         if self._loader is not None:
             self.rows = _length_of(self._loader.sampler)
@@ -117,19 +117,19 @@ class Batches:
             seed_generators_of(sampler, seed)
             if callable(getattr(sampler, "set_epoch", None)):
                 sampler.set_epoch(epoch)
-            given = list(itertools.islice(sampler, self.rows))
-        if len(given) < self.rows:
+            sampled = list(itertools.islice(sampler, self.rows))
+        if len(sampled) < self.rows:
             raise ConfigurationError(
-                f"a sampler must give as many rows as its length says in every epoch, got {len(given)} of "
+                f"a sampler must give as many rows as its length says in every epoch, got {len(sampled)} of "
                 f"{self.rows} from {type(sampler).__name__}"
             )
         try:
-            numbers = torch.tensor(list(map(operator.index, given)), dtype=torch.int64)
+            numbers = torch.tensor(list(map(operator.index, sampled)), dtype=torch.int64)
         except TypeError:
             raise ConfigurationError(
-                f"a sampler must give the numbers of rows, got {given[0]!r} from {type(sampler).__name__}"
+                f"a sampler must give the numbers of rows, got {sampled[0]!r} from {type(sampler).__name__}"
             ) from None
-        return numbers if self.tensors is not None else told_apart(numbers)
+        return numbers if self.tensors is not None else distinct_rows(numbers)
 
     def read(self, indices: Iterable[Tensor], seed: int = 0) -> Generator[Any, None, None]:
         """Yield the batch of each set of row numbers.
@@ -151,7 +151,9 @@ class Batches:
                 yield tuple(tensor.index_select(0, chosen) for tensor in self.tensors)
             return
         rows_of = SeededRows(self._data, seed)
-        source = self._in_processes(rows_of, indices, seed) if self._loaders else self._here(rows_of, indices)
+        source = (
+            self._in_processes(rows_of, indices, seed) if self._loaders else self._in_this_process(rows_of, indices)
+        )
         with closing(source) as batches:
             while True:
                 began = time.perf_counter()
@@ -213,12 +215,12 @@ class Batches:
         for _ in range(empty):
             yield self._fetch(data, [])
 
-    def _here(self, data: SeededRows, indices: Iterable[Tensor]) -> Generator[Any, None, None]:
+    def _in_this_process(self, data: SeededRows, indices: Iterable[Tensor]) -> Generator[Any, None, None]:
         for rows in indices:
             yield self._fetch(data, rows.tolist())
 
     def _fetch(self, data: SeededRows, rows: Sequence[int]) -> Any:
-        with generators_kept():
+        with preserve_generators():
             if not rows:
                 return _map(self._collate([data[0]]), lambda tensor: tensor[:0])
             return self._collate([data[row] for row in rows])
@@ -242,12 +244,12 @@ def in_whole_batches(rows: int, batch: int) -> int:
     return rows - rows % batch
 
 
-def _begin_reading(users: Callable[[int], None] | None, number: int) -> None:
+def _begin_reading(worker_init_fn: Callable[[int], None] | None, number: int) -> None:
     """Begin a process that reads: what asks for its data set finds the user's."""
     info: Any = get_worker_info()
     object.__setattr__(info, "dataset", info.dataset.data)  # as it can't be set otherwise
-    if users is not None:
-        users(number)
+    if worker_init_fn is not None:
+        worker_init_fn(number)
 
 
 def _has_rows_of_tensors(data: Any) -> bool:
@@ -304,9 +306,9 @@ def _collate(rows: list[Any]) -> Any:
     """Make one batch of rows, as torch's `default_collate` does, and of dataclasses too."""
     first = rows[0]
     if not isinstance(first, tuple | list) or len(first) != 2:
-        what = f" of {len(first)}" if isinstance(first, tuple | list) else ""
+        detail = f" of {len(first)}" if isinstance(first, tuple | list) else ""
         raise ConfigurationError(
-            f"a row of a data set must be a pair of input and target, got {type(first).__name__}{what}: put what the "
+            f"a row of a data set must be a pair of input and target, got {type(first).__name__}{detail}: put what the "
             "model takes first and what the loss takes second; each may be a dict, tuple or dataclass of tensors"
         )
     return collate(rows, collate_fn_map={**default_collate_fn_map, _Dataclass: _collate_dataclasses})
@@ -321,28 +323,30 @@ def _collate_dataclasses(rows: Sequence[Any], *, collate_fn_map: Any) -> Any:
 
 
 def _to(batch: Any, device: torch.device) -> Any:
-    def with_a_way_of_its_own(value: Any) -> Any:
+    def move(value: Any) -> Any:
         return value.to(device) if hasattr(value, "to") else value
 
-    return _map(batch, lambda tensor: tensor.to(device, non_blocking=True), with_a_way_of_its_own)
+    return _map(batch, lambda tensor: tensor.to(device, non_blocking=True), move)
 
 
-def _map(batch: Any, change: Callable[[Tensor], Tensor], other: Callable[[Any], Any] = lambda value: value) -> Any:
+def _map(
+    batch: Any, change: Callable[[Tensor], Tensor], change_other: Callable[[Any], Any] = lambda value: value
+) -> Any:
     """Change every tensor of a batch, and what isn't made of tensors in another way."""
     if isinstance(batch, Tensor):
         return change(batch)
     if isinstance(batch, PackedSequence):  # whose sizes stay on the CPU
-        return other(batch)
+        return change_other(batch)
     if isinstance(batch, Mapping):
-        return _with_items(batch, {key: _map(value, change, other) for key, value in batch.items()})
+        return _with_items(batch, {key: _map(value, change, change_other) for key, value in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_map(value, change, other) for value in batch))
+        return type(batch)(*(_map(value, change, change_other) for value in batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(_map(value, change, other) for value in batch)
+        return type(batch)(_map(value, change, change_other) for value in batch)
     if isinstance(batch, _Dataclass):
         names = [field.name for field in dataclasses.fields(batch)]
-        return _with_fields(batch, {name: _map(getattr(batch, name), change, other) for name in names})
-    return other(batch)
+        return _with_fields(batch, {name: _map(getattr(batch, name), change, change_other) for name in names})
+    return change_other(batch)
 
 
 def _with_items(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
@@ -351,14 +355,14 @@ def _with_items(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
         return items
     if not isinstance(mapping, MutableMapping):
         return type(mapping)(items)  # type: ignore[call-arg]
-    made = copy.copy(mapping)
-    made.update(items)
-    return made
+    result = copy.copy(mapping)
+    result.update(items)
+    return result
 
 
 def _with_fields(instance: Any, values: dict[str, Any]) -> Any:
     """Return a copy of a dataclass's instance with other fields, frozen or not, without its `__init__`."""
-    made = copy.copy(instance)
+    result = copy.copy(instance)
     for name, value in values.items():
-        object.__setattr__(made, name, value)
-    return made
+        object.__setattr__(result, name, value)
+    return result

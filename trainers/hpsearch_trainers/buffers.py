@@ -28,10 +28,10 @@ from hpsearch_trainers.normalization import normalizations
 from hpsearch_trainers.optimizers import parameters_of
 
 __all__ = [
-    "buffers_kept",
     "differing",
     "digest",
     "fingerprint",
+    "preserve_buffers",
     "synchronize_buffers",
     "synchronize_untrained",
     "untrained",
@@ -64,12 +64,12 @@ def synchronize_untrained(model: nn.Module, average: nn.Module | None, optimizer
         optimizer: The same on every worker.
         group: The workers.
     """
-    found: list[Tensor] = list(untrained(model, optimizer))
+    tensors: list[Tensor] = list(untrained(model, optimizer))
     if average is not None:
-        kept = {id(parameter) for parameter in found}
+        ids = {id(parameter) for parameter in tensors}
         pairs = zip(model.parameters(), average.parameters(), strict=True)
-        found += [one for parameter, one in pairs if id(parameter) in kept]
-    _synchronize(differing(found, group), {}, group)
+        tensors += [averaged for parameter, averaged in pairs if id(parameter) in ids]
+    _synchronize(differing(tensors, group), {}, group)
 
 
 def untrained(model: nn.Module, optimizer: Optimizer) -> list[nn.Parameter]:
@@ -87,15 +87,15 @@ def differing(tensors: Iterable[Tensor], group: Group) -> list[Tensor]:
     """
     tensors = list(tensors)
     of_workers = group.allgather_object(_marks(tensors)) if tensors else []
-    return [one for one, *found in zip(tensors, *of_workers, strict=True) if len(set(found)) > 1]
+    return [tensor for tensor, *marks in zip(tensors, *of_workers, strict=True) if len(set(marks)) > 1]
 
 
 def _marks(tensors: Iterable[Tensor]) -> list[object]:
     """Return for each tensor what is equal for equal bits; what a GPU computes is read all at once."""
     tensors = list(tensors)
-    sums = [fingerprint(one) for one in tensors if one.device.type != "cpu"]
-    read = iter(torch.stack(sums).cpu().tolist() if sums else ())
-    return [digest(one) if one.device.type == "cpu" else next(read) for one in tensors]
+    sums = [fingerprint(tensor) for tensor in tensors if tensor.device.type != "cpu"]
+    fingerprints = iter(torch.stack(sums).cpu().tolist() if sums else ())
+    return [digest(tensor) if tensor.device.type == "cpu" else next(fingerprints) for tensor in tensors]
 
 
 def fingerprint(tensor: Tensor) -> Tensor:
@@ -139,14 +139,16 @@ def _synchronize(tensors: Iterable[Tensor], weights: Mapping[int, float], group:
 
 def _average(buffers: list[Tensor], weights: Mapping[int, float], group: Group) -> None:
     numbers = [_numbers(buffer) for buffer in buffers]
-    own = torch.cat(numbers)
+    values = torch.cat(numbers)
     sizes = [len(part) for part in numbers]
-    of_each = torch.tensor(sizes, device=own.device)
-    weight = torch.tensor([weights.get(id(buffer), 1.0) for buffer in buffers], dtype=own.dtype, device=own.device)
-    root = group.broadcast(own.clone())
+    of_each = torch.tensor(sizes, device=values.device)
+    weight = torch.tensor(
+        [weights.get(id(buffer), 1.0) for buffer in buffers], dtype=values.dtype, device=values.device
+    )
+    root = group.broadcast(values.clone())
     # The mean of differences to one of them: where there are none nothing is rounded, and infinities stay.
-    differences = torch.where(own == root, 0.0, own - root) * weight.repeat_interleave(of_each)
-    sums, total = torch.split(group.allreduce(torch.cat([differences, weight]), op="sum"), [len(own), len(weight)])
+    differences = torch.where(values == root, 0.0, values - root) * weight.repeat_interleave(of_each)
+    sums, total = torch.split(group.allreduce(torch.cat([differences, weight]), op="sum"), [len(values), len(weight)])
     means = root + sums / total.clamp(min=1.0).repeat_interleave(of_each)
     for buffer, mean in zip(buffers, torch.split(means, sizes), strict=True):
         if buffer.is_complex():
@@ -172,9 +174,9 @@ def _batches_seen(model: nn.Module) -> dict[int, float]:
 
 
 @contextlib.contextmanager
-def buffers_kept(model: nn.Module) -> Iterator[None]:
+def preserve_buffers(model: nn.Module) -> Iterator[None]:
     """Put back what a pass changes in the buffers; not those of synchronized layers, which have all workers' rows."""
-    kept = [
+    saved = [
         (layer._buffers, name, buffer, buffer.clone())
         for layer in model.modules()
         if not isinstance(layer, SyncBatchNorm)
@@ -185,5 +187,5 @@ def buffers_kept(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         with torch.no_grad():
-            for holder, name, buffer, value in kept:
-                holder[name] = buffer.copy_(value)
+            for owner, name, buffer, value in saved:
+                owner[name] = buffer.copy_(value)

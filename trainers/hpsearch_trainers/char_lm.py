@@ -137,9 +137,9 @@ class _Transformer(nn.Module):
 
 
 class _Embedding(nn.Module):
-    def __init__(self, characters: nn.Embedding, places: nn.Embedding) -> None:
+    def __init__(self, characters: nn.Embedding, positions: nn.Embedding) -> None:
         super().__init__()
-        self.characters, self.places = characters, places
+        self.characters, self.places = characters, positions
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return features, of shape (rows, length, features)."""
@@ -156,8 +156,8 @@ class _Layer(nn.Module):
         return self.layer(features, src_mask=_mask(features), is_causal=True)
 
 
-def _embedded(tokens: Tensor, characters: nn.Embedding, places: nn.Embedding) -> Tensor:
-    features: Tensor = characters(tokens) + places(torch.arange(tokens.shape[1], device=tokens.device))
+def _embedded(tokens: Tensor, characters: nn.Embedding, positions: nn.Embedding) -> Tensor:
+    features: Tensor = characters(tokens) + positions(torch.arange(tokens.shape[1], device=tokens.device))
     return features
 
 

@@ -130,23 +130,23 @@ perceptron, chain, measured_chain, cell = Perceptron, ChainNetwork, MeasuredChai
 """The names by which sweep files call them."""
 
 
-def _named(given: Any) -> tuple[str, Mapping[str, Any]]:
+def _named(value: Any) -> tuple[str, Mapping[str, Any]]:
     """Return a name, and its parameters where it has some."""
-    if isinstance(given, str):
-        return given, {}
-    ((name, own),) = given.items()
-    return name, own
+    if isinstance(value, str):
+        return value, {}
+    ((name, options),) = value.items()
+    return name, options
 
 
 def _optimizer(model: nn.Module, params: Mapping[str, Any]) -> torch.optim.Optimizer:
-    name, own = _named(params.get("optimizer", {"sgd": {"momentum": 0.9}}))
+    name, options = _named(params.get("optimizer", {"sgd": {"momentum": 0.9}}))
     decay = float(params.get("weight_decay", 0.0))
     weights = list(model.parameters())
     if name == "sgd":
-        rate, momentum = float(params.get("lr", 0.05)), float(own.get("momentum", 0.0))
-        nesterov = bool(own.get("nesterov", False)) and momentum > 0
+        rate, momentum = float(params.get("lr", 0.05)), float(options.get("momentum", 0.0))
+        nesterov = bool(options.get("nesterov", False)) and momentum > 0
         return torch.optim.SGD(weights, lr=rate, momentum=momentum, nesterov=nesterov, weight_decay=decay, fused=True)
     if name == "adam":
-        betas = (float(own.get("beta1", 0.9)), 0.999)
+        betas = (float(options.get("beta1", 0.9)), 0.999)
         return torch.optim.Adam(weights, lr=float(params.get("lr", 0.001)), betas=betas, weight_decay=decay, fused=True)
     raise ValueError(f"an optimizer must be sgd or adam, got {name!r}")

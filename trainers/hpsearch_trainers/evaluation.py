@@ -46,8 +46,8 @@ def evaluate(
     totals = Totals(loss, metrics, data.device)
     part = rows_of_rank(data.rows, width, rank)  # a run, so that they are read in order
     order = data.order(0)
-    mine = torch.arange(part.start, part.stop) if order is None else order[part.start : part.stop]
-    batches = torch.split(mine, batch_size) if len(mine) else ()
+    own_rows = torch.arange(part.start, part.stop) if order is None else order[part.start : part.stop]
+    batches = torch.split(own_rows, batch_size) if len(own_rows) else ()
     for rows, (inputs, targets) in zip(batches, data.read(batches), strict=True):
         with autocast():
             output = model(inputs)
@@ -67,10 +67,10 @@ def measured(
         group: The workers, or None for one.
     """
     model.eval()
-    found = {name: float(measure(model)) for name, measure in measures.items()}
+    values = {name: float(measure(model)) for name, measure in measures.items()}
     if group is None:
-        return found
-    sums = {name: group.allreduce(torch.tensor(value).double(), op="sum") for name, value in found.items()}
+        return values
+    sums = {name: group.allreduce(torch.tensor(value).double(), op="sum") for name, value in values.items()}
     return {name: float(total) / group.size for name, total in sums.items()}
 
 
@@ -131,8 +131,8 @@ class Totals:
         return dict(zip(("validation_loss", *self._metrics), (totals / rows).tolist(), strict=True))
 
 
-def _add(name: str, given: Any, rows: int, total: Tensor) -> None:
-    values = torch.as_tensor(given)
+def _add(name: str, result: Any, rows: int, total: Tensor) -> None:
+    values = torch.as_tensor(result)
     if values.dim() == 0:
         total.add_(values, alpha=rows)
     elif values.shape[0] == rows and values.numel() == rows:

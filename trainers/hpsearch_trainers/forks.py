@@ -17,7 +17,7 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.moving_average import MovingAverage
 from hpsearch_trainers.rates import VELOCITY_RATE
 
-__all__ = ["load_average", "load_optimizer", "take_over"]
+__all__ = ["load_average", "load_from_other", "load_optimizer"]
 
 
 def load_average(average: MovingAverage, state: Mapping[str, Any], *, forked: bool) -> None:
@@ -42,34 +42,36 @@ def load_average(average: MovingAverage, state: Mapping[str, Any], *, forked: bo
         )
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, forked: bool, tells: bool) -> None:
+def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, forked: bool, verbose: bool) -> None:
     """Load the state that a trainer has saved into an optimizer.
 
     Args:
         optimizer: As it was made.
         state: The trainer's `state_dict()`.
         forked: It may be another trial's.
-        tells: Print what isn't taken over.
+        verbose: Print what isn't taken over.
 
     Raises:
         ConfigurationError: It is the trial's own, and its optimizer was of another class.
     """
-    own = type(optimizer).__qualname__
-    saved = state.get("optimizer_class", own)
+    class_name = type(optimizer).__qualname__
+    saved_class = state.get("optimizer_class", class_name)
     if forked:
-        begins = take_over(optimizer, state["optimizer"], same_class=saved == own)
-        if begins > 0 and tells:
-            print(f"the optimizer's state begins anew for {begins} parameters: the {saved} forked from had another")
-    elif saved == own:
+        fresh = load_from_other(optimizer, state["optimizer"], same_class=saved_class == class_name)
+        if fresh > 0 and verbose:
+            print(
+                f"the optimizer's state begins anew for {fresh} parameters: the {saved_class} forked from had another"
+            )
+    elif saved_class == class_name:
         load_exactly(optimizer, state["optimizer"])
     else:
         raise ConfigurationError(
-            f"a trial's optimizer must be of the class that its state was saved with, {saved}, got {own}: put that "
-            "one back in build, or start the trial from zero"
+            f"a trial's optimizer must be of the class that its state was saved with, {saved_class}, got {class_name}: "
+            "put that one back in build, or start the trial from zero"
         )
 
 
-def take_over(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, same_class: bool = True) -> int:
+def load_from_other(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, same_class: bool = True) -> int:
     """Load the state of another trial's optimizer, whose velocities and moments go on under this one's settings.
 
     That of a parameter is taken over where it is what this optimizer keeps for it. Else the parameter begins without:
@@ -84,43 +86,45 @@ def take_over(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, sam
     Returns:
         For how many parameters there was a state that isn't taken over.
     """
-    groups, theirs = optimizer.param_groups, state["param_groups"]
-    if not same_class or [len(group["params"]) for group in groups] != [len(group["params"]) for group in theirs]:
+    groups, saved_groups = optimizer.param_groups, state["param_groups"]
+    if not same_class or [len(group["params"]) for group in groups] != [len(group["params"]) for group in saved_groups]:
         return len(state["state"])
-    taken, begins = dict(optimizer.state_dict()["state"]), 0  # some optimizers have a state before their first step
-    for group, other in zip(groups, theirs, strict=True):
-        for parameter, number in zip(group["params"], other["params"], strict=True):
+    states, fresh = dict(optimizer.state_dict()["state"]), 0  # some optimizers have a state before their first step
+    for group, saved_group in zip(groups, saved_groups, strict=True):
+        for parameter, number in zip(group["params"], saved_group["params"], strict=True):
             if number in state["state"]:
-                suiting = _suiting(state["state"][number], _kept_for(optimizer, group, parameter))
-                if suiting is None:
-                    begins += 1
+                suitable = _suitable(state["state"][number], _expected_state(optimizer, group, parameter))
+                if suitable is None:
+                    fresh += 1
                 else:
-                    taken[number] = suiting
+                    states[number] = suitable
     settings = [
-        {**group, "params": other["params"], **_of_velocities(other)}
-        for group, other in zip(groups, theirs, strict=True)
+        {**group, "params": saved_group["params"], **_of_velocities(saved_group)}
+        for group, saved_group in zip(groups, saved_groups, strict=True)
     ]
-    load_exactly(optimizer, {"state": taken, "param_groups": settings})
-    return begins
+    load_exactly(optimizer, {"state": states, "param_groups": settings})
+    return fresh
 
 
-def _suiting(saved: Mapping[str, Any], kept: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if kept is None:
+def _suitable(saved: Mapping[str, Any], expected: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if expected is None:
         return dict(saved)
-    if any(name not in saved or _shape(saved[name]) != _shape(value) for name, value in kept.items()):
+    if any(name not in saved or _shape(saved[name]) != _shape(value) for name, value in expected.items()):
         return None
-    return {name: _of_dtype(saved[name], value) for name, value in kept.items()}
+    return {name: _of_dtype(saved[name], value) for name, value in expected.items()}
 
 
-def _of_dtype(saved: Any, kept: Any) -> Any:
-    return saved.to(kept.dtype) if isinstance(saved, Tensor) and isinstance(kept, Tensor) else saved
+def _of_dtype(saved: Any, expected: Any) -> Any:
+    return saved.to(expected.dtype) if isinstance(saved, Tensor) and isinstance(expected, Tensor) else saved
 
 
 def _shape(value: Any) -> Any:
     return value.shape if isinstance(value, Tensor) else torch.Size()
 
 
-def _kept_for(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], parameter: Tensor) -> dict[str, Any] | None:
+def _expected_state(
+    optimizer: torch.optim.Optimizer, group: Mapping[str, Any], parameter: Tensor
+) -> dict[str, Any] | None:
     """Return what an optimizer keeps for a parameter after a step: a copy takes one, with a twin of the parameter.
 
     None where that can't be seen, as of an optimizer for sparse gradients alone.

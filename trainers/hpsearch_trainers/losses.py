@@ -18,15 +18,15 @@ def loss_of(loss: Callable[[Any, Any], Tensor], output: Any, targets: Any) -> Te
     Raises:
         ConfigurationError: It isn't a tensor of one number.
     """
-    found: Any = loss(output, targets)
-    if not isinstance(found, Tensor):
+    result: Any = loss(output, targets)
+    if not isinstance(result, Tensor):
         raise ConfigurationError(
-            f"loss must give a tensor, which is differentiated, got {type(found).__name__}: leave .item(), float() and "
-            "NumPy out"
+            f"loss must give a tensor, which is differentiated, got {type(result).__name__}: leave .item(), float() "
+            "and NumPy out"
         )
-    if found.dim() > 0:
+    if result.dim() > 0:
         raise ConfigurationError(
-            f"loss must give one number, the mean over a batch's rows, got the shape {list(found.shape)}: "
+            f"loss must give one number, the mean over a batch's rows, got the shape {list(result.shape)}: "
             "end it with .mean(), or reduction='mean'"
         )
-    return found
+    return result

@@ -7,11 +7,11 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["is_out_of_memory", "memory_told"]
+__all__ = ["is_out_of_memory", "memory_usage"]
 
 _CGROUPS = Path("/sys/fs/cgroup")
 
-_SAID = (
+_MESSAGES = (
     *("can't allocate memory", "Cannot allocate memory", "bad_alloc"),
     *("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"),
 )
@@ -26,21 +26,21 @@ def is_out_of_memory(error: BaseException) -> bool:
         seen.add(id(cause))
         if isinstance(cause, MemoryError) or type(cause).__name__ == "OutOfMemoryError":
             return True
-        if isinstance(cause, RuntimeError) and any(words in str(cause) for words in _SAID):
+        if isinstance(cause, RuntimeError) and any(message in str(cause) for message in _MESSAGES):
             return True
         cause = cause.__cause__
     return False
 
 
-def memory_told() -> str:
+def memory_usage() -> str:
     """Return what this process holds of the memory that it may have: `3.1 GiB resident, of 4 GiB (RLIMIT_AS)`."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except (OSError, ValueError):
         return "nothing is known of this process's memory"
-    held = pages * os.sysconf("SC_PAGE_SIZE")
-    limit, whose = min(_limits())
-    return f"{_size(held)} resident, of {_size(limit)} ({whose})"
+    resident = pages * os.sysconf("SC_PAGE_SIZE")
+    limit, source = min(_limits())
+    return f"{_size(resident)} resident, of {_size(limit)} ({source})"
 
 
 def _limits() -> Iterator[tuple[int, str]]:

@@ -26,13 +26,13 @@ class MovingAverage(AveragedModel):
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         super().__init__(model, use_buffers=True)
-        self._decay, self._new = decay, 1 - decay
+        self._decay, self._model_weight = decay, 1 - decay
         self._of = _pieces_of(model)
 
     @property
-    def share(self) -> float:
+    def model_weight(self) -> float:
         """How much of the model an update takes in."""
-        return self._new
+        return self._model_weight
 
     @torch.no_grad()
     def of(self, model: nn.Module) -> MovingAverage:
@@ -40,13 +40,13 @@ class MovingAverage(AveragedModel):
         pieces = _pieces_of(model)
         if len(pieces) == len(self._of) and all(map(operator.is_, pieces, self._of)):
             return self
-        made = MovingAverage(model, self._decay)
+        result = MovingAverage(model, self._decay)
         averages = dict(zip(map(id, self._of), _pieces_of(self.module), strict=True))
-        for piece, new in zip(pieces, _pieces_of(made.module), strict=True):
+        for piece, target in zip(pieces, _pieces_of(result.module), strict=True):
             if id(piece) in averages:
-                _copy(averages[id(piece)], new)
-                made.n_averaged.copy_(self.n_averaged)
-        return made
+                _copy(averages[id(piece)], target)
+                result.n_averaged.copy_(self.n_averaged)
+        return result
 
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
@@ -59,7 +59,9 @@ class MovingAverage(AveragedModel):
             pairs = list(zip(averages, values, strict=True))
             trained = [pair for pair in pairs if pair[1].requires_grad]
             if trained:
-                torch._foreach_lerp_([average for average, _ in trained], [value for _, value in trained], self._new)
+                torch._foreach_lerp_(
+                    [average for average, _ in trained], [value for _, value in trained], self._model_weight
+                )
             for average, value in pairs:
                 if not value.requires_grad:
                     average.copy_(self._mixed(average, value))
@@ -68,7 +70,7 @@ class MovingAverage(AveragedModel):
     def _mixed(self, average: Tensor, value: Tensor) -> Tensor:
         if not (value.is_floating_point() or value.is_complex()):
             return value
-        return torch.where(average == value, value, average.lerp(value, self._new))
+        return torch.where(average == value, value, average.lerp(value, self._model_weight))
 
 
 def _pieces_of(model: nn.Module) -> list[nn.Module | nn.Parameter]:
@@ -77,8 +79,10 @@ def _pieces_of(model: nn.Module) -> list[nn.Module | nn.Parameter]:
 
 def _copy(piece: nn.Module | nn.Parameter, into: nn.Module | nn.Parameter) -> None:
     """Copy a parameter, or the buffers of a module's own, as far as they are alike."""
-    tensors, others = ({"": one} if isinstance(one, nn.Parameter) else one._buffers for one in (piece, into))
+    tensors, targets = (
+        {"": module} if isinstance(module, nn.Parameter) else module._buffers for module in (piece, into)
+    )
     for name, value in tensors.items():
-        other = others.get(name)
-        if value is not None and other is not None and value.shape == other.shape:
-            other.copy_(value)
+        target = targets.get(name)
+        if value is not None and target is not None and value.shape == target.shape:
+            target.copy_(value)

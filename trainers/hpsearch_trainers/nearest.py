@@ -8,8 +8,8 @@ from collections.abc import Iterable
 __all__ = ["nearest"]
 
 
-def nearest(name: object, known: Iterable[str]) -> str:
+def nearest(name: object, names: Iterable[str]) -> str:
     """Return "; did you mean ...?" if a known name is near, in whatever case, else nothing."""
-    cases = {one.lower(): one for one in known}
-    found = difflib.get_close_matches(str(name).lower(), cases, n=1)
-    return f"; did you mean {cases[found[0]]!r}?" if found else ""
+    cases = {candidate.lower(): candidate for candidate in names}
+    matches = difflib.get_close_matches(str(name).lower(), cases, n=1)
+    return f"; did you mean {cases[matches[0]]!r}?" if matches else ""

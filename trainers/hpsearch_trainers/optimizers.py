@@ -36,8 +36,8 @@ def optimizer_of(parts: Parts, model: nn.Module) -> Optimizer:
     Raises:
         ConfigurationError: It is none.
     """
-    made = parts.optimizer
-    optimizer = made if isinstance(made, Optimizer) else made(model)
+    source = parts.optimizer
+    optimizer = source if isinstance(source, Optimizer) else source(model)
     if not isinstance(optimizer, Optimizer):
         raise ConfigurationError(
             f"optimizer must be a torch.optim.Optimizer, or a function that makes one of the model, got one that "
@@ -69,11 +69,11 @@ def check_parameters(optimizer: Optimizer, model: nn.Module, name: str = "optimi
     Raises:
         ConfigurationError: It has parameters that the model hasn't.
     """
-    known = {id(parameter) for parameter in model.parameters()}
-    others = sum(id(parameter) not in known for parameter in parameters_of(optimizer))
-    if others > 0:
+    model_ids = {id(parameter) for parameter in model.parameters()}
+    foreign = sum(id(parameter) not in model_ids for parameter in parameters_of(optimizer))
+    if foreign > 0:
         raise ConfigurationError(
-            f"{name} must have parameters of the model alone, got {others} that it doesn't have, which would "
+            f"{name} must have parameters of the model alone, got {foreign} that it doesn't have, which would "
             "be neither averaged over workers nor saved: make them a part of the model; where you have put other "
             "layers into it, give the optimizer their parameters in place of the former ones"
         )
@@ -89,7 +89,10 @@ def clippable(parameters: Iterable[Tensor]) -> list[Tensor]:
 
     In place of a parameter with a sparse gradient comes a tensor whose gradient is that one's values: the rest is zero.
     """
-    return [_with_values(one) if one.grad is not None and one.grad.is_sparse else one for one in parameters]
+    return [
+        _with_values(parameter) if parameter.grad is not None and parameter.grad.is_sparse else parameter
+        for parameter in parameters
+    ]
 
 
 def _with_values(parameter: Tensor) -> Tensor:
@@ -108,12 +111,12 @@ def other_optimizers(owner: object, optimizer: Optimizer) -> dict[str, Optimizer
 
 def attributes_of(owner: object, kind: type[T]) -> dict[str, T]:
     """Return the attributes of a class, by name; one in a list, tuple or dict by a name such as `optimizers.0`."""
-    found = {}
+    attributes = {}
     for name, value in vars(owner).items():
-        named = {name: value}
+        candidates = {name: value}
         if isinstance(value, dict):  # not any mapping: it may be a file
-            named = {f"{name}.{key}": one for key, one in value.items()}
+            candidates = {f"{name}.{key}": item for key, item in value.items()}
         elif isinstance(value, list | tuple):
-            named = {f"{name}.{index}": one for index, one in enumerate(value)}
-        found.update({key: one for key, one in named.items() if isinstance(one, kind)})
-    return found
+            candidates = {f"{name}.{index}": item for index, item in enumerate(value)}
+        attributes.update({key: item for key, item in candidates.items() if isinstance(item, kind)})
+    return attributes

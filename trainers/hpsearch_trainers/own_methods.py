@@ -51,20 +51,20 @@ def checked(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         return method
 
     @functools.wraps(method)
-    def around(self: Any, *arguments: Any, **named: Any) -> Any:
+    def around(self: Any, *arguments: Any, **keywords: Any) -> Any:
         strategy: Strategy = self._strategy
         before = strategy.calls[name]
-        given = method(self, *arguments, **named)
+        result = method(self, *arguments, **keywords)
         if not strategy.needs(name):
-            return given
+            return result
         if strategy.calls[name] == before:
             raise ConfigurationError(f"{type(self).__name__}.{name} {METHODS[name].format(strategy.name)}")
         saves, loads = name == "state_dict", name == "load_state_dict" and not self._forked
-        if (saves and strategy.kept and not _holds(given, strategy.name)) or (
-            loads and not strategy.kept and _holds([arguments, named], strategy.name)
+        if (saves and strategy.has_state and not _holds(result, strategy.name)) or (
+            loads and not strategy.has_state and _holds([arguments, keywords], strategy.name)
         ):
             raise ConfigurationError(f"{type(self).__name__}.{name} {_DROPPED[name].format(strategy.name)}")
-        return given
+        return result
 
     _CHECKED.add(around)
     return around

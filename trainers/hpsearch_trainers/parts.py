@@ -95,13 +95,13 @@ class Parts:
         for name, data, default in (("batch_size", self.train, 32), ("validation_batch_size", self.validation, 512)):
             object.__setattr__(self, name, _batch_size(name, getattr(self, name), data, default))
         for name in ("batch_size", "validation_batch_size", "accumulate"):
-            _check(name, getattr(self, name), least=1, whole=True)
+            _check(name, getattr(self, name), least=1, integer=True)
         for name in ("loaders", "seed"):
             if getattr(self, name) is not None:
-                _check(name, getattr(self, name), least=0, whole=True)
+                _check(name, getattr(self, name), least=0, integer=True)
         for name in ("clip_norm", "average", "freeze_batch_norm"):
             if getattr(self, name) is not None:
-                _check(name, getattr(self, name), least=0, whole=False)
+                _check(name, getattr(self, name), least=0, integer=False)
         if self.average is not None and self.average >= 1:
             raise ConfigurationError(f"average must be a decay below 1, got {self.average!r}")
         if self.precision is not None and self.precision not in _PRECISIONS:
@@ -110,13 +110,13 @@ class Parts:
             raise ConfigurationError(f"compile must be True, False or the name of a backend, got {self.compile!r}")
         if self.batch_norm not in _BATCH_NORMS:
             raise ConfigurationError(f"batch_norm must be one of {', '.join(_BATCH_NORMS)}, got {self.batch_norm!r}")
-        for kind, given in (("metrics", self.metrics), ("measures", self.measures)):
-            if not isinstance(given, Mapping):
-                raise ConfigurationError(f"{kind} must be functions by name, got {type(given).__name__}")
-            for name in given:
+        for kind, functions in (("metrics", self.metrics), ("measures", self.measures)):
+            if not isinstance(functions, Mapping):
+                raise ConfigurationError(f"{kind} must be functions by name, got {type(functions).__name__}")
+            for name in functions:
                 if name in _REPORTED or (kind == "measures" and name in self.metrics):
-                    whose = "which a Trainer reports" if name in _REPORTED else "which is a metric, too"
-                    raise ConfigurationError(f"a metric must have a name of its own, got {name!r}, {whose}")
+                    owner = "which a Trainer reports" if name in _REPORTED else "which is a metric, too"
+                    raise ConfigurationError(f"a metric must have a name of its own, got {name!r}, {owner}")
         if self.pipeline is not None and not (
             isinstance(self.pipeline, Sequence) and all(isinstance(module, nn.Module) for module in self.pipeline)
         ):
@@ -147,32 +147,37 @@ def _batch_size(name: str, size: int | None, data: Any, default: int) -> int:
     if not isinstance(data, DataLoader):
         return default if size is None else size
     if isinstance(data.dataset, IterableDataset):
-        what = "a map-style data set, as its rows are divided among workers by their numbers, got an IterableDataset"
+        requirement = (
+            "a map-style data set, as its rows are divided among workers by their numbers, got an IterableDataset"
+        )
     elif type(data).__iter__ is not DataLoader.__iter__:
-        what = f"torch's own way through its batches, got {type(data).__name__} with an __iter__ of its own: change "
-        what += "batches in collate_fn, or rows in the data set"
+        requirement = (
+            f"torch's own way through its batches, got {type(data).__name__} with an __iter__ of its own: change "
+        )
+        requirement += "batches in collate_fn, or rows in the data set"
     elif isinstance(data.sampler, DistributedSampler):
-        what = "another sampler than DistributedSampler, as a Trainer divides the rows among workers itself"
+        requirement = "another sampler than DistributedSampler, as a Trainer divides the rows among workers itself"
     elif data.batch_size is None or type(data.batch_sampler) is not BatchSampler:
-        what = "batch_size and a sampler, got a batch_sampler of its own or batch_size=None"
+        requirement = "batch_size and a sampler, got a batch_sampler of its own or batch_size=None"
     elif size is not None and size != data.batch_size:
-        what = f"the batch size that Parts says: leave {name} out, or make it {data.batch_size}, got {size}"
+        requirement = f"the batch size that Parts says: leave {name} out, or make it {data.batch_size}, got {size}"
     else:
         return data.batch_size
-    raise ConfigurationError(f"a DataLoader must have {what}")
+    raise ConfigurationError(f"a DataLoader must have {requirement}")
 
 
-def _check_made(name: str, value: Any, wanted: str, able: bool) -> None:
+def _check_made(name: str, value: Any, expected: str, is_valid: bool) -> None:
     if isinstance(value, type) and issubclass(value, nn.Module | torch.optim.Optimizer):
         kind = value.__name__
-        raise ConfigurationError(f"{name} must be {wanted}, got the class {kind}: make one, {kind}(...)")
-    if not able:
+        raise ConfigurationError(f"{name} must be {expected}, got the class {kind}: make one, {kind}(...)")
+    if not is_valid:
         raise ConfigurationError(
-            f"{name} must be {wanted}, got {type(value).__name__}: Parts takes model, optimizer and loss in this order"
+            f"{name} must be {expected}, got {type(value).__name__}: Parts takes model, optimizer and loss in this "
+            "order"
         )
 
 
-def _check(name: str, value: Any, *, least: float, whole: bool) -> None:
-    kind = int if whole else (int, float)
+def _check(name: str, value: Any, *, least: float, integer: bool) -> None:
+    kind = int if integer else (int, float)
     if isinstance(value, bool) or not isinstance(value, kind) or not least <= value < math.inf:
-        raise ConfigurationError(f"{name} must be a {'whole ' if whole else ''}number from {least:g}, got {value!r}")
+        raise ConfigurationError(f"{name} must be a {'whole ' if integer else ''}number from {least:g}, got {value!r}")

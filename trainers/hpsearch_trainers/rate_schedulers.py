@@ -26,15 +26,15 @@ def save_schedulers(owner: object, optimizer: Optimizer, *, alone: bool) -> dict
     Raises:
         ConfigurationError: There is a scheduler that is no attribute, and nobody saves it.
     """
-    found = _schedulers_of(owner, optimizer)
-    followed = {id(scheduler.optimizer) for scheduler in found.values()}
-    for name, one in {"the optimizer": optimizer, **other_optimizers(owner, optimizer)}.items():
-        if alone and id(one) not in followed and hasattr(one.step, "_wrapped_by_lr_sched"):
+    schedulers = _schedulers_of(owner, optimizer)
+    followed = {id(scheduler.optimizer) for scheduler in schedulers.values()}
+    for name, candidate in {"the optimizer": optimizer, **other_optimizers(owner, optimizer)}.items():
+        if alone and id(candidate) not in followed and hasattr(candidate.step, "_wrapped_by_lr_sched"):
             raise ConfigurationError(
                 f"a scheduler of {name} must be an attribute of the trainer, so that it is saved and loaded with it, "
                 f"but none of this {type(owner).__name__} is: write self.scheduler = ... where it is made"
             )
-    return {name: scheduler.state_dict() for name, scheduler in found.items()}
+    return {name: scheduler.state_dict() for name, scheduler in schedulers.items()}
 
 
 def load_schedulers(owner: object, optimizer: Optimizer, states: Mapping[str, Any], *, forked: bool) -> None:
@@ -49,14 +49,14 @@ def load_schedulers(owner: object, optimizer: Optimizer, states: Mapping[str, An
     Raises:
         ConfigurationError: They are the trial's own, and of other schedulers than it has now.
     """
-    found = _schedulers_of(owner, optimizer)
-    if not forked and found.keys() != states.keys():
-        saved, present = (", ".join(sorted(names)) or "none" for names in (states, found))
+    schedulers = _schedulers_of(owner, optimizer)
+    if not forked and schedulers.keys() != states.keys():
+        saved, present = (", ".join(sorted(names)) or "none" for names in (states, schedulers))
         raise ConfigurationError(
             f"a trainer must have the schedulers that its state was saved with, {saved}, got {present}: make them in "
             "build or in __init__, and keep the entry `schedulers` of super().state_dict()"
         )
-    for name, scheduler in found.items():
+    for name, scheduler in schedulers.items():
         if not forked:
             scheduler.load_state_dict(copy.deepcopy(states[name]))
         elif name in states:
@@ -81,17 +81,17 @@ def replay(scheduler: LRScheduler, state: Mapping[str, Any]) -> None:
 
 def _schedulers_of(owner: object, optimizer: Optimizer) -> dict[str, LRScheduler]:
     optimizers = {id(optimizer), *map(id, other_optimizers(owner, optimizer).values())}
-    mine = {
+    schedulers = {
         name: value for name, value in attributes_of(owner, LRScheduler).items() if id(value.optimizer) in optimizers
     }
-    parts = {id(part) for value in mine.values() for part in _parts(value)}
-    return {name: value for name, value in mine.items() if id(value) not in parts}
+    parts = {id(part) for value in schedulers.values() for part in _parts(value)}
+    return {name: value for name, value in schedulers.items() if id(value) not in parts}
 
 
 def _parts(scheduler: LRScheduler) -> list[LRScheduler]:
     """Return the schedulers that one is made of: they are stepped, saved and loaded with it."""
     parts = getattr(scheduler, "_schedulers", ())
-    return [*parts, *(one for part in parts for one in _parts(part))]
+    return [*parts, *(inner for part in parts for inner in _parts(part))]
 
 
 def _steps(state: Mapping[str, Any]) -> int:

@@ -58,9 +58,9 @@ class Rates:
         if factor != 1.0:
             self._factor = factor
             for group in groups:
-                own = group["lr"]
-                group["lr"] = own * factor
-                self._multiplied.append((group, own, group["lr"]))
+                own_rate = group["lr"]
+                group["lr"] = own_rate * factor
+                self._multiplied.append((group, own_rate, group["lr"]))
             hooks = self._optimizer._optimizer_step_post_hooks
             if hooks:
                 self._hook = self._optimizer.register_step_post_hook(lambda *_: self._put_back())
@@ -86,10 +86,10 @@ class Rates:
 
     def _put_back(self) -> None:
         multiplied, self._multiplied = self._multiplied, []
-        found = [group["lr"] for group, _, _ in multiplied]
-        for group, own, _ in multiplied:
-            group["lr"] = own
-        for rate, (_, _, product) in zip(found, multiplied, strict=True):
+        rates = [group["lr"] for group, _, _ in multiplied]
+        for group, own_rate, _ in multiplied:
+            group["lr"] = own_rate
+        for rate, (_, _, product) in zip(rates, multiplied, strict=True):
             if rate is not product and rate != product:
                 raise ConfigurationError(
                     f"lr must be set between two epochs, or by optimizer.register_step_post_hook, got {float(rate):g} "

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, Sampler
 
-__all__ = ["SeededRows", "generators_kept", "seed_generators_of", "seeded", "told_apart"]
+__all__ = ["SeededRows", "distinct_rows", "preserve_generators", "seed_generators_of", "seeded"]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 """2**64 by the golden ratio: neighbouring numbers come to lie far apart."""
@@ -39,14 +39,14 @@ class SeededRows(Dataset[Any]):
         self._seed = seed
 
     def __getitem__(self, row: int) -> Any:
-        """Return a row, by its number or one of `told_apart`; leaves the generators as the row left them."""
+        """Return a row, by its number or one of `distinct_rows`; leaves the generators as the row left them."""
         number = (row + _AGAIN // 2) % _AGAIN - _AGAIN // 2
         times = (row - number) // _AGAIN
         _seed((self._seed + (number + 1) * _GOLDEN + times * _AGAIN_SEED) % 2**63)
         return self.data[number]
 
 
-def told_apart(rows: torch.Tensor) -> torch.Tensor:
+def distinct_rows(rows: torch.Tensor) -> torch.Tensor:
     """Return row numbers of which none comes twice, so that a row that does draws something else each time.
 
     Args:
@@ -83,21 +83,21 @@ def _seed(seed: int) -> None:
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seed the generators, and put them back afterwards."""
-    with generators_kept():
+    with preserve_generators():
         _seed(seed)
         yield
 
 
 @contextlib.contextmanager
-def generators_kept() -> Iterator[None]:
+def preserve_generators() -> Iterator[None]:
     """Put the generators back to where they stood."""
-    python, own = random.getstate(), torch.default_generator.get_state()
+    python_state, torch_state = random.getstate(), torch.default_generator.get_state()
     numpy: Any = sys.modules.get("numpy")
-    theirs = None if numpy is None else numpy.random.get_state()
+    numpy_state = None if numpy is None else numpy.random.get_state()
     try:
         yield
     finally:
-        random.setstate(python)
-        torch.default_generator.set_state(own)
-        if theirs is not None:
-            numpy.random.set_state(theirs)
+        random.setstate(python_state)
+        torch.default_generator.set_state(torch_state)
+        if numpy_state is not None:
+            numpy.random.set_state(numpy_state)

@@ -63,9 +63,9 @@ class Scaling:
             raise ConfigurationError(f"scaling.lr must be one of {', '.join(RULES)}, got {self.lr!r}")
         if not _is_number(self.warmup_epochs) or not 0 <= self.warmup_epochs < math.inf:
             raise ConfigurationError(f"scaling.warmup_epochs must be a number from 0, got {self.warmup_epochs!r}")
-        most = self.max_global_batch
-        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-            raise ConfigurationError(f"scaling.max_global_batch must be a whole number from 1, got {most!r}")
+        limit = self.max_global_batch
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise ConfigurationError(f"scaling.max_global_batch must be a whole number from 1, got {limit!r}")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Scaling:
@@ -74,12 +74,12 @@ class Scaling:
         Raises:
             ConfigurationError: A key is unknown, or a value can't be used.
         """
-        known = [field.name for field in fields(cls)]
+        names = [field.name for field in fields(cls)]
         for key in values:
-            if key not in known:
-                close = difflib.get_close_matches(str(key), known, 1)
+            if key not in names:
+                close = difflib.get_close_matches(str(key), names, 1)
                 hint = f"; did you mean {close[0]}?" if close else ""
-                raise ConfigurationError(f"scaling must have the keys {', '.join(known)}, got {key!r}{hint}")
+                raise ConfigurationError(f"scaling must have the keys {', '.join(names)}, got {key!r}{hint}")
         return cls(**values)
 
     def global_batch(self, batch: int, width: int) -> int:
@@ -166,8 +166,8 @@ def rule_for(optimizer: torch.optim.Optimizer) -> str:
     )
 
 
-def _rise(start: float, target: float, done: float, length: float) -> float:
-    return target if done >= length else start + (target - start) * done / length
+def _rise(start: float, target: float, elapsed: float, length: float) -> float:
+    return target if elapsed >= length else start + (target - start) * elapsed / length
 
 
 def _is_number(value: object) -> bool:

@@ -42,9 +42,9 @@ def epoch_order(seed: int, epoch: int, rows: int) -> torch.Tensor:
 
 def rows_of_rank(rows: int, width: int, rank: int) -> range:
     """Divide rows evenly among workers, the first of whom have one more where that leaves a rest; return one's run."""
-    most, more = divmod(rows, width)
-    start = rank * most + min(rank, more)
-    return range(start, start + most + (rank < more))
+    base, extra = divmod(rows, width)
+    start = rank * base + min(rank, extra)
+    return range(start, start + base + (rank < extra))
 
 
 @dataclass(frozen=True, slots=True)

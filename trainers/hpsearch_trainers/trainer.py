@@ -38,7 +38,7 @@ from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.architectures import architecture_of
 from hpsearch_trainers.batches import Batches, in_whole_batches
-from hpsearch_trainers.buffers import buffers_kept, synchronize_buffers, synchronize_untrained
+from hpsearch_trainers.buffers import preserve_buffers, synchronize_buffers, synchronize_untrained
 from hpsearch_trainers.evaluation import evaluate, measured
 from hpsearch_trainers.forks import load_average, load_optimizer
 from hpsearch_trainers.inheritance import Inherited, inherit
@@ -95,24 +95,24 @@ class Trainer(ABC):
 
     def __init__(self, trial: Parametrized) -> None:
         self.params = trial.params
-        self._beginning = begins = Beginning.of(trial)  # not the trial, which may lead back here
+        self._beginning = beginning = Beginning.of(trial)  # not the trial, which may lead back here
         # Outputs (rows, 1) less targets (rows,) are a table of all by all, and its mean is no loss.
         warnings.filterwarnings("error", "Using a target size", UserWarning)
         # A group of one takes a millisecond to make, and isn't needed.
         group: Group | None = None if getattr(trial, "world_size", None) == 1 else getattr(trial, "group", None)
         ranks = group if group is not None and group.size > 1 else None
-        self._strategy = strategy_of(begins.parallel, ranks)
+        self._strategy = strategy_of(beginning.parallel, ranks)
         self.group = self._strategy.workers
         self.device = training_device()
         self.epoch = 0
         self._forked = getattr(trial, "parent", None) is not None
-        self._scaling = Scaling.from_dict(begins.scaling)
-        rank, width = self._strategy.part, self._strategy.parts
+        self._scaling = Scaling.from_dict(beginning.scaling)
+        rank, width = self._strategy.part_index, self._strategy.parts
         parts = self.parts = self.build(trial.params)
         if not isinstance(parts, Parts):
             name = type(self).__name__
             raise ConfigurationError(f"{name}.build must give Parts(model, ...), got {type(parts).__name__}")
-        self._seed = begins.seed if parts.seed is None else parts.seed
+        self._seed = beginning.seed if parts.seed is None else parts.seed
         check_precision(self.device, parts.autocast)
         self._strategy.check(parts)
         parts.to(self.device)
@@ -130,8 +130,8 @@ class Trainer(ABC):
             torch.compiler.reset()  # other trials' models count toward the limit from which it compiles no more
             self.model.compile(**({} if parts.compile is True else {"backend": parts.compile}))
         self._train = Batches(parts.train, self.device, parts.loaders)
-        held_back = parts.validation
-        self._validation = None if held_back is None else Batches(held_back, self.device, parts.loaders)
+        validation_data = parts.validation
+        self._validation = None if validation_data is None else Batches(validation_data, self.device, parts.loaders)
         if self._validation is not None and self._validation.rows < 1:
             raise ConfigurationError("validation data must have at least one row, got 0: leave `validation` out")
         batch = self._scaling.global_batch(parts.batch_size, width)
@@ -144,7 +144,7 @@ class Trainer(ABC):
         rule = self._strategy.rate_rule or rule_for(self.optimizer)
         self._target = self._scaling.target(parts.batch_size, width, rule)
         self._stages = [Stage(0.0, self._target)]
-        if self._strategy.tells and self._scaling.lr is None and self._target != 1.0:
+        if self._strategy.is_main_rank and self._scaling.lr is None and self._target != 1.0:
             grown = f"{width} workers: a step has {self._shard.batch} rows in place of {parts.batch_size}"
             print(f"{grown}, and the rate {describe_target(self._target, rule, self.optimizer)}")
         inherited = None if getattr(trial, "start", 0) else getattr(trial, "parent_checkpoint", None)
@@ -171,17 +171,17 @@ class Trainer(ABC):
             ConfigurationError: An override has trained without it, under a strategy that needs it.
         """
         try:
-            self._take_note()
+            self._refresh_bindings()
             self._strategy.agree(self._trained(), self.epoch)
             self._strategy.start_epoch(self._trained(), self.epoch)
             if self._strategy.trains:
-                return self._strategy.told(self._train_epoch())
+                return self._strategy.synchronize_metrics(self._train_epoch())
             self._serve_epoch()
-            return self._strategy.told(None)
+            return self._strategy.synchronize_metrics(None)
         except BaseException as error:
             with contextlib.suppress(ConfigurationError):
                 self._rates.restore()
-            self._strategy.break_off(error)
+            self._strategy.abort(error)
             raise
 
     def train_batches(self) -> Generator[tuple[Any, Any], None, None]:
@@ -202,7 +202,7 @@ class Trainer(ABC):
                 "a step with a loop of its own takes one worker, got several: call super().step() in it, or write the "
                 "loop in a class that isn't a Trainer and says what ranks exchange"
             )
-        self._take_note()
+        self._refresh_bindings()
         self._begin_epoch()
         with contextlib.closing(self._train.read(self._shard.epoch(self.epoch), self._drawn("rows"))) as batches:
             try:
@@ -224,7 +224,7 @@ class Trainer(ABC):
         if frozen is not None and self.epoch >= frozen:
             hold_statistics(self.model)
 
-    def _take_note(self) -> None:
+    def _refresh_bindings(self) -> None:
         """Take note of what the user has put in place of something else since the last epoch."""
         self._rates = self._rates.of(self.optimizer)
         self._synchronized = synchronize(self.model, self._normalizing)
@@ -240,10 +240,10 @@ class Trainer(ABC):
         began, waited = time.perf_counter(), self._train.waited
         self._begin_epoch()
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        shares, read_ahead = itertools.tee(self._shares())
+        steps, read_ahead = itertools.tee(self._epoch_steps())
         read = self._train.read((rows for *_, passes in read_ahead for rows in passes), self._drawn("rows"))
         with contextlib.closing(read) as batches:
-            for step, count, passes in shares:
+            for step, count, passes in steps:
                 self._set_rate(self.epoch + step / self._shard.steps)
                 self._step(batches, [len(rows) for rows in passes], count, loss)
         self._rates.restore()
@@ -257,9 +257,9 @@ class Trainer(ABC):
             metrics["data_wait"] = self._sum(torch.tensor(metrics["data_wait"])) / self.group.size
         return metrics | self.validate() | self._measured()
 
-    def _shares(self) -> Iterator[tuple[int, int, list[Tensor]]]:
+    def _epoch_steps(self) -> Iterator[tuple[int, int, list[Tensor]]]:
         """Yield the number of each step, how many of its rows are this rank's, and the rows of its passes."""
-        for step, rows in self._strategy.shares(self._shard, self.epoch):
+        for step, rows in self._strategy.epoch_steps(self._shard, self.epoch):
             yield step, len(rows), self._passes(step, rows)
 
     def _serve_epoch(self) -> None:
@@ -321,12 +321,12 @@ class Trainer(ABC):
         if self._scaler is not None:
             state["scaler"] = self._scaler.state_dict()
         alone = type(self).state_dict is Trainer.state_dict
-        if others := other_optimizers(self, self.optimizer):
-            for name, other in others.items() if alone else ():
-                check_parameters(other, self.model, name)
+        if extra_optimizers := other_optimizers(self, self.optimizer):
+            for name, extra in extra_optimizers.items() if alone else ():
+                check_parameters(extra, self.model, name)
             state["optimizers"] = {
-                name: {"optimizer": other.state_dict(), "optimizer_class": type(other).__qualname__}
-                for name, other in others.items()
+                name: {"optimizer": extra.state_dict(), "optimizer_class": type(extra).__qualname__}
+                for name, extra in extra_optimizers.items()
             }
         if schedulers := save_schedulers(self, self.optimizer, alone=alone):
             state["schedulers"] = schedulers
@@ -344,7 +344,7 @@ class Trainer(ABC):
         """
         self._strategy.calls["load_state_dict"] += 1
         self.model.load_state_dict(state["model"])
-        load_optimizer(self.optimizer, state, forked=self._forked, tells=self._strategy.tells)
+        load_optimizer(self.optimizer, state, forked=self._forked, verbose=self._strategy.is_main_rank)
         self._load_other_optimizers(state.get("optimizers", {}))
         load_schedulers(self, self.optimizer, state.get("schedulers", {}), forked=self._forked)
         for name, helper in self._helpers().items():
@@ -354,7 +354,7 @@ class Trainer(ABC):
             load_average(self._average, state, forked=self._forked)
         if self._scaler is not None and "scaler" in state:
             self._scaler.load_state_dict(state["scaler"])
-        self._strategy.take_up(state)
+        self._strategy.load_entry(state)
         self._strategy.loaded()
         self.epoch = state["epoch"]
         self._stages = [Stage(float(epoch), float(target)) for epoch, target in state["stages"]]
@@ -363,19 +363,21 @@ class Trainer(ABC):
 
     def _helpers(self) -> dict[str, torch.amp.GradScaler | AveragedModel]:
         """Return what loops of the user's have beside optimizers, by the names of the attributes that it is."""
-        found: dict[str, Any] = {**attributes_of(self, torch.amp.GradScaler), **attributes_of(self, AveragedModel)}
-        return {name: value for name, value in found.items() if value not in (self._scaler, self._average)}
+        helpers: dict[str, Any] = {**attributes_of(self, torch.amp.GradScaler), **attributes_of(self, AveragedModel)}
+        return {name: value for name, value in helpers.items() if value not in (self._scaler, self._average)}
 
     def _load_other_optimizers(self, states: Mapping[str, Any]) -> None:
-        others = other_optimizers(self, self.optimizer)
-        if not self._forked and others.keys() != states.keys():
-            saved, present = (", ".join(sorted(names)) or "none" for names in (states, others))
+        extra_optimizers = other_optimizers(self, self.optimizer)
+        if not self._forked and extra_optimizers.keys() != states.keys():
+            saved, present = (", ".join(sorted(names)) or "none" for names in (states, extra_optimizers))
             raise ConfigurationError(
                 f"a trainer must have the optimizers that its state was saved with, {saved}, got {present}: make them "
                 "in build or in __init__, and keep the entry `optimizers` of super().state_dict()"
             )
-        for name in others.keys() & states.keys():
-            load_optimizer(others[name], states[name], forked=self._forked, tells=self._strategy.tells)
+        for name in extra_optimizers.keys() & states.keys():
+            load_optimizer(
+                extra_optimizers[name], states[name], forked=self._forked, verbose=self._strategy.is_main_rank
+            )
 
     def inherit(self, state: Mapping[str, Any]) -> None:
         """Copy a parent's weights as far as they match; called for a child that starts at epoch 0.
@@ -389,17 +391,17 @@ class Trainer(ABC):
             state: The parent's `state_dict()`; state of another class is ignored.
         """
         weights, architecture = state.get("model"), state.get("architecture")
-        found = Inherited({}, (), by_architecture=False)
+        inherited = Inherited({}, (), by_architecture=False)
         if weights is not None:
-            found = inherit(self.model, weights, architecture, self._seed)
+            inherited = inherit(self.model, weights, architecture, self._seed)
         if self._average is not None:
             self._average.module.load_state_dict(self.model.state_dict())
-            if found.preserving and "average" in state:
+            if inherited.preserving and "average" in state:
                 averages = {name.removeprefix("module."): value for name, value in state["average"].items()}
                 self._average.n_averaged.copy_(averages.pop("n_averaged"))
                 inherit(self._average.module, averages, architecture, self._seed)
-        if self._strategy.tells:
-            print(f"{found}; the rest and the optimizer begin anew")
+        if self._strategy.is_main_rank:
+            print(f"{inherited}; the rest and the optimizer begin anew")
 
     def synchronize_buffers(self, model: nn.Module, group: Group) -> None:
         """Make the model's buffers equal on all workers, at the end of each epoch; a collective.
@@ -438,12 +440,12 @@ class Trainer(ABC):
             total: Of the losses.
         """
         self._strategy.start_step(rows)
-        with contextlib.nullcontext() if rows > 0 else self._counting_for_nothing():
+        with contextlib.nullcontext() if rows > 0 else self._uncounted_pass():
             for number, size in enumerate(sizes, 1):
                 inputs, targets = next(batches)
-                share = size / rows if len(sizes) > 1 else 1.0
+                loss_weight = size / rows if len(sizes) > 1 else 1.0
                 of_output = partial(loss_of, self.parts.loss, targets=targets)
-                loss = self._strategy.backward(inputs, of_output, share, last=number == len(sizes))
+                loss = self._strategy.backward(inputs, of_output, loss_weight, last=number == len(sizes))
                 if rows > 0:
                     total.add_(loss, alpha=size)
         self._strategy.update()
@@ -451,10 +453,10 @@ class Trainer(ABC):
             self._average.update_parameters(self.model)
 
     @contextlib.contextmanager
-    def _counting_for_nothing(self) -> Iterator[None]:
+    def _uncounted_pass(self) -> Iterator[None]:
         """A pass in which only the other workers have rows: it must leave nothing behind, in statistics neither."""
         hold_statistics(self.model, local_only=True)
-        with buffers_kept(self.model):
+        with preserve_buffers(self.model):
             yield
 
     def _set_rate(self, epoch: float) -> None:
@@ -478,8 +480,8 @@ class Trainer(ABC):
     def _epoch_seed(self) -> int:
         return self._drawn(f"rank {self._strategy.stream}")
 
-    def _drawn(self, what: str) -> int:
-        return _drawn(what, self.epoch, self._seed)
+    def _drawn(self, purpose: str) -> int:
+        return _drawn(purpose, self.epoch, self._seed)
 
     def _sum(self, value: Tensor) -> float:
         """Add up over all workers."""
@@ -491,9 +493,9 @@ class Trainer(ABC):
         return precision(self.device.type, self.parts.autocast)
 
 
-def _drawn(what: str, epoch: int, seed: int) -> int:
+def _drawn(purpose: str, epoch: int, seed: int) -> int:
     """Return the seed of something in an epoch of a trial, from 0 to 2**63 - 1."""
-    digest = hashlib.sha256(f"{what} in epoch {epoch} of {seed}".encode()).digest()
+    digest = hashlib.sha256(f"{purpose} in epoch {epoch} of {seed}".encode()).digest()
     return int.from_bytes(digest[:8], "little") & 0x7FFF_FFFF_FFFF_FFFF
 
 

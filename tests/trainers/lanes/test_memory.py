@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from hpsearch_trainers.memory import is_out_of_memory, memory_told
+from hpsearch_trainers.memory import is_out_of_memory, memory_usage
 from tests.hpsearch.support.fork_server import ForkServer
 
 Stepped = Callable[[list[int], int, int], list[dict[str, Any]]]
@@ -105,6 +105,6 @@ def test_what_an_allocator_raises_is_known(error, expected):
 
 
 def test_what_is_told_of_memory_names_both_sizes_and_the_limit():
-    words = memory_told()
+    words = memory_usage()
     assert "resident, of" in words
     assert "GiB (" in words

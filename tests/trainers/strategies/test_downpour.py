@@ -207,7 +207,7 @@ def test_clocks_keep_the_delay(order, delay):
     """Whoever is next tries to begin its next step."""
     clocks, begun = Clocks(4, delay, in_turn=False), dict.fromkeys(range(4), -1)
     for worker in order:
-        clocks.asks(worker, begun[worker] + 1)
+        clocks.request(worker, begun[worker] + 1)
         if clocks.may_begin(worker):
             begun[worker] += 1
         # Those that ask have ended all steps before.
@@ -225,14 +225,14 @@ def test_clocks_let_one_train_after_another(order):
             steps[worker] += 1
             running = None
         if steps[worker] == last:
-            clocks.ends(worker)
+            clocks.finish(worker)
             continue
-        clocks.asks(worker, steps[worker])
+        clocks.request(worker, steps[worker])
         if clocks.may_begin(worker):
             assert running is None
             running = worker
     assert done == [(step, worker) for step in range(last) for worker in range(3)]
-    assert clocks.ended
+    assert clocks.all_finished
 
 
 def test_those_who_have_ended_hear_that_it_goes_on(monkeypatch):

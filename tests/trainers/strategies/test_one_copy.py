@@ -86,7 +86,7 @@ def test_parameters_that_lie_elsewhere_are_told():
         model[0].bias.data = model[0].bias.data.clone()
         model[1].weight = nn.Parameter(torch.ones(2, 2))
         with pytest.raises(ConfigurationError) as caught:
-            copy.leave()
+            copy.release()
         return str(caught.value)
 
     for text in run_ranks(2, work):

@@ -59,7 +59,7 @@ def in_pieces(group: Group, optimizer: Any, mine: list[nn.Parameter], steps: ran
     """Step as a server does, and make the optimizer whole."""
     shard = OptimizerShard(optimizer, mine, PIECES[group.rank])
     for step in steps:
-        for piece, held in shard.held.items():
+        for piece, held in shard.piece_parameters.items():
             gradient = gradients(step)[piece.number].reshape(-1)[piece.start : piece.stop]
             held.grad = gradient.view(held.shape).clone()
         optimizer.step()

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpsearch_trainers.strategies.placement import Bucket, Piece, Placed, place
+from hpsearch_trainers.strategies.placement import Bucket, Piece, Placed, assign_parameters
 
 PARAMETERS = st.builds(
     Placed,
@@ -20,7 +20,7 @@ PARAMETERS = st.builds(
 
 
 def test_the_example_of_the_file():
-    buckets = place([Placed(elements, torch.float32, True) for elements in (800, 40, 100, 60)], 2)
+    buckets = assign_parameters([Placed(elements, torch.float32, True) for elements in (800, 40, 100, 60)], 2)
     held = [[piece for bucket in buckets if bucket.server == server for piece in bucket.pieces] for server in range(2)]
     assert held == [
         [Piece(3, 0, 60), Piece(2, 0, 50), Piece(0, 0, 400)],
@@ -32,16 +32,16 @@ def test_the_example_of_the_file():
 def test_a_long_parameter_is_cut_on_one_server_too():
     """So that its first run comes back while the last one is on its way."""
     parameter = Placed(1000, torch.float32, True)
-    buckets = place([parameter], 1, 1024)
+    buckets = assign_parameters([parameter], 1, 1024)
     runs = [Piece(0, 0, 250), Piece(0, 250, 500), Piece(0, 500, 750), Piece(0, 750, 1000)]
     assert [piece for bucket in buckets for piece in bucket.pieces] == runs
-    assert {bucket.bytes for bucket in place([parameter], 2, 1024)} <= {1000, 1024, 2000}
-    assert len(place([Placed(1000, torch.float32)], 1, 1024)) == 1
+    assert {bucket.bytes for bucket in assign_parameters([parameter], 2, 1024)} <= {1000, 1024, 2000}
+    assert len(assign_parameters([Placed(1000, torch.float32)], 1, 1024)) == 1
 
 
 @given(st.lists(PARAMETERS, max_size=12), st.integers(1, 4), st.integers(1, 20_000))
 def test_each_element_is_held_once(parameters, servers, bucket_bytes):
-    buckets = place(parameters, servers, bucket_bytes)
+    buckets = assign_parameters(parameters, servers, bucket_bytes)
     for number, parameter in enumerate(parameters):
         pieces = [piece for bucket in buckets for piece in bucket.pieces if piece.number == number]
         runs = sorted((piece.start, piece.stop) for piece in pieces)
@@ -70,7 +70,7 @@ def _numbers(buckets: list[Bucket]) -> list[int]:
 )
 def test_no_server_has_much_more_than_its_share(parameters, servers):
     load = [0] * servers
-    for bucket in place(parameters, servers):
+    for bucket in assign_parameters(parameters, servers):
         load[bucket.server] += bucket.bytes
     share = sum(load) / servers
     assert max(load) <= share * 9 / 8 + 4 * servers * len(parameters)

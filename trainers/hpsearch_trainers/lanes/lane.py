@@ -96,7 +96,7 @@ class Lane:
 
         Else an epoch by itself binds it, or raises.
         """
-        self.trainer._take_note()
+        self.trainer._refresh_bindings()
         return self.is_bound()
 
     def begin(self, *, clips: bool = True) -> Tensor:
@@ -191,7 +191,7 @@ class Lane:
     def average_weight(self) -> float:
         """The share of the model in its average."""
         assert self.trainer._average is not None
-        return self.trainer._average.share
+        return self.trainer._average.model_weight
 
     @property
     def is_first_average(self) -> bool:

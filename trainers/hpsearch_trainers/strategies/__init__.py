@@ -50,8 +50,8 @@ def strategy_of(parallel: Mapping[str, Any], group: Group | None) -> Strategy:
     """
     options = Options.from_dict(parallel)
     if options.strategy not in STRATEGIES:
-        known = ", ".join(STRATEGIES)
+        names = ", ".join(STRATEGIES)
         hint = nearest(options.strategy, STRATEGIES)
-        raise ConfigurationError(f"parallel.strategy must be one of {known}, got {options.strategy!r}{hint}")
-    kind = STRATEGIES[options.strategy]
-    return Strategy(options, None) if group is None and kind is Allreduce else kind(options, group)
+        raise ConfigurationError(f"parallel.strategy must be one of {names}, got {options.strategy!r}{hint}")
+    strategy_class = STRATEGIES[options.strategy]
+    return Strategy(options, None) if group is None and strategy_class is Allreduce else strategy_class(options, group)

@@ -50,11 +50,11 @@ class Allreduce(Strategy):
         assert self._averaging is not None
         self._averaging.set_weight(rows)
 
-    def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], share: float, *, last: bool) -> Tensor:
+    def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], loss_weight: float, *, last: bool) -> Tensor:
         """Compute a loss; the last one's gradients are averaged."""
         assert self._averaging is not None
         with contextlib.nullcontext() if last else self._averaging.no_sync():
-            return super().backward(inputs, loss_of, share, last=last)
+            return super().backward(inputs, loss_of, loss_weight, last=last)
 
     def end_epoch(self) -> None:
         """See that all ranks have trained one model, which is then rank 0's: other machines may round otherwise.
@@ -64,11 +64,15 @@ class Allreduce(Strategy):
         """
         super().end_epoch()
         assert self.group is not None
-        apart = differing(parameters_of(self.trained.optimizer), self.group)
-        own = [parameter.detach().clone() for parameter in apart]
-        broadcast_tensors(apart, self.group)
-        others = [one for mine, one in zip(own, apart, strict=True) if not _to_rounding(mine, one.detach())]
-        if any(self.group.allgather_object(bool(others))):
+        different = differing(parameters_of(self.trained.optimizer), self.group)
+        before = [parameter.detach().clone() for parameter in different]
+        broadcast_tensors(different, self.group)
+        changed = [
+            parameter
+            for value, parameter in zip(before, different, strict=True)
+            if not _nearly_equal(value, parameter.detach())
+        ]
+        if any(self.group.allgather_object(bool(changed))):
             raise ConfigurationError(
                 "under parallel.strategy allreduce weights that are trained must be the same on all ranks, got others "
                 "on each at an epoch's end: leave them to the optimizer; what a model sets by the rows that it sees "
@@ -76,9 +80,9 @@ class Allreduce(Strategy):
             )
 
 
-def _to_rounding(one: Tensor, other: Tensor) -> bool:
-    largest = float(other.abs().nan_to_num(0.0, 0.0, 0.0).max()) if other.numel() else 0.0
-    return torch.allclose(one, other, rtol=_ROUNDING, atol=_ROUNDING * largest, equal_nan=True)
+def _nearly_equal(value: Tensor, reference: Tensor) -> bool:
+    largest = float(reference.abs().nan_to_num(0.0, 0.0, 0.0).max()) if reference.numel() else 0.0
+    return torch.allclose(value, reference, rtol=_ROUNDING, atol=_ROUNDING * largest, equal_nan=True)
 
 
 def _gradients_needed(trained: Trained) -> list[bool]:

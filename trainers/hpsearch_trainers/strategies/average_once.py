@@ -25,7 +25,7 @@ from hpsearch_trainers.buffers import digest
 from hpsearch_trainers.strategies.averaging import average_optimizer, average_weights
 from hpsearch_trainers.strategies.local_steps import LocalSteps
 from hpsearch_trainers.strategies.options import Options
-from hpsearch_trainers.strategies.own_states import gather_states, take_state
+from hpsearch_trainers.strategies.own_states import gather_worker_states, take_state
 from hpsearch_trainers.strategies.strategy import Trained
 
 __all__ = ["AverageOnce"]
@@ -42,47 +42,55 @@ class AverageOnce(LocalSteps):
 
     def __init__(self, options: Options, group: Group | None) -> None:
         super().__init__(options, group)
-        self._own: dict[str, Any] | None = None
-        self._shown: dict[tuple[str, Any], str] = {}
-        self._of_all: list[dict[str, Any]] = []
+        self._own_state: dict[str, Any] | None = None
+        self._shown_marks: dict[tuple[str, Any], str] = {}
+        self._all_states: list[dict[str, Any]] = []
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
         """Go on from this worker's own weights; from those that there are, where the user has changed them."""
-        same = self.is_bound(trained)
+        is_bound = self.is_bound(trained)
         super().start_epoch(trained, epoch)
-        if self._own is not None and same:
-            found = _marks(trained)
-            left = {mark for mark in found.keys() | self._shown.keys() if found.get(mark) == self._shown.get(mark)}
+        if self._own_state is not None and is_bound:
+            marks = _marks(trained)
+            unchanged = {
+                mark
+                for mark in marks.keys() | self._shown_marks.keys()
+                if marks.get(mark) == self._shown_marks.get(mark)
+            }
             for name, tensor in _tensors(trained.model).items():
-                if ("model", name) in left:
-                    tensor.copy_(self._own["model"][name])
-            if self._own["optimizer_class"] == type(trained.optimizer).__qualname__:
+                if ("model", name) in unchanged:
+                    tensor.copy_(self._own_state["model"][name])
+            if self._own_state["optimizer_class"] == type(trained.optimizer).__qualname__:
                 changed = trained.optimizer.state_dict()["state"]
-                states = {place: state for place, state in changed.items() if ("optimizer", place) not in left}
-                own = {place: state for place, state in self._own["optimizer"].items() if ("optimizer", place) in left}
-                take_state(trained.optimizer, states | own)
-        self._own = None
+                states = {index: state for index, state in changed.items() if ("optimizer", index) not in unchanged}
+                own_states = {
+                    index: state
+                    for index, state in self._own_state["optimizer"].items()
+                    if ("optimizer", index) in unchanged
+                }
+                take_state(trained.optimizer, states | own_states)
+        self._own_state = None
 
-    def told(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
-        """See `Strategy.told`; all is shown by now."""
+    def synchronize_metrics(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
+        """See `Strategy.synchronize_metrics`; all is shown by now."""
         self.loaded()
-        return super().told(metrics)
+        return super().synchronize_metrics(metrics)
 
     def loaded(self) -> None:
         """Take note of what is shown, to see what the user changes of it."""
-        self._shown = _marks(self.trained)
+        self._shown_marks = _marks(self.trained)
 
     def end_epoch(self) -> None:
         """Keep what is this worker's own, and show the mean."""
         super().end_epoch()
         model, optimizer = self.trained.model, self.trained.optimizer
-        self._own = {
+        self._own_state = {
             "model": {name: tensor.clone() for name, tensor in _tensors(model).items()},
             "optimizer": copy.deepcopy(optimizer.state_dict()["state"]),
             "optimizer_class": type(optimizer).__qualname__,
         }
-        others = gather_states(self._own, self.group)
-        self._of_all = [self._own, *others] if self.group.rank == 0 else []
+        other_states = gather_worker_states(self._own_state, self.group)
+        self._all_states = [self._own_state, *other_states] if self.group.rank == 0 else []
         rows = self._of_workers(self._epoch_rows)
         average_weights(model.parameters(), rows, self.group)
         average_optimizer(optimizer, rows, self.group)
@@ -90,7 +98,7 @@ class AverageOnce(LocalSteps):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what each worker goes on from; on rank 0."""
-        return {"workers": self._of_all} if self._of_all else {}
+        return {"workers": self._all_states} if self._all_states else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let this worker go on from its own weights; from the mean, as a common start, where there are none.
@@ -105,16 +113,19 @@ class AverageOnce(LocalSteps):
                 f"{len(workers)}, got {self.group.size}: each has weights of its own. Another strategy goes on from "
                 "their mean"
             )
-        self._own = workers[self.group.rank] if workers else None
-        self._of_all = workers if self.group.rank == 0 else []
+        self._own_state = workers[self.group.rank] if workers else None
+        self._all_states = workers if self.group.rank == 0 else []
 
 
 def _marks(trained: Trained) -> dict[tuple[str, Any], str]:
     """Return marks of each tensor of a model and of an optimizer's state of each parameter, equal where these are."""
     marks = {("model", name): digest(tensor) for name, tensor in _tensors(trained.model).items()}
-    for place, state in trained.optimizer.state_dict()["state"].items():
-        kept = [f"{name} {digest(one.to_dense()) if isinstance(one, Tensor) else one}" for name, one in state.items()]
-        marks["optimizer", place] = "\n".join(sorted(kept))
+    for index, state in trained.optimizer.state_dict()["state"].items():
+        entries = [
+            f"{name} {digest(value.to_dense()) if isinstance(value, Tensor) else value}"
+            for name, value in state.items()
+        ]
+        marks["optimizer", index] = "\n".join(sorted(entries))
     return marks
 
 

@@ -14,7 +14,7 @@ from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.header import dtype_named
 from hpsearch_trainers.optimizers import parameters_of
-from hpsearch_trainers.strategies.common_state import spread_common
+from hpsearch_trainers.strategies.common_state import broadcast_common_state
 
 __all__ = ["average_optimizer", "average_tensors", "average_weights"]
 
@@ -78,21 +78,21 @@ def average_optimizer(optimizer: Optimizer, rows: Sequence[int], group: Group) -
         state = optimizer.state.get(parameter, {})
         # Rows of sparse gradients, which the mean over workers has more and more of.
         state.update({name: value.to_dense() for name, value in state.items() if _is_sparse(value)})
-    described = [
-        [place, str(name), *_describe(name, value)]
-        for place, parameter in enumerate(parameters)
+    descriptions = [
+        [index, str(name), *_describe(name, value)]
+        for index, parameter in enumerate(parameters)
         for name, value in optimizer.state.get(parameter, {}).items()
     ]
-    merged = _merged(optimizer, group.allgather_object(described))
-    spread_common(optimizer, group, 0)
+    merged = _merged(optimizer, group.allgather_object(descriptions))
+    broadcast_common_state(optimizer, group, 0)
     tensors, shares = [], []
-    for (place, name), (description, holders) in merged.items():
-        state, (kind, *_, last) = optimizer.state[parameters[place]], description
+    for (index, name), (description, holders) in merged.items():
+        state, (kind, *_, last) = optimizer.state[parameters[index]], description
         if kind == "mean":
-            tensors.append(state.setdefault(name, _made(description, parameters[place])))
-            shares.append(_share(rows, holders, group.rank))
+            tensors.append(state.setdefault(name, _zeros(description, parameters[index])))
+            shares.append(_weight(rows, holders, group.rank))
         elif kind == "count":
-            state.setdefault(name, _made(description, parameters[place])).fill_(last)
+            state.setdefault(name, _zeros(description, parameters[index])).fill_(last)
         else:
             state[name] = last
     average_tensors(tensors, shares, group)
@@ -105,13 +105,13 @@ def _is_sparse(value: Any) -> bool:
 def _describe(name: Any, value: Any) -> list[Any]:
     """Return the kind of an entry, and what makes one like it."""
     if isinstance(value, Tensor):
-        made = [str(value.dtype).removeprefix("torch."), list(value.shape), value.device.type]
+        layout = [str(value.dtype).removeprefix("torch."), list(value.shape), value.device.type]
         # As torch's own optimizers do: `step` is a count, in whatever dtype.
         counts = name == "step" or not (value.is_floating_point() or value.is_complex())
         if value.layout is torch.strided and not counts:
-            return ["mean", *made]
+            return ["mean", *layout]
         if value.layout is torch.strided and value.numel() == 1:
-            return ["count", *made, value.item()]
+            return ["count", *layout, value.item()]
         return ["none", f"{value.layout} tensor of {value.dtype}, {list(value.shape)}"]
     if value is None or isinstance(value, int | float | str):
         return ["number" if name == "step" or isinstance(value, int) else "plain", value]
@@ -124,14 +124,14 @@ def _merged(
     """Give, by place and name, what an entry is to be made like, and which workers have it."""
     merged: dict[tuple[int, str], tuple[list[Any], list[int]]] = {}
     for worker, entries in enumerate(of_workers):
-        for place, name, *description in entries:
-            first, holders = merged.setdefault((place, name), (description, []))
+        for index, name, *description in entries:
+            first, holders = merged.setdefault((index, name), (description, []))
             holders.append(worker)
-            kind, *made = description
-            if kind == "none" or kind != first[0] or (kind in ("mean", "count") and made[:2] != first[1:3]):
+            kind, *layout = description
+            if kind == "none" or kind != first[0] or (kind in ("mean", "count") and layout[:2] != first[1:3]):
                 raise ConfigurationError(
                     f"the state of an optimizer must consist of numbers and dense floating-point tensors, of the same "
-                    f"shapes on every worker, to be averaged over them, got {made[0]} as {name!r} of "
+                    f"shapes on every worker, to be averaged over them, got {layout[0]} as {name!r} of "
                     f"{type(optimizer).__name__} on worker {worker}: take another optimizer, or parallel.strategy "
                     "allreduce"
                 )
@@ -140,12 +140,12 @@ def _merged(
     return merged
 
 
-def _made(description: Sequence[Any], parameter: Tensor) -> Tensor:
+def _zeros(description: Sequence[Any], parameter: Tensor) -> Tensor:
     _, dtype, shape, device, *_ = description
     return torch.zeros(shape, dtype=dtype_named(dtype), device="cpu" if device == "cpu" else parameter.device)
 
 
-def _share(rows: Sequence[int], holders: Sequence[int], worker: int) -> float:
+def _weight(rows: Sequence[int], holders: Sequence[int], worker: int) -> float:
     total = sum(rows[holder] for holder in holders)
     return rows[worker] / total if total > 0 else 1 / len(holders)
 

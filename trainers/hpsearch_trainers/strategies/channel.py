@@ -37,33 +37,33 @@ class Channel:
         self._group = group
         self._peer = peer
         self._device = device
-        self._sent: list[int] = []
-        self._come: list[int] = []
-        self._under_way: list[Handle[Tensor]] = []
+        self._sent_description: list[int] = []
+        self._received_description: list[int] = []
+        self._pending: list[Handle[Tensor]] = []
 
     def send(self, tensors: Sequence[Tensor | None]) -> None:
         """Send tensors, which mustn't change until `flush`."""
         description = [number for tensor in tensors for number in _described(tensor)]
-        if description == self._sent:
+        if description == self._sent_description:
             self._start(torch.tensor([_AS_BEFORE], device="cpu"))
         else:
             self._start(torch.tensor([len(description)], device="cpu"))
             self._start(torch.tensor(description, device="cpu"))
-            self._sent = description
+            self._sent_description = description
         for tensor in to_host([tensor for tensor in tensors if tensor is not None]):
             self._start(tensor)
 
     def flush(self) -> None:
         """Return when all that was sent may change."""
-        while self._under_way:
-            self._under_way.pop(0).wait()
+        while self._pending:
+            self._pending.pop(0).wait()
 
     def receive(self) -> list[Tensor | None]:
         """Receive tensors, which require a gradient where those that were sent do."""
         length = int(self._next(torch.empty(1, dtype=torch.int64, device="cpu")))
         if length != _AS_BEFORE:
-            self._come = self._next(torch.empty(length, dtype=torch.int64, device="cpu")).tolist()
-        numbers = iter(self._come)
+            self._received_description = self._next(torch.empty(length, dtype=torch.int64, device="cpu")).tolist()
+        numbers = iter(self._received_description)
         return [self._received(kind, numbers) for kind in numbers]
 
     def _received(self, kind: int, numbers: Iterator[int]) -> Tensor | None:
@@ -75,7 +75,7 @@ class Channel:
         return tensor.requires_grad_(bool(needs_gradient))
 
     def _start(self, tensor: Tensor) -> None:
-        self._under_way.append(self._group.send_async(tensor, self._peer))
+        self._pending.append(self._group.send_async(tensor, self._peer))
 
     def _next(self, tensor: Tensor) -> Tensor:
         return self._group.recv(tensor, self._peer)

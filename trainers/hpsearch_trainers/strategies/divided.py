@@ -13,7 +13,7 @@ from hpsearch_comm import Group
 from hpsearch_comm.data_parallel.broadcast import broadcast_state, broadcast_tensors
 from hpsearch_trainers.optimizers import clippable, parameters_of
 
-__all__ = ["Divided", "clip_by_norm_of_all", "drop_states", "gather_states", "largest", "spread_states"]
+__all__ = ["Divided", "broadcast_states", "clip_by_global_norm", "drop_states", "gather_states", "max_bytes"]
 
 
 class Divided:
@@ -28,7 +28,7 @@ class Divided:
         self._group = group
         self._tensors = tensors
         # A meta tensor keeps shape and strides, and no memory.
-        self._others = [
+        self._remote = [
             (tensor, torch.empty_like(tensor, device="meta", requires_grad=False))
             for tensor, rank in tensors()
             if rank != group.rank and isinstance(tensor, nn.Parameter)
@@ -36,12 +36,12 @@ class Divided:
 
     def release(self) -> None:
         """Release the memory of the other ranks' parameters, which have no elements from here on."""
-        for tensor, _ in self._others:
+        for tensor, _ in self._remote:
             tensor.data = tensor.new_empty(0)
 
     def gather(self) -> None:
         """Have all of them, as their ranks do; a collective."""
-        for tensor, layout in self._others:
+        for tensor, layout in self._remote:
             tensor.data = torch.empty_like(layout, device=tensor.device)
         tensors = list(self._tensors())
         for root in range(self._group.size):
@@ -74,16 +74,16 @@ def gather_states(optimizer: Optimizer, ranks: Mapping[int, int], group: Group) 
     """
     parameters = parameters_of(optimizer)
     for root in range(1, group.size):
-        own: dict[int, Any] = {}
+        local_states: dict[int, Any] = {}
         if group.rank == root:
-            places = (place for place, parameter in enumerate(parameters) if parameter in optimizer.state)
-            own = {place: optimizer.state[parameters[place]] for place in places}
-        states = broadcast_state(own, group, root, parameters[0].device, "the optimizer's state")
+            indices = (index for index, parameter in enumerate(parameters) if parameter in optimizer.state)
+            local_states = {index: optimizer.state[parameters[index]] for index in indices}
+        states = broadcast_state(local_states, group, root, parameters[0].device, "the optimizer's state")
         if group.rank == 0:
-            optimizer.state.update({parameters[place]: state for place, state in states.items()})
+            optimizer.state.update({parameters[index]: state for index, state in states.items()})
 
 
-def spread_states(optimizer: Optimizer, group: Group) -> None:
+def broadcast_states(optimizer: Optimizer, group: Group) -> None:
     """Let every rank have the state of all parameters, as rank 0 does; a collective.
 
     Args:
@@ -94,14 +94,16 @@ def spread_states(optimizer: Optimizer, group: Group) -> None:
         UsageError: A state holds what can't travel.
     """
     parameters = parameters_of(optimizer)
-    own = {place: optimizer.state[one] for place, one in enumerate(parameters) if one in optimizer.state}
-    states = broadcast_state(own, group, 0, parameters[0].device, "the optimizer's state")
+    local_states = {
+        index: optimizer.state[parameter] for index, parameter in enumerate(parameters) if parameter in optimizer.state
+    }
+    states = broadcast_state(local_states, group, 0, parameters[0].device, "the optimizer's state")
     for parameter in parameters:
         optimizer.state.pop(parameter, None)
-    optimizer.state.update({parameters[place]: state for place, state in states.items()})
+    optimizer.state.update({parameters[index]: state for index, state in states.items()})
 
 
-def clip_by_norm_of_all(parameters: Iterable[nn.Parameter], limit: float, group: Group) -> None:
+def clip_by_global_norm(parameters: Iterable[nn.Parameter], limit: float, group: Group) -> None:
     """Scale gradients down to a norm over those of all ranks; a collective.
 
     Args:
@@ -115,7 +117,7 @@ def clip_by_norm_of_all(parameters: Iterable[nn.Parameter], limit: float, group:
     nn.utils.clip_grads_with_norm_(own, limit, squares.sqrt().to(norm))
 
 
-def largest(tensors: Iterable[Tensor | None], optimizer: Optimizer, group: Group) -> float:
+def max_bytes(tensors: Iterable[Tensor | None], optimizer: Optimizer, group: Group) -> float:
     """Return how many bytes the rank has that has most of them; a collective.
 
     Args:
@@ -123,11 +125,11 @@ def largest(tensors: Iterable[Tensor | None], optimizer: Optimizer, group: Group
         optimizer: Its state counts as well.
         group: The ranks.
     """
-    held = [tensor for tensor in tensors if tensor is not None]
-    gradients = [tensor.grad for tensor in held if tensor.grad is not None]
+    present = [tensor for tensor in tensors if tensor is not None]
+    gradients = [tensor.grad for tensor in present if tensor.grad is not None]
     states = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
-    own = float(sum(_bytes(tensor) for tensor in (*held, *gradients, *states)))
-    count = torch.tensor(own, dtype=torch.float64, device="cpu")
+    total = float(sum(_bytes(tensor) for tensor in (*present, *gradients, *states)))
+    count = torch.tensor(total, dtype=torch.float64, device="cpu")
     return float(group.allreduce(count, op="max"))
 
 

@@ -62,10 +62,10 @@ class Downpour(Served):
 
     def __init__(self, options: Options, group: Group | None) -> None:
         super().__init__(options, group)
-        self._n_push, self._n_fetch = options.whole("n_push", 1), options.whole("n_fetch", 1)
-        self._warm_start = options.whole("warm_start", 0, least=0)
+        self._n_push, self._n_fetch = options.integer("n_push", 1), options.integer("n_fetch", 1)
+        self._warm_start = options.integer("warm_start", 0, least=0)
         delay = options.values.get("max_delay")
-        self._max_delay = None if delay is None else options.whole("max_delay", 0, least=0)
+        self._max_delay = None if delay is None else options.integer("max_delay", 0, least=0)
 
     def bind(self, trained: Trained) -> None:
         """See `Served.bind`."""
@@ -74,7 +74,7 @@ class Downpour(Served):
         self._adagrad = Adagrad(groups)
         # Some have a state before their first step, and can't do without.
         self._fresh = copy.deepcopy(trained.optimizer.state_dict()["state"])
-        if self.tells:
+        if self.is_main_rank:
             print(
                 f"downpour: servers step with Adagrad at the rates of the trial's {type(trained.optimizer).__name__}, "
                 "of whose other settings only weight_decay and maximize count"
@@ -86,7 +86,9 @@ class Downpour(Served):
         super().start_epoch(trained, epoch)
         if self.hooked:
             self.refuse(_HOOKS)
-        self._adagrad.state.update({one: sums[one] for one in parameters_of(self._adagrad) if one in sums})
+        self._adagrad.state.update(
+            {parameter: sums[parameter] for parameter in parameters_of(self._adagrad) if parameter in sums}
+        )
         parameters = self.parameters
         buckets = self._buckets = self.buckets(parameters, can_be_cut=True)
         self._in_turn = epoch < self._warm_start
@@ -96,23 +98,27 @@ class Downpour(Served):
             self._accrued: dict[int, Tensor] = {}
             self._clock = 0
             return
-        mine = {tag: bucket for tag, bucket in enumerate(buckets, 1) if self.servers[bucket.server] == self.ranks.rank}
-        pieces = [piece for bucket in mine.values() for piece in bucket.pieces]
+        own_buckets = {
+            tag: bucket for tag, bucket in enumerate(buckets, 1) if self.servers[bucket.server] == self.ranks.rank
+        }
+        pieces = [piece for bucket in own_buckets.values() for piece in bucket.pieces]
         self._shard = OptimizerShard(self._adagrad, parameters, pieces)
         clocks = Clocks(self.parts, self._max_delay, in_turn=self._in_turn)
         first = self.ranks.rank == self.servers[0]
-        self._server = DownpourServer(mine, self._shard.held, self._adagrad, self.ranks, clocks, first=first)
+        self._server = DownpourServer(
+            own_buckets, self._shard.piece_parameters, self._adagrad, self.ranks, clocks, first=first
+        )
 
-    def shares(self, shard: Shard, epoch: int) -> Iterator[tuple[int, Tensor]]:
+    def epoch_steps(self, shard: Shard, epoch: int) -> Iterator[tuple[int, Tensor]]:
         """Return parts of the global batches, to each worker the next as soon as it is ready: a quick one gets more."""
         if self._in_turn:
-            yield from super().shares(shard, epoch)
+            yield from super().epoch_steps(shard, epoch)
             return
-        mine = self._worker.draw(self._rates())
+        ticket = self._worker.draw(self._rates())
         for number, part in enumerate(shard.all_parts(epoch)):
-            if number == mine:
+            if number == ticket:
                 yield part
-                mine = self._worker.draw(self._rates())
+                ticket = self._worker.draw(self._rates())
 
     def start_step(self, rows: int) -> None:
         """Begin a step when that may be, and with the servers' weights where it is time for them."""
@@ -143,16 +149,16 @@ class Downpour(Served):
     def end_epoch(self) -> None:
         """Drain the pushes, and let every rank have the servers' weights and sums."""
         super().end_epoch()
-        own: list[Any] = []
+        states: list[Any] = []
         if self.trains:
             self._push()
             self._worker.end(self._clock, self._rates())
             del self._worker
         else:
-            own = self._shard.close()
+            states = self._shard.close()
             del self._shard, self._server
-        self.spread(self._buckets, self.parameters)
-        assemble(self._adagrad, self.parameters, self.ranks, self.servers, own)
+        self.broadcast_weights(self._buckets, self.parameters)
+        assemble(self._adagrad, self.parameters, self.ranks, self.servers, states)
 
     def loaded(self) -> None:
         """Drop the state of the trial's own optimizer: it takes no steps here, and would be that of other weights."""
@@ -181,16 +187,16 @@ class Downpour(Served):
             for parameter in group["params"]:
                 if parameter.grad is None or parameter not in numbers:
                     continue
-                gradient = self._decayed(parameter, group)
+                gradient = self._with_weight_decay(parameter, group)
                 number = numbers[parameter]
                 before = self._accrued.get(number)
                 self._accrued[number] = gradient if before is None else _sum(before, gradient)
                 if steps:
                     parameter.add_(gradient, alpha=-float(group["lr"]))
         if steps:
-            self._worker.fetches.note()
+            self._worker.fetches.record_step()
 
-    def _decayed(self, parameter: Tensor, group: Mapping[str, Any]) -> Tensor:
+    def _with_weight_decay(self, parameter: Tensor, group: Mapping[str, Any]) -> Tensor:
         gradient = parameter.grad
         assert gradient is not None
         if group.get("maximize"):
@@ -208,5 +214,5 @@ class Downpour(Served):
             self._accrued = {}
 
 
-def _sum(one: Tensor, other: Tensor) -> Tensor:
-    return one + other if one.is_sparse == other.is_sparse else one.to_dense() + other.to_dense()
+def _sum(first: Tensor, second: Tensor) -> Tensor:
+    return first + second if first.is_sparse == second.is_sparse else first.to_dense() + second.to_dense()

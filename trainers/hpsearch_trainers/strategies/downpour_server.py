@@ -32,29 +32,32 @@ class Clocks:
     """
 
     def __init__(self, workers: int, max_delay: int | None, *, in_turn: bool) -> None:
-        self._begun: dict[int, float] = dict.fromkeys(range(workers), -1.0)
+        self._steps: dict[int, float] = dict.fromkeys(range(workers), -1.0)
         """The step that each has begun, or asks to begin; beyond all when its epoch is over."""
         self._max_delay, self._in_turn = max_delay, in_turn
 
-    def asks(self, worker: int, step: int) -> None:
+    def request(self, worker: int, step: int) -> None:
         """Note that a worker has ended all steps before this one."""
-        self._begun[worker] = step
+        self._steps[worker] = step
 
-    def ends(self, worker: int) -> None:
+    def finish(self, worker: int) -> None:
         """Note that a worker's epoch is over."""
-        self._begun[worker] = float("inf")
+        self._steps[worker] = float("inf")
 
     @property
-    def ended(self) -> bool:
+    def all_finished(self) -> bool:
         """Return whether all workers' epochs are over."""
-        return min(self._begun.values()) == float("inf")
+        return min(self._steps.values()) == float("inf")
 
     def may_begin(self, worker: int) -> bool:
         """Return whether a worker may begin the step that it asks for."""
-        step = self._begun[worker]
+        step = self._steps[worker]
         if self._in_turn:
-            return all(begun > step if other < worker else begun >= step for other, begun in self._begun.items())
-        return self._max_delay is None or step - min(self._begun.values()) <= self._max_delay
+            return all(
+                other_step > step if other_worker < worker else other_step >= step
+                for other_worker, other_step in self._steps.items()
+            )
+        return self._max_delay is None or step - min(self._steps.values()) <= self._max_delay
 
 
 class DownpourServer:
@@ -62,7 +65,7 @@ class DownpourServer:
 
     Args:
         buckets: This server's, by the tag of their messages.
-        held: The parameter of each piece.
+        piece_parameters: The parameter of each piece.
         adagrad: Of these parameters alone.
         group: All ranks.
         clocks: Which workers may begin a step.
@@ -72,7 +75,7 @@ class DownpourServer:
     def __init__(
         self,
         buckets: Mapping[int, Bucket],
-        held: Mapping[Piece, nn.Parameter],
+        piece_parameters: Mapping[Piece, nn.Parameter],
         adagrad: Adagrad,
         group: Group,
         clocks: Clocks,
@@ -80,68 +83,68 @@ class DownpourServer:
         first: bool,
     ) -> None:
         self._adagrad, self._group = adagrad, group
-        self._served = [ServedBucket(bucket, tag, held, group, 1) for tag, bucket in buckets.items()]
+        self._buckets = [ServedBucket(bucket, tag, piece_parameters, group, 1) for tag, bucket in buckets.items()]
         self._clocks, self._first = clocks, first
-        self._asking: dict[int, Kind] = {}
-        self._told = time.monotonic()
+        self._requests: dict[int, Kind] = {}
+        self._last_wait_message = time.monotonic()
         self._answers: collections.deque[Handle[Tensor]] = collections.deque(maxlen=64)
 
     def run(self) -> None:
         """Serve until all workers' epochs are over."""
         rates = [0.0] * len(self._adagrad.param_groups)
         message = control(Kind.WAIT, 0, rates)
-        waiting: list[int] = []
+        finished: list[int] = []
         drawn = 0
-        while not self._clocks.ended:
+        while not self._clocks.all_finished:
             receiving = self._group.recv_async(message, None, CONTROL)
             kind, clock, *rates = receiving.wait().tolist()
             worker = receiving.source
             assert worker is not None
             match Kind(int(kind)):
                 case Kind.DRAW:
-                    self._tell([worker], Kind.GO, drawn)
+                    self._send([worker], Kind.GO, drawn)
                     drawn += 1
                 case Kind.PUSH:
                     self._apply(worker, rates)
                 case Kind.END:
-                    self._clocks.ends(worker)
-                    waiting.append(worker)
-                case asked:
-                    self._clocks.asks(worker, int(clock))
-                    self._asking[worker] = asked
+                    self._clocks.finish(worker)
+                    finished.append(worker)
+                case request:
+                    self._clocks.request(worker, int(clock))
+                    self._requests[worker] = request
             self._answer()
-            if self._first and time.monotonic() - self._told > _PATIENCE:
-                self._told = time.monotonic()
-                self._tell(waiting, Kind.WAIT)
-        self._tell(waiting, Kind.GO)
+            if self._first and time.monotonic() - self._last_wait_message > _PATIENCE:
+                self._last_wait_message = time.monotonic()
+                self._send(finished, Kind.WAIT)
+        self._send(finished, Kind.GO)
         for answer in self._answers:
             answer.wait()
-        for served in self._served:
-            served.wait()
+        for bucket in self._buckets:
+            bucket.wait()
 
     def _apply(self, worker: int, rates: list[float]) -> None:
         for group, rate in zip(self._adagrad.param_groups, rates, strict=True):
             group["lr"] = rate
-        for served in self._served:
-            served.pushes.expect([worker])
-        for served in self._served:
-            served.take_mean()
+        for bucket in self._buckets:
+            bucket.pushes.expect([worker])
+        for bucket in self._buckets:
+            bucket.set_mean_gradients()
         self._adagrad.step()
-        for served in self._served:
-            served.forget()
+        for bucket in self._buckets:
+            bucket.zero_grad()
 
     def _answer(self) -> None:
         """Answer those who may begin their step."""
-        for worker, kind in list(self._asking.items()):
+        for worker, kind in list(self._requests.items()):
             if self._clocks.may_begin(worker):
-                del self._asking[worker]
+                del self._requests[worker]
                 if kind is Kind.ASK:
-                    self._tell([worker], Kind.GO)
+                    self._send([worker], Kind.GO)
                 else:
-                    for served in self._served:
-                        served.send([worker])
+                    for bucket in self._buckets:
+                        bucket.send([worker])
 
-    def _tell(self, workers: list[int], kind: Kind, clock: int = 0) -> None:
+    def _send(self, workers: list[int], kind: Kind, clock: int = 0) -> None:
         for worker in workers:
             answer = control(kind, clock, [0.0] * len(self._adagrad.param_groups))
             self._answers.append(self._group.send_async(answer, worker, CONTROL))

@@ -75,30 +75,30 @@ class DownpourWorker:
 
     def ask(self, clock: int, rates: Sequence[float]) -> None:
         """Wait until this worker may begin a step."""
-        self._tell(Kind.ASK, clock, rates)
+        self._send(Kind.ASK, clock, rates)
         for server in self._servers:
             self._answer(server, rates)
 
     def fetch(self, clock: int, rates: Sequence[float]) -> None:
         """Wait until this worker may begin a step, and take the weights."""
-        self._tell(Kind.FETCH, clock, rates)
+        self._send(Kind.FETCH, clock, rates)
         self.fetches.expect()
-        self.fetches.take()
+        self.fetches.load()
 
     def push(self, clock: int, rates: Sequence[float], gradients: Sequence[Tensor | None]) -> None:
         """Send gradients, by number; they may be changed afterwards."""
-        self._tell(Kind.PUSH, clock, rates)
+        self._send(Kind.PUSH, clock, rates)
         for bucket, push in zip(self._buckets, self._pushes, strict=True):
             push.send(1.0, gradients_of(bucket, gradients))
 
     def end(self, clock: int, rates: Sequence[float]) -> None:
         """Wait until all workers' epochs are over, and their pushes are in the weights, however long that takes."""
-        self._tell(Kind.END, clock, rates)
+        self._send(Kind.END, clock, rates)
         for server in self._servers:
             while self._answer(server, rates) is Kind.WAIT:
                 pass
 
-    def _tell(self, kind: Kind, clock: int, rates: Sequence[float]) -> None:
+    def _send(self, kind: Kind, clock: int, rates: Sequence[float]) -> None:
         # Not to wait for a server that may be waiting for the gradients of another worker, who waits for one of ours.
         for server in self._servers:
             self._group.send_async(control(kind, clock, rates), server, CONTROL)

@@ -39,45 +39,45 @@ class Fetches:
         self._group, self._servers, self._first_tag = group, servers, first_tag
         self._weights = to_host([take_weights(bucket, parameters) for bucket in buckets])
         self._stepped = False
-        self._coming: list[Handle[Tensor]] = []
+        self._pending: list[Handle[Tensor]] = []
 
     def expect(self) -> None:
         """Be ready for the weights."""
-        self._coming = [
+        self._pending = [
             self._group.recv_async(weights, self._servers[bucket.server], tag)
             for tag, (bucket, weights) in enumerate(zip(self._buckets, self._weights, strict=True), self._first_tag)
         ]
         self._stepped = False
 
-    def take(self) -> None:
+    def load(self) -> None:
         """Wait for the weights, and let the parameters be them."""
-        for bucket, weights, coming in zip(self._buckets, self._weights, self._coming, strict=True):
-            coming.wait()
+        for bucket, weights, handle in zip(self._buckets, self._weights, self._pending, strict=True):
+            handle.wait()
             put_weights(bucket, weights, self._parameters)
 
-    def note(self) -> None:
+    def record_step(self) -> None:
         """Take note of weights that this worker has stepped to itself, but for tables with sparse gradients.
 
         To copy and compare a whole table would take longer than a step in the few rows of it that were looked up.
         """
         self._stepped = True
-        for _, now, known in self._compared():
-            known.copy_(now)
+        for _, current, last in self._compared():
+            last.copy_(current)
 
     def changed(self) -> list[nn.Parameter]:
         """Return the parameters that differ from what came, or was noted, last; only while no others may come."""
-        return [parameter for parameter, now, known in self._compared() if not _alike(now.cpu(), known)]
+        return [parameter for parameter, current, last in self._compared() if not _same_values(current.cpu(), last)]
 
     def _compared(self) -> Iterator[tuple[nn.Parameter, Tensor, Tensor]]:
         """Return of each piece of which that is known its parameter, its elements, and what they were."""
         for bucket, weights in zip(self._buckets, self._weights, strict=True):
             if not (bucket.sparse and self._stepped):
                 parts = torch.split(weights, [piece.stop - piece.start for piece in bucket.pieces])
-                for piece, known in zip(bucket.pieces, parts, strict=True):
+                for piece, last in zip(bucket.pieces, parts, strict=True):
                     parameter = self._parameters[piece.number]
-                    yield parameter, parameter.detach().reshape(-1)[piece.start : piece.stop], known
+                    yield parameter, parameter.detach().reshape(-1)[piece.start : piece.stop], last
 
 
-def _alike(one: Tensor, other: Tensor) -> bool:
+def _same_values(first: Tensor, second: Tensor) -> bool:
     # Weights that are no numbers any more aren't equal to themselves.
-    return torch.equal(one, other) or torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+    return torch.equal(first, second) or torch.equal(first.view(torch.uint8), second.view(torch.uint8))

@@ -29,7 +29,7 @@ from hpsearch_trainers.strategies.local_steps import LocalSteps
 from hpsearch_trainers.strategies.one_copy import OneCopy, storages_of
 from hpsearch_trainers.strategies.optimizer_shard import steps_in_parts, trains_each_parameter
 from hpsearch_trainers.strategies.options import Options
-from hpsearch_trainers.strategies.own_states import gather_states, take_state
+from hpsearch_trainers.strategies.own_states import gather_worker_states, take_state
 from hpsearch_trainers.strategies.strategy import Trained
 
 __all__ = ["Hogwild", "Locked"]
@@ -58,11 +58,13 @@ class Hogwild(LocalSteps):
                 "lower resources.workers_per_trial to what a host has, or take another strategy"
             )
         self._copy: OneCopy | None = None
-        self._others: list[Any] = []
+        self._other_states: list[Any] = []
 
     def bind(self, trained: Trained) -> None:
         """Take what is trained; every worker begins with rank 0's."""
-        elsewhere = next((one.device for one in trained.model.parameters() if one.device.type != "cpu"), None)
+        elsewhere = next(
+            (parameter.device for parameter in trained.model.parameters() if parameter.device.type != "cpu"), None
+        )
         if elsewhere is not None:
             raise ConfigurationError(
                 f"parallel.strategy {self.name} needs the weights in the host's memory, which all workers write to, "
@@ -100,23 +102,23 @@ class Hogwild(LocalSteps):
         assert self._copy is not None
         self._copy.memory.wait()
         self.group.barrier()
-        self._copy.leave()
+        self._copy.release()
         self._copy = None
-        self._others = gather_states(self.trained.optimizer.state_dict()["state"], self.group)
+        self._other_states = gather_worker_states(self.trained.optimizer.state_dict()["state"], self.group)
         self._average_moving_average(self._of_workers(self._epoch_rows))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the other workers' optimizers; on rank 0."""
         kind = type(self.trained.optimizer).__qualname__
-        return {"optimizer_class": kind, "states": self._others} if self._others else {}
+        return {"optimizer_class": kind, "states": self._other_states} if self._other_states else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with this worker's own state where there were as many workers, else with rank 0's."""
         states, rank = state.get("states", []), self.group.rank
-        own = type(self.trained.optimizer).__qualname__
-        if len(states) != self.group.size - 1 or state["optimizer_class"] != own:
+        optimizer_class = type(self.trained.optimizer).__qualname__
+        if len(states) != self.group.size - 1 or state["optimizer_class"] != optimizer_class:
             states = []
-        self._others = list(states) if rank == 0 else []
+        self._other_states = list(states) if rank == 0 else []
         if rank > 0 and states:
             take_state(self.trained.optimizer, states[rank - 1])
 
@@ -145,14 +147,18 @@ class Locked(Hogwild):
     def start_epoch(self, trained: Trained, epoch: int) -> None:
         """Begin an epoch, with the parameters that the optimizer has now."""
         super().start_epoch(trained, epoch)
-        place = self._buckets(trained.model)
-        number = {one: place[one.untyped_storage().data_ptr()] for one in trained.model.parameters() if one.numel() > 0}
-        groups = [held["params"] for held in trained.optimizer.param_groups]
-        taken = sorted({number[one] for params in groups for one in params if one.numel() > 0})
-        first = len(taken) * self.group.rank // self.group.size  # each worker begins with another one
+        bucket_of_address = self._buckets(trained.model)
+        bucket_of = {
+            parameter: bucket_of_address[parameter.untyped_storage().data_ptr()]
+            for parameter in trained.model.parameters()
+            if parameter.numel() > 0
+        }
+        groups = [group["params"] for group in trained.optimizer.param_groups]
+        used = sorted({bucket_of[parameter] for params in groups for parameter in params if parameter.numel() > 0})
+        first = len(used) * self.group.rank // self.group.size  # each worker begins with another one
         self._order = [
-            (bucket, [[one for one in params if number.get(one) == bucket] for params in groups])
-            for bucket in (*taken[first:], *taken[:first])
+            (bucket, [[parameter for parameter in params if bucket_of.get(parameter) == bucket] for params in groups])
+            for bucket in (*used[first:], *used[:first])
         ]
 
     def step(self) -> None:
@@ -167,16 +173,16 @@ class Locked(Hogwild):
                 super().step()
             return
         groups = optimizer.param_groups
-        everything = [held["params"] for held in groups]
+        all_params = [group["params"] for group in groups]
         try:
             for bucket, parts in self._order:
-                for held, params in zip(groups, parts, strict=True):
-                    held["params"] = params
+                for group, params in zip(groups, parts, strict=True):
+                    group["params"] = params
                 with locks[bucket]:
                     optimizer.step()
         finally:
-            for held, params in zip(groups, everything, strict=True):
-                held["params"] = params
+            for group, params in zip(groups, all_params, strict=True):
+                group["params"] = params
 
     def _locks(self) -> int:
         return 1 + max(self._buckets(self.trained.model).values(), default=-1)

@@ -39,9 +39,9 @@ class LocalSGD(LocalSteps):
 
     def __init__(self, options: Options, group: Group | None) -> None:
         super().__init__(options, group)
-        self._period = options.whole("period", 8)
+        self._period = options.integer("period", 8)
         self._common: dict[nn.Parameter, Tensor] = {}
-        self._keeps = options.one_of("momentum", ("keep", "average")) == "keep"
+        self._keeps_momentum = options.choice("momentum", ("keep", "average")) == "keep"
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
         """Begin an epoch, and a round."""
@@ -64,7 +64,7 @@ class LocalSGD(LocalSteps):
             self._average()
         self._common = {}
         rows = self._of_workers(self._epoch_rows)
-        if self._keeps:
+        if self._keeps_momentum:
             average_optimizer(self.trained.optimizer, rows, self.group)
         self._average_moving_average(rows)
 
@@ -77,10 +77,12 @@ class LocalSGD(LocalSteps):
 
     def _average(self) -> None:
         rows = self._of_workers(self._round_rows)
-        share = rows[self.group.rank] / sum(rows)
+        weight = rows[self.group.rank] / sum(rows)
         changed = list(self._common)
-        average_tensors(changed, [share] * len(changed), self.group, list(self._common.values()))
+        average_tensors(changed, [weight] * len(changed), self.group, list(self._common.values()))
         # Those that a model has come to train within the round.
-        average_weights((one for one in self._trained_now() if one not in self._common), rows, self.group)
-        if not self._keeps:
+        average_weights(
+            (parameter for parameter in self._trained_now() if parameter not in self._common), rows, self.group
+        )
+        if not self._keeps_momentum:
             average_optimizer(self.trained.optimizer, rows, self.group)

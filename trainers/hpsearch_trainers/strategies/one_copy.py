@@ -42,11 +42,11 @@ class OneCopy:
         for storage in storages:
             starts.append(total)
             total += -(-storage.nbytes() // _LINE) * _LINE
-        place = {storage.data_ptr(): start for storage, start in zip(storages, starts, strict=True)}
+        start_of_address = {storage.data_ptr(): start for storage, start in zip(storages, starts, strict=True)}
         lines = [
-            f"parameter {name} from element {one.storage_offset()} of what begins at byte "
-            f"{place.get(one.untyped_storage().data_ptr())} of {total}"
-            for name, one in model.named_parameters()
+            f"parameter {name} from element {parameter.storage_offset()} of what begins at byte "
+            f"{start_of_address.get(parameter.untyped_storage().data_ptr())} of {total}"
+            for name, parameter in model.named_parameters()
         ]
         check_agreement(group, "where the model's parameters lie", lines)
         self.memory: SharedMemory = group.share(total, locks)
@@ -62,24 +62,24 @@ class OneCopy:
         group.barrier()
         _move(model, pieces)
         self._model = model
-        self._places = {id(one): one.untyped_storage().data_ptr() for one in model.parameters()}
+        self._addresses = {id(parameter): parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Let this worker have the parameters in memory of its own, as they are now.
 
         Raises:
             ConfigurationError: One that is trained lies elsewhere, so that the others haven't what this worker has. Of
                 others, as slow copies of these, the mean is taken.
         """
-        gone = [
+        moved = [
             name
             for name, one in self._model.named_parameters()
-            if one.requires_grad and self._places.get(id(one)) != one.untyped_storage().data_ptr()
+            if one.requires_grad and self._addresses.get(id(one)) != one.untyped_storage().data_ptr()
         ]
-        if gone:
+        if moved:
             raise ConfigurationError(
                 "in an epoch weights must stay in the memory that all workers share, got other memory in the place of "
-                f"{', '.join(gone[:3])}{' and more' if len(gone) > 3 else ''}: let the model write into it, as "
+                f"{', '.join(moved[:3])}{' and more' if len(moved) > 3 else ''}: let the model write into it, as "
                 "weight.data.copy_(...) does and weight.data = ... doesn't, or change it between two epochs"
             )
         shared = storages_of(self._model.parameters())
@@ -97,5 +97,7 @@ def _move(model: nn.Module, storages: Mapping[int, UntypedStorage]) -> None:
 
 def storages_of(tensors: Iterable[Tensor]) -> list[UntypedStorage]:
     """Return the memory of tensors, each piece once; tensors without elements have none."""
-    found = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors if tensor.numel() > 0}
-    return list(found.values())
+    storages = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors if tensor.numel() > 0
+    }
+    return list(storages.values())

@@ -18,7 +18,7 @@ from hpsearch_comm.data_parallel.broadcast import broadcast_state
 from hpsearch_trainers.lamb import LAMB
 from hpsearch_trainers.lars import LARS
 from hpsearch_trainers.layerwise import Layerwise
-from hpsearch_trainers.strategies.common_state import of_no_parameter
+from hpsearch_trainers.strategies.common_state import common_entries
 from hpsearch_trainers.strategies.placement import Piece
 
 __all__ = ["OptimizerShard", "assemble", "steps_in_parts", "trains_each_parameter", "trains_elements"]
@@ -38,8 +38,8 @@ def trains_each_parameter(optimizer: Optimizer) -> bool:
 
     Known of torch's own, LARS and LAMB; another optimizer says so by an attribute `trains_each_parameter`.
     """
-    known = _is_of_torch(optimizer, _OF_PARAMETERS) or isinstance(optimizer, Layerwise)
-    return known or bool(getattr(optimizer, "trains_each_parameter", False))
+    is_known = _is_of_torch(optimizer, _OF_PARAMETERS) or isinstance(optimizer, Layerwise)
+    return is_known or bool(getattr(optimizer, "trains_each_parameter", False))
 
 
 def steps_in_parts(optimizer: Optimizer) -> bool:
@@ -64,25 +64,25 @@ class OptimizerShard:
         pieces: This server's.
 
     Attributes:
-        held: For each piece a parameter, in the memory of the model's.
+        piece_parameters: For each piece a parameter, in the memory of the model's.
     """
 
     def __init__(self, optimizer: Optimizer, parameters: Sequence[nn.Parameter], pieces: Sequence[Piece]) -> None:
         self._optimizer, self._parameters = optimizer, parameters
         self._all = [list(group["params"]) for group in optimizer.param_groups]
         self._state = dict(optimizer.state)
-        self.held = {piece: _held(parameters[piece.number], piece) for piece in pieces}
+        self.piece_parameters = {piece: _piece_parameter(parameters[piece.number], piece) for piece in pieces}
         of_parameter: dict[int, list[Piece]] = {}
         for piece in pieces:
             of_parameter.setdefault(id(parameters[piece.number]), []).append(piece)
         optimizer.state.clear()
-        optimizer.state.update(of_no_parameter(self._state))
+        optimizer.state.update(common_entries(self._state))
         for group, members in zip(optimizer.param_groups, self._all, strict=True):
-            mine = [(member, piece) for member in members for piece in of_parameter.get(id(member), ())]
-            group["params"] = [self.held[piece] for _, piece in mine]
-            for member, piece in mine:
+            own_pieces = [(member, piece) for member in members for piece in of_parameter.get(id(member), ())]
+            group["params"] = [self.piece_parameters[piece] for _, piece in own_pieces]
+            for member, piece in own_pieces:
                 if member in self._state:
-                    optimizer.state[self.held[piece]] = _cut(self._state[member], member, piece)
+                    optimizer.state[self.piece_parameters[piece]] = _cut(self._state[member], member, piece)
 
     def close(self) -> list[Any]:
         """Put the parameters back into the optimizer.
@@ -91,11 +91,15 @@ class OptimizerShard:
             The state of the pieces, for `assemble`.
         """
         saved = [
-            [piece.number, piece.start, {name: _dense(value) for name, value in self._optimizer.state[held].items()}]
-            for piece, held in self.held.items()
-            if held in self._optimizer.state
+            [
+                piece.number,
+                piece.start,
+                {name: _dense(value) for name, value in self._optimizer.state[parameter].items()},
+            ]
+            for piece, parameter in self.piece_parameters.items()
+            if parameter in self._optimizer.state
         ]
-        common = of_no_parameter(self._optimizer.state)
+        common = common_entries(self._optimizer.state)
         self._optimizer.state.clear()
         self._optimizer.state.update(self._state | common)
         for group, members in zip(self._optimizer.param_groups, self._all, strict=True):
@@ -104,7 +108,7 @@ class OptimizerShard:
 
 
 def assemble(
-    optimizer: Optimizer, parameters: Sequence[nn.Parameter], group: Group, servers: Iterable[int], own: list[Any]
+    optimizer: Optimizer, parameters: Sequence[nn.Parameter], group: Group, servers: Iterable[int], states: list[Any]
 ) -> None:
     """Load the servers' state into an optimizer, on every rank; a collective.
 
@@ -113,17 +117,19 @@ def assemble(
         parameters: Those that the servers train, by number.
         group: All ranks.
         servers: The ranks of it that have a part.
-        own: What `OptimizerShard.close` gave, on one of them.
+        states: What `OptimizerShard.close` gave, on one of them.
     """
     device = parameters[0].device
-    found: dict[int, dict[int, Mapping[str, Any]]] = {}
+    states_by_number: dict[int, dict[int, Mapping[str, Any]]] = {}
     for server in servers:
-        for number, start, state in broadcast_state(own, group, server, device, "the optimizer's state"):
-            found.setdefault(number, {})[start] = state
+        for number, start, state in broadcast_state(states, group, server, device, "the optimizer's state"):
+            states_by_number.setdefault(number, {})[start] = state
     for number, parameter in enumerate(parameters):
         optimizer.state.pop(parameter, None)
-        if number in found:
-            optimizer.state[parameter] = _joined([found[number][start] for start in sorted(found[number])], parameter)
+        if number in states_by_number:
+            optimizer.state[parameter] = _join(
+                [states_by_number[number][start] for start in sorted(states_by_number[number])], parameter
+            )
 
 
 def _dense(value: Any) -> Any:
@@ -131,7 +137,7 @@ def _dense(value: Any) -> Any:
     return value.to_dense() if isinstance(value, Tensor) and value.layout is not torch.strided else value
 
 
-def _held(parameter: nn.Parameter, piece: Piece) -> nn.Parameter:
+def _piece_parameter(parameter: nn.Parameter, piece: Piece) -> nn.Parameter:
     if piece.stop - piece.start == parameter.numel():
         return parameter
     return nn.Parameter(parameter.detach().view(-1)[piece.start : piece.stop])
@@ -142,25 +148,25 @@ def _cut(state: Mapping[str, Any], parameter: Tensor, piece: Piece) -> dict[str,
     if piece.stop - piece.start == parameter.numel():
         return dict(state)
 
-    def part(value: Any) -> Any:
+    def cut(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
         if value.shape == parameter.shape:
             return value.reshape(-1)[piece.start : piece.stop].clone()
         return value.clone()
 
-    return {name: part(value) for name, value in state.items()}
+    return {name: cut(value) for name, value in state.items()}
 
 
-def _joined(parts: Sequence[Mapping[str, Any]], parameter: Tensor) -> dict[str, Any]:
+def _join(parts: Sequence[Mapping[str, Any]], parameter: Tensor) -> dict[str, Any]:
     """Undo `_cut`."""
     first = parts[0]
     if len(parts) == 1:
         return dict(first)
 
-    def whole(name: str, value: Any) -> Any:
+    def joined(name: str, value: Any) -> Any:
         if not isinstance(value, Tensor) or value.dim() == 0:
             return value
         return torch.cat([part[name] for part in parts]).view(parameter.shape)
 
-    return {name: whole(name, value) for name, value in first.items()}
+    return {name: joined(name, value) for name, value in first.items()}

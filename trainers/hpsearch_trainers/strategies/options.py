@@ -22,12 +22,12 @@ class Options:
     """All other keys; those of other strategies may be among them, where the sweep searches over strategies."""
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> Options:
+    def from_dict(cls, parallel: Mapping[str, Any]) -> Options:
         """Read what a trial names; None stands for a key that is left out."""
-        values = {key: value for key, value in given.items() if value is not None}
+        values = {key: value for key, value in parallel.items() if value is not None}
         return cls(values.pop("strategy", "allreduce"), MappingProxyType(values))
 
-    def whole(self, key: str, default: int, least: int = 1) -> int:
+    def integer(self, key: str, default: int, least: int = 1) -> int:
         """Return a whole number.
 
         Raises:
@@ -38,14 +38,14 @@ class Options:
             raise ConfigurationError(f"parallel.{key} must be a whole number from {least}, got {value!r}")
         return value
 
-    def one_of(self, key: str, known: tuple[str, ...]) -> str:
+    def choice(self, key: str, choices: tuple[str, ...]) -> str:
         """Return a word, by default the first of those that are known.
 
         Raises:
             ConfigurationError: It is none of them.
         """
-        value = self.values.get(key, known[0])
-        if value not in known:
-            hint = nearest(value, known)
-            raise ConfigurationError(f"parallel.{key} must be one of {', '.join(known)}, got {value!r}{hint}")
+        value = self.values.get(key, choices[0])
+        if value not in choices:
+            hint = nearest(value, choices)
+            raise ConfigurationError(f"parallel.{key} must be one of {', '.join(choices)}, got {value!r}{hint}")
         return str(value)

@@ -10,17 +10,17 @@ from torch.optim import Optimizer
 
 from hpsearch_comm import Group
 from hpsearch_comm.data_parallel.broadcast import broadcast_state
-from hpsearch_trainers.forks import take_over
-from hpsearch_trainers.strategies.common_state import of_no_parameter
+from hpsearch_trainers.forks import load_from_other
+from hpsearch_trainers.strategies.common_state import common_entries
 
-__all__ = ["gather_states", "take_state"]
+__all__ = ["gather_worker_states", "take_state"]
 
 
-def gather_states(own: Any, group: Group) -> list[Any]:
+def gather_worker_states(own_state: Any, group: Group) -> list[Any]:
     """Return what all other workers have for themselves, on rank 0, in the order of ranks; a collective.
 
     Args:
-        own: This worker's: numbers, strings, tensors, and lists, tuples and dicts of them.
+        own_state: This worker's: numbers, strings, tensors, and lists, tuples and dicts of them.
         group: The workers.
 
     Returns:
@@ -28,7 +28,7 @@ def gather_states(own: Any, group: Group) -> list[Any]:
     """
     states = []
     for rank in range(1, group.size):
-        state = broadcast_state(own, group, rank, name="a worker's state", device=torch.device("cpu"))
+        state = broadcast_state(own_state, group, rank, name="a worker's state", device=torch.device("cpu"))
         if group.rank == 0:
             states.append(state)
     return states
@@ -41,7 +41,7 @@ def take_state(optimizer: Optimizer, state: Mapping[Any, Any]) -> None:
         optimizer: Of the class that it was.
         state: One of those that were gathered.
     """
-    common = of_no_parameter(optimizer.state)
+    common = common_entries(optimizer.state)
     optimizer.state.clear()
     optimizer.state.update(common)
-    take_over(optimizer, {"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    load_from_other(optimizer, {"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from hpsearch_comm import Group, SyncBatchNorm
 from hpsearch_comm.data_parallel.shares import Shares
-from hpsearch_trainers.strategies.common_state import spread_common
+from hpsearch_trainers.strategies.common_state import broadcast_common_state
 from hpsearch_trainers.strategies.optimizer_shard import (
     OptimizerShard,
     assemble,
@@ -59,9 +59,9 @@ class ParameterServer(Served):
 
     def __init__(self, options: Options, group: Group | None) -> None:
         super().__init__(options, group)
-        self._together = self.ranks.subgroup(self.servers) if len(self.servers) > 1 else None
-        if self._together is not None:
-            self.formed.append(self._together)
+        self._server_group = self.ranks.subgroup(self.servers) if len(self.servers) > 1 else None
+        if self._server_group is not None:
+            self.formed.append(self._server_group)
 
     def bind(self, trained: Trained) -> None:
         """See `Served.bind`."""
@@ -83,18 +83,20 @@ class ParameterServer(Served):
         if self.trains:
             self._worker = WorkerSide(parameters, buckets, self.ranks, self.servers)
             return
-        mine = {tag: bucket for tag, bucket in enumerate(buckets) if self.servers[bucket.server] == self.ranks.rank}
-        pieces = [piece for bucket in mine.values() for piece in bucket.pieces]
+        own_buckets = {
+            tag: bucket for tag, bucket in enumerate(buckets) if self.servers[bucket.server] == self.ranks.rank
+        }
+        pieces = [piece for bucket in own_buckets.values() for piece in bucket.pieces]
         self._own_rates = _rates(optimizer)
         self._shard = OptimizerShard(optimizer, parameters, pieces)
         self._server = ServerSide(
-            mine,
-            self._shard.held,
+            own_buckets,
+            self._shard.piece_parameters,
             optimizer,
             self.ranks,
             self.parts,
             trained.clip_norm,
-            self._together,
+            self._server_group,
             at_once=self.hooked or not steps_in_parts(optimizer),
         )
 
@@ -105,10 +107,10 @@ class ParameterServer(Served):
             self._shares.announce(rows)
         self._worker.start(rows)
 
-    def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], share: float, *, last: bool) -> Tensor:
+    def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], loss_weight: float, *, last: bool) -> Tensor:
         """Compute a loss; the last one's gradients are pushed as they arrive."""
         self._worker.last_pass = last
-        return super().backward(inputs, loss_of, share, last=last)
+        return super().backward(inputs, loss_of, loss_weight, last=last)
 
     def changed(self) -> list[nn.Parameter]:
         """See `Served.changed`."""
@@ -130,7 +132,7 @@ class ParameterServer(Served):
     def end_epoch(self) -> None:
         """Let every rank have all weights, and the optimizer's state of all servers."""
         super().end_epoch()
-        own: list[Any] = []
+        states: list[Any] = []
         if self.trains:
             self._worker.close()
             del self._worker
@@ -138,17 +140,17 @@ class ParameterServer(Served):
             scheduled = hasattr(self.trained.optimizer.step, "_wrapped_by_lr_sched")  # as torch's schedulers do
             if scheduled and _rates(self.trained.optimizer) != self._own_rates:
                 self.refuse(_STEPPED)
-            own = self._shard.close()
+            states = self._shard.close()
             del self._shard, self._server
-        self.spread(self._buckets, self.parameters)
-        assemble(self.trained.optimizer, self.parameters, self.ranks, self.servers, own)
-        spread_common(self.trained.optimizer, self.ranks, self.servers[0])
+        self.broadcast_weights(self._buckets, self.parameters)
+        assemble(self.trained.optimizer, self.parameters, self.ranks, self.servers, states)
+        broadcast_common_state(self.trained.optimizer, self.ranks, self.servers[0])
 
-    def break_off(self, error: BaseException) -> None:
-        """See `Strategy.break_off`."""
+    def abort(self, error: BaseException) -> None:
+        """See `Strategy.abort`."""
         if hasattr(self, "_worker"):
             self._worker.close()
-        super().break_off(error)
+        super().abort(error)
 
 
 def _rates(optimizer: Optimizer) -> list[float]:

@@ -44,22 +44,22 @@ from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.strategies.channel import Channel, packed, unpacked
 from hpsearch_trainers.strategies.divided import (
     Divided,
-    clip_by_norm_of_all,
+    broadcast_states,
+    clip_by_global_norm,
     drop_states,
     gather_states,
-    largest,
-    spread_states,
+    max_bytes,
 )
 from hpsearch_trainers.strategies.loss_reads import of_output_alone
 from hpsearch_trainers.strategies.options import Options
-from hpsearch_trainers.strategies.same_output import alike, check_same_output, output_of, training_pass
+from hpsearch_trainers.strategies.same_output import check_same_output, output_of, outputs_match, training_pass
 from hpsearch_trainers.strategies.stages import Stages, cut
 from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Strategy, Trained
 
 __all__ = ["BACKWARD", "FORWARD", "SCHEDULES", "Pipeline", "order_of"]
 
 
-class Beside:
+class ExtraModules:
     """What the stages of a model have beside it.
 
     Args:
@@ -71,17 +71,17 @@ class Beside:
     def __init__(self, layers: Iterable[nn.Module], model: nn.Module, freezes: float | None) -> None:
         inside = set(model.modules())
         self._model, self._freezes = model, math.inf if freezes is None else freezes
-        self._modules = [one for layer in layers for one in layer.modules() if one not in inside]
+        self._modules = [module for layer in layers for module in layer.modules() if module not in inside]
 
     def start_epoch(self, epoch: int) -> None:
         """Take note of what they keep, and of whether batch normalization is frozen in this epoch."""
-        self._held = epoch >= self._freezes
+        self._is_frozen = epoch >= self._freezes
         self._before = self._marks()
 
     def follow(self) -> None:
         """Train where the model does."""
         for module in self._modules:
-            module.training = self._model.training and not (self._held and isinstance(module, _BatchNorm))
+            module.training = self._model.training and not (self._is_frozen and isinstance(module, _BatchNorm))
 
     def check(self) -> None:
         """See that they still keep what they did when the epoch began.
@@ -137,11 +137,11 @@ _PER_STAGE = 2
 class _MicroBatch:
     inputs: Any
     loss_of: Callable[[Any], Tensor]
-    share: float
+    loss_weight: float
 
 
 @dataclass(frozen=True, slots=True)
-class _Passed:
+class _ForwardPass:
     """What backward needs of a micro-batch that has gone forward."""
 
     inputs: list[Tensor]
@@ -168,10 +168,10 @@ class Pipeline(Strategy):
         super().__init__(options, group)
         assert group is not None
         self._group = group
-        self._schedule = options.one_of("schedule", SCHEDULES)
-        self.passes = options.whole("micro_batches", _PER_STAGE * group.size)
+        self._schedule = options.choice("schedule", SCHEDULES)
+        self.passes = options.integer("micro_batches", _PER_STAGE * group.size)
         self._micro_batches: list[_MicroBatch] = []
-        self._whole = True
+        self._is_whole = True
 
     @property
     def parts(self) -> int:
@@ -179,7 +179,7 @@ class Pipeline(Strategy):
         return 1
 
     @property
-    def part(self) -> int:
+    def part_index(self) -> int:
         """Return 0, the number of that part."""
         return 0
 
@@ -207,7 +207,7 @@ class Pipeline(Strategy):
             self.refuse("shared parameters", stages.shared)
         self._all_layers = [layer for stage in stages.layers for layer in stage]
         self._layers = stages.layers[rank]
-        self._beside = Beside(self._all_layers, trained.model, self._freezes)
+        self._extra_modules = ExtraModules(self._all_layers, trained.model, self._freezes)
         self._in_place = any(getattr(module, "inplace", False) for module in self._layers[0].modules())
         self._before = None if rank == 0 else Channel(self._group, rank - 1, device)
         self._after = None if rank == size - 1 else Channel(self._group, rank + 1, device)
@@ -226,31 +226,31 @@ class Pipeline(Strategy):
     def start_epoch(self, trained: Trained, epoch: int) -> None:
         """Begin an epoch; where the model is cut anew, each rank may need the state of other parameters."""
         if not self.is_bound(trained):
-            spread_states(trained.optimizer, self._group)
+            broadcast_states(trained.optimizer, self._group)
         super().start_epoch(trained, epoch)
-        self._whole = True
+        self._is_whole = True
         self._first = True
-        self._beside.start_epoch(epoch)
+        self._extra_modules.start_epoch(epoch)
 
     def start_step(self, rows: int) -> None:
         """Begin a step."""
         super().start_step(rows)
-        self._beside.follow()
+        self._extra_modules.follow()
 
-    def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], share: float, *, last: bool) -> Tensor:
+    def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], loss_weight: float, *, last: bool) -> Tensor:
         """Put a micro-batch off until there are all that go through the pipeline at once; the last one tells of all."""
-        if self._whole:
+        if self._is_whole:
             self._begin(inputs)
         of_output = of_output_alone(loss_of, self._elsewhere, self.name)
-        self._micro_batches.append(_MicroBatch(inputs, of_output, share))
+        self._micro_batches.append(_MicroBatch(inputs, of_output, loss_weight))
         if last or len(self._micro_batches) == self.passes:
             waiting, self._micro_batches = self._micro_batches, []
-            return self._run(waiting) / share
+            return self._run(waiting) / loss_weight
         return torch.zeros((), device=self._device)
 
     def _begin(self, inputs: Any) -> None:
         """Let go of the other stages, in an epoch's first step."""
-        self._whole = False
+        self._is_whole = False
         if self._named is not None and not self._checked:
             self._compare(nn.Sequential(*self._all_layers), inputs)
         self._checked = True
@@ -258,20 +258,20 @@ class Pipeline(Strategy):
         self._divided.release()
 
     def _compare(self, parts: nn.Module, inputs: Any) -> None:
-        model, what = self.trained.model, "what Parts.pipeline names"
+        model, subject = self.trained.model, "what Parts.pipeline names"
         advice = "see that every step of the model's forward is in it, in order"
         expected = output_of(model, inputs)
-        check_same_output(output_of(parts, inputs), expected, what, advice)
-        (whole, _), (again, _), (found, _) = (
-            training_pass(one, inputs, with_gradients=False) for one in (model, model, parts)
+        check_same_output(output_of(parts, inputs), expected, subject, advice)
+        (outputs, _), (repeated, _), (outputs_of_parts, _) = (
+            training_pass(module, inputs, with_gradients=False) for module in (model, model, parts)
         )
-        if alike(whole, again):  # else it draws random numbers of its own kind
-            check_same_output(found, whole, f"in training, too, {what}", f"{advice}, dropout as well")
+        if outputs_match(outputs, repeated):  # else it draws random numbers of its own kind
+            check_same_output(outputs_of_parts, outputs, f"in training, too, {subject}", f"{advice}, dropout as well")
 
     def _run(self, micro_batches: Sequence[_MicroBatch]) -> Tensor:
         """Take them through the stage, forward and backward; return their losses, each times its share, on the last."""
         total = torch.zeros((), device=self._device)
-        under_way: dict[int, _Passed] = {}
+        under_way: dict[int, _ForwardPass] = {}
         for direction, number in order_of(self._schedule, self._group.size, self._group.rank, len(micro_batches)):
             if direction == FORWARD:
                 passed = under_way[number] = self._forward(micro_batches[number])
@@ -284,7 +284,7 @@ class Pipeline(Strategy):
                 channel.flush()
         return total
 
-    def _forward(self, micro_batch: _MicroBatch) -> _Passed:
+    def _forward(self, micro_batch: _MicroBatch) -> _ForwardPass:
         received: list[Tensor] = []
         output = micro_batch.inputs
         if self._before is not None:
@@ -295,12 +295,14 @@ class Pipeline(Strategy):
                 output = layer(output)
             if self._after is None:
                 loss = micro_batch.loss_of(output)
-                return _Passed(received, [loss if micro_batch.share == 1.0 else loss * micro_batch.share])
+                return _ForwardPass(
+                    received, [loss if micro_batch.loss_weight == 1.0 else loss * micro_batch.loss_weight]
+                )
         outputs = unpacked(output, self._group.rank)
         self._after.send(outputs)
-        return _Passed(received, outputs)
+        return _ForwardPass(received, outputs)
 
-    def _backward(self, passed: _Passed) -> None:
+    def _backward(self, passed: _ForwardPass) -> None:
         if self._after is None:
             passed.outputs[0].backward()  # type: ignore[no-untyped-call]
         else:
@@ -315,26 +317,26 @@ class Pipeline(Strategy):
         """Step with this stage's parameters; a gradient is clipped by its norm over all stages."""
         optimizer, limit = self.trained.optimizer, self.trained.clip_norm
         if limit is not None:
-            clip_by_norm_of_all(parameters_of(optimizer), limit, self._group)
+            clip_by_global_norm(parameters_of(optimizer), limit, self._group)
         optimizer.step()
         if self._first:
             self._first = False
-            self._beside.check()
+            self._extra_modules.check()
 
     def end_epoch(self) -> None:
         """Let every rank have the whole model and its average, and rank 0 the optimizer's state."""
         super().end_epoch()
-        self._beside.check()
-        own = (tensor for tensor, rank in self._tensors() if rank == self._group.rank)
-        self._bytes = largest(own, self.trained.optimizer, self._group)
-        if not self._whole:
+        self._extra_modules.check()
+        tensors = (tensor for tensor, rank in self._tensors() if rank == self._group.rank)
+        self._bytes = max_bytes(tensors, self.trained.optimizer, self._group)
+        if not self._is_whole:
             self._divided.gather()
             gather_states(self.trained.optimizer, self._ranks, self._group)
-        self._whole = True
+        self._is_whole = True
 
-    def told(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
+    def synchronize_metrics(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
         """Return the metrics, and the memory of the rank that has most."""
-        return super().told(metrics) | {"bytes_per_rank": self._bytes}
+        return super().synchronize_metrics(metrics) | {"bytes_per_rank": self._bytes}
 
 
 def _with_ranks(models: Sequence[nn.Module], stages: Stages) -> Iterator[tuple[Tensor, int]]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-__all__ = ["Bucket", "Piece", "Placed", "place"]
+__all__ = ["Bucket", "Piece", "Placed", "assign_parameters"]
 
 _BUCKET_BYTES = 1 << 20
 
@@ -69,13 +69,13 @@ class Bucket:
         """Return the bytes of its elements."""
         return self.elements * self.dtype.itemsize
 
-    def take(self, piece: Piece) -> None:
+    def add(self, piece: Piece) -> None:
         """Put a piece behind the others."""
         self.pieces.append(piece)
         self.elements += piece.stop - piece.start
 
 
-def place(parameters: Sequence[Placed], servers: int, bucket_bytes: int = _BUCKET_BYTES) -> list[Bucket]:
+def assign_parameters(parameters: Sequence[Placed], servers: int, bucket_bytes: int = _BUCKET_BYTES) -> list[Bucket]:
     """Divide parameters among servers, balanced by bytes.
 
     Args:
@@ -86,30 +86,30 @@ def place(parameters: Sequence[Placed], servers: int, bucket_bytes: int = _BUCKE
     Returns:
         The buckets of all servers, those first whose gradients come first.
     """
-    made: list[Bucket] = []
+    buckets: list[Bucket] = []
     filling: dict[tuple[int, torch.dtype], Bucket] = {}
     for server, piece in _pieces(parameters, servers, bucket_bytes):
         parameter = parameters[piece.number]
         key = server, parameter.dtype
         bucket = filling.pop(key, None)
         if bucket is None or parameter.sparse:
-            made.append(Bucket(server, parameter.dtype, parameter.sparse))
+            buckets.append(Bucket(server, parameter.dtype, parameter.sparse))
             if bucket is not None:
                 filling[key] = bucket
-            bucket = made[-1]
-        bucket.take(piece)
+            bucket = buckets[-1]
+        bucket.add(piece)
         if not parameter.sparse and bucket.bytes < bucket_bytes:
             filling[key] = bucket
-    return made
+    return buckets
 
 
 def _pieces(parameters: Sequence[Placed], servers: int, most_bytes: int) -> Iterator[tuple[int, Piece]]:
     """Return each piece and its server, the last parameter's first."""
-    share = sum(parameter.bytes for parameter in parameters) / servers
+    fair_share = sum(parameter.bytes for parameter in parameters) / servers
     cut = {
         number
         for number, parameter in enumerate(parameters)
-        if parameter.can_be_cut and parameter.elements >= servers > 1 and parameter.bytes > share / 8
+        if parameter.can_be_cut and parameter.elements >= servers > 1 and parameter.bytes > fair_share / 8
     }
     load, holder = [0] * servers, {}
     for number in sorted(range(len(parameters)), key=lambda number: -parameters[number].bytes):

@@ -85,8 +85,8 @@ class DensePush:
         if self._sending is not None:
             self._sending.wait()
         self._message.header[0] = rows
-        for place, (gradient, part) in enumerate(zip(gradients, self._message.parts, strict=True), 1):
-            self._message.header[place] = _NONE if gradient is None else _DENSE
+        for index, (gradient, part) in enumerate(zip(gradients, self._message.parts, strict=True), 1):
+            self._message.header[index] = _NONE if gradient is None else _DENSE
             if gradient is None:
                 part.zero_()
             else:
@@ -110,12 +110,12 @@ class DensePushes:
         self._all = [Message(bucket, device) for _ in range(most)]
         self._messages: list[Message] = []
         self._group, self._tag = group, tag
-        self._coming: list[Handle[Tensor]] = []
+        self._pending: list[Handle[Tensor]] = []
 
     def expect(self, workers: Sequence[int]) -> None:
         """Be ready for a push of each of these ranks."""
         self._messages = self._all[: len(workers)]
-        self._coming = [
+        self._pending = [
             self._group.recv_async(message.bytes, worker, self._tag)
             for worker, message in zip(workers, self._messages, strict=True)
         ]
@@ -125,19 +125,19 @@ class DensePushes:
 
         They are added up in the order of the workers, so that the sum has the same bits each time.
         """
-        for coming in self._coming:
-            coming.wait()
+        for handle in self._pending:
+            handle.wait()
         counting = [message for message in self._messages if message.header[0] > 0]
         total = sum(float(message.header[0]) for message in counting)
-        first, *others = counting
+        first, *remaining = counting
         mean = first.elements.float() if first.elements.dtype in _SHORT else first.elements
         mean *= float(first.header[0]) / total
-        for message in others:
+        for message in remaining:
             mean.add_(message.elements, alpha=float(message.header[0]) / total)
         if mean is not first.elements:
             first.elements.copy_(mean)
-        has = torch.stack([message.header[1:] for message in counting]).any(0).tolist()
-        return [part if one else None for part, one in zip(first.parts, has, strict=True)]
+        present = torch.stack([message.header[1:] for message in counting]).any(0).tolist()
+        return [part if is_present else None for part, is_present in zip(first.parts, present, strict=True)]
 
 
 class SparsePush:
@@ -170,29 +170,29 @@ class SparsePushes:
 
     def __init__(self, bucket: Bucket, group: Group, tag: int, shape: torch.Size) -> None:
         self._dtype, self._group, self._tag, self._shape = bucket.dtype, group, tag, shape
-        self._coming: list[tuple[int, Handle[Tensor]]] = []
+        self._pending: list[tuple[int, Handle[Tensor]]] = []
 
     def expect(self, workers: Sequence[int]) -> None:
         """See `DensePushes.expect`."""
-        self._coming = []
+        self._pending = []
         for worker in workers:
             header = torch.zeros(3, dtype=torch.float64, device="cpu")
-            self._coming.append((worker, self._group.recv_async(header, worker, self._tag)))
+            self._pending.append((worker, self._group.recv_async(header, worker, self._tag)))
 
     def mean(self) -> list[Tensor | None]:
         """See `DensePushes.mean`; sparse where all are."""
-        found: list[tuple[float, Tensor | None]] = []
-        for worker, coming in self._coming:
-            rows, kind, length = coming.wait().tolist()
-            found.append((rows, self._receive(worker, kind, int(length))))
-        total = sum(rows for rows, _ in found)
-        shares = [(rows / total, gradient) for rows, gradient in found if gradient is not None]
-        if not shares:
+        received: list[tuple[float, Tensor | None]] = []
+        for worker, handle in self._pending:
+            rows, kind, length = handle.wait().tolist()
+            received.append((rows, self._receive(worker, kind, int(length))))
+        total = sum(rows for rows, _ in received)
+        weighted = [(rows / total, gradient) for rows, gradient in received if gradient is not None]
+        if not weighted:
             return [None]
-        if any(not gradient.is_sparse for _, gradient in shares):
-            shares = [(share, gradient.to_dense()) for share, gradient in shares]
+        if any(not gradient.is_sparse for _, gradient in weighted):
+            weighted = [(weight, gradient.to_dense()) for weight, gradient in weighted]
         wide = torch.float32 if self._dtype in _SHORT else self._dtype
-        mean = functools.reduce(torch.add, (gradient.to(wide) * share for share, gradient in shares))
+        mean = functools.reduce(torch.add, (gradient.to(wide) * weight for weight, gradient in weighted))
         return [mean.coalesce().to(self._dtype) if mean.is_sparse else mean.to(self._dtype)]
 
     def _receive(self, worker: int, kind: float, length: int) -> Tensor | None:
@@ -236,12 +236,12 @@ def gradients_of(bucket: Bucket, gradients: Sequence[Tensor | None]) -> list[Ten
         bucket: Which.
         gradients: Of all parameters, by number.
     """
-    mine = [gradients[piece.number] for piece in bucket.pieces]
+    own_gradients = [gradients[piece.number] for piece in bucket.pieces]
     if bucket.sparse:
-        return mine
+        return own_gradients
     return [
         None if gradient is None else _flat(gradient)[piece.start : piece.stop]
-        for piece, gradient in zip(bucket.pieces, mine, strict=True)
+        for piece, gradient in zip(bucket.pieces, own_gradients, strict=True)
     ]
 
 

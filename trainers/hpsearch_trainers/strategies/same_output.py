@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_trainers.buffers import buffers_kept
+from hpsearch_trainers.buffers import preserve_buffers
 
-__all__ = ["alike", "check_same_output", "gradients_alike", "output_of", "tensors_of", "training_pass"]
+__all__ = ["check_same_output", "gradients_match", "output_of", "outputs_match", "tensors_of", "training_pass"]
 
 _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3}
 """Largest difference, as a share of the largest output; of other dtypes `_COARSE`."""
@@ -24,7 +24,7 @@ def output_of(model: nn.Module, inputs: Any) -> list[Tensor]:
 
     Gradients are recorded: without them, torch takes ways within some modules that pass by their layers.
     """
-    with torch.enable_grad(), buffers_kept(model), _evaluating(model):
+    with torch.enable_grad(), preserve_buffers(model), _evaluating(model):
         return [tensor.detach() for tensor in tensors_of(model(inputs))]
 
 
@@ -38,21 +38,25 @@ def training_pass(model: nn.Module, inputs: Any, *, with_gradients: bool) -> tup
     """
     parameters = list(model.parameters())
     # A model may change by itself what isn't trained.
-    kept = [(one, one.detach().clone()) for one in parameters if not one.requires_grad]
+    frozen = [(tensor, tensor.detach().clone()) for tensor in parameters if not tensor.requires_grad]
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     # Named, as torch warns where several GPUs are seen and none is named.
     gpus = {parameter.device for parameter in parameters if parameter.is_cuda}
-    with torch.enable_grad(), torch.random.fork_rng(gpus), buffers_kept(model):
+    with torch.enable_grad(), torch.random.fork_rng(gpus), preserve_buffers(model):
         outputs = tensors_of(model(inputs))
-        reached = [one for one in outputs if one.requires_grad and with_gradients]
+        reached = [tensor for tensor in outputs if tensor.requires_grad and with_gradients]
         sums = list(map(_weights_of, reached))
-        found = torch.autograd.grad(reached, trained, sums, allow_unused=True) if reached else (None,) * len(trained)
-    for parameter, value in kept:
+        trained_gradients = (
+            torch.autograd.grad(reached, trained, sums, allow_unused=True) if reached else (None,) * len(trained)
+        )
+    for parameter, value in frozen:
         if not torch.equal(parameter, value):
             parameter.data.copy_(value)
-    of_trained = iter(found)
+    of_trained = iter(trained_gradients)
     gradients = [next(of_trained) if parameter.requires_grad else None for parameter in parameters]
-    return [one.detach() for one in outputs], [one.to_dense() if one is not None else None for one in gradients]
+    return [tensor.detach() for tensor in outputs], [
+        tensor.to_dense() if tensor is not None else None for tensor in gradients
+    ]
 
 
 def _weights_of(output: Tensor) -> Tensor:
@@ -60,17 +64,17 @@ def _weights_of(output: Tensor) -> Tensor:
     return torch.arange(1, output.numel() + 1).sin().to(output).view(output.shape)
 
 
-def gradients_alike(found: Sequence[Tensor | None], expected: Sequence[Tensor | None]) -> bool:
+def gradients_match(actual: Sequence[Tensor | None], expected: Sequence[Tensor | None]) -> bool:
     """Return whether gradients are the same to rounding, beside each one's own size and, far less, that of all."""
-    largest = max((_largest(one) for one in expected if one is not None), default=0.0)
-    for one, other in zip(found, expected, strict=True):
-        if one is None or other is None:
-            if one is not other:
+    largest = max((_largest(gradient) for gradient in expected if gradient is not None), default=0.0)
+    for gradient, reference in zip(actual, expected, strict=True):
+        if gradient is None or reference is None:
+            if gradient is not reference:
                 return False
             continue
-        share = _ROUNDING.get(other.dtype, _COARSE)
-        limit = share * _largest(other) + share / 1000 * largest
-        if not torch.allclose(one, other, rtol=share, atol=limit, equal_nan=True):
+        tolerance = _ROUNDING.get(reference.dtype, _COARSE)
+        limit = tolerance * _largest(reference) + tolerance / 1000 * largest
+        if not torch.allclose(gradient, reference, rtol=tolerance, atol=limit, equal_nan=True):
             return False
     return True
 
@@ -79,36 +83,37 @@ def _largest(tensor: Tensor) -> float:
     return float(tensor.abs().nan_to_num(0.0, 0.0, 0.0).max()) if tensor.numel() else 0.0
 
 
-def check_same_output(found: Sequence[Tensor], expected: Sequence[Tensor], what: str, advice: str) -> None:
+def check_same_output(actual: Sequence[Tensor], expected: Sequence[Tensor], subject: str, advice: str) -> None:
     """See that a split model computes what the whole one does.
 
     Args:
-        found: What it gives.
+        actual: What it gives.
         expected: What the whole one gives.
-        what: Was to do that, for the error.
+        subject: Was to do that, for the error.
         advice: What to do.
 
     Raises:
         ConfigurationError: They differ by more than rounding.
     """
-    if not alike(found, expected):
+    if not outputs_match(actual, expected):
         raise ConfigurationError(
-            f"{what} must compute what the model does, got another output for the first rows, beyond rounding: {advice}"
+            f"{subject} must compute what the model does, got another output for the first rows, beyond rounding: "
+            f"{advice}"
         )
 
 
-def alike(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
+def outputs_match(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
     """Return whether outputs are the same to rounding."""
-    return len(found) == len(expected) and all(map(_alike, found, expected))
+    return len(actual) == len(expected) and all(map(_tensors_match, actual, expected))
 
 
-def _alike(one: Tensor, other: Tensor) -> bool:
-    if one.shape != other.shape:
+def _tensors_match(actual: Tensor, expected: Tensor) -> bool:
+    if actual.shape != expected.shape:
         return False
-    if not other.is_floating_point():
-        return torch.equal(one, other)
-    share = _ROUNDING.get(other.dtype, _COARSE)
-    return torch.allclose(one, other, rtol=share, atol=share * _largest(other), equal_nan=True)
+    if not expected.is_floating_point():
+        return torch.equal(actual, expected)
+    tolerance = _ROUNDING.get(expected.dtype, _COARSE)
+    return torch.allclose(actual, expected, rtol=tolerance, atol=tolerance * _largest(expected), equal_nan=True)
 
 
 def tensors_of(output: Any) -> list[Tensor]:

@@ -13,7 +13,7 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.buffers import differing, untrained
 from hpsearch_trainers.optimizers import parameters_of
 from hpsearch_trainers.strategies.options import Options
-from hpsearch_trainers.strategies.placement import Bucket, Placed, place
+from hpsearch_trainers.strategies.placement import Bucket, Placed, assign_parameters
 from hpsearch_trainers.strategies.pushes import put_weights, take_weights
 from hpsearch_trainers.strategies.strategy import Strategy, Trained
 
@@ -34,7 +34,7 @@ class Served(Strategy):
         super().__init__(options, group)
         assert group is not None
         self.ranks = group
-        count = options.whole("servers", 1)
+        count = options.integer("servers", 1)
         if count >= group.size:
             raise ConfigurationError(
                 f"parallel.servers must leave a worker to train: got {count} of {group.size} ranks, which count both "
@@ -52,8 +52,8 @@ class Served(Strategy):
         return self._workers
 
     @property
-    def part(self) -> int:
-        """See `Strategy.part`."""
+    def part_index(self) -> int:
+        """See `Strategy.part_index`."""
         return self.ranks.rank if self.trains else 0
 
     def bind(self, trained: Trained) -> None:
@@ -61,7 +61,7 @@ class Served(Strategy):
         super().bind(trained)
         broadcast_parameters([*trained.model.named_parameters(), *trained.model.named_buffers()], self.ranks)
 
-    def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], share: float, *, last: bool) -> Tensor:
+    def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], loss_weight: float, *, last: bool) -> Tensor:
         """Compute a loss and add its gradient.
 
         Raises:
@@ -73,12 +73,12 @@ class Served(Strategy):
             self._check_weights()
             return loss
 
-        return super().backward(inputs, checked, share, last=last)
+        return super().backward(inputs, checked, loss_weight, last=last)
 
     def _check_weights(self) -> None:
         changed = {id(parameter) for parameter in self.changed()}
         if changed:
-            names = [name for name, one in self.trained.model.named_parameters() if id(one) in changed]
+            names = [name for name, parameter in self.trained.model.named_parameters() if id(parameter) in changed]
             raise ConfigurationError(
                 f"under parallel.strategy {self.name} weights that are trained must be changed by the optimizer alone, "
                 f"on the servers, got a model or a loss that changes {', '.join(names[:3])}"
@@ -95,17 +95,17 @@ class Served(Strategy):
         super().start_epoch(trained, epoch)
         self.parameters = self.trained_parameters()
 
-    def told(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
-        """See `Strategy.told`."""
-        told: dict[str, float] = self.ranks.broadcast_object(metrics)
+    def synchronize_metrics(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
+        """See `Strategy.synchronize_metrics`."""
+        result: dict[str, float] = self.ranks.broadcast_object(metrics)
         # What only those that train have brought up to date, so that a server can validate, too.
         model, average = self.trained.model, self.trained.average
-        others = [] if average is None else [*average.parameters(), *average.buffers()]
-        others += differing(untrained(model, self.trained.optimizer), self.ranks)
-        broadcast_tensors([*model.buffers(), *others], self.ranks)
-        return told
+        extra = [] if average is None else [*average.parameters(), *average.buffers()]
+        extra += differing(untrained(model, self.trained.optimizer), self.ranks)
+        broadcast_tensors([*model.buffers(), *extra], self.ranks)
+        return result
 
-    def spread(self, buckets: Sequence[Bucket], parameters: Sequence[nn.Parameter]) -> None:
+    def broadcast_weights(self, buckets: Sequence[Bucket], parameters: Sequence[nn.Parameter]) -> None:
         """Send the servers' weights to every rank; a collective.
 
         Args:
@@ -113,12 +113,12 @@ class Served(Strategy):
             parameters: What `trained_parameters` gave.
         """
         weights = [take_weights(bucket, parameters) for bucket in buckets]
-        coming = [
+        handles = [
             self.ranks.broadcast_async(elements, self.servers[bucket.server])
             for bucket, elements in zip(buckets, weights, strict=True)
         ]
-        for bucket, elements, one in zip(buckets, weights, coming, strict=True):
-            one.wait()
+        for bucket, elements, handle in zip(buckets, weights, handles, strict=True):
+            handle.wait()
             put_weights(bucket, elements, parameters)
 
     def end_epoch(self) -> None:
@@ -147,8 +147,8 @@ class Served(Strategy):
             parameters: What `trained_parameters` gave.
             can_be_cut: Those in one run of memory whose gradients aren't sparse may be.
         """
-        sparse = _sparse_ones(self.trained.model)
-        return place(
+        sparse = _sparse_parameters(self.trained.model)
+        return assign_parameters(
             [
                 Placed(
                     parameter.numel(),
@@ -162,7 +162,7 @@ class Served(Strategy):
         )
 
 
-def _sparse_ones(model: nn.Module) -> set[Tensor]:
+def _sparse_parameters(model: nn.Module) -> set[Tensor]:
     """Return the parameters whose gradients have the rows alone that were looked up."""
     tables = (layer for layer in model.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag))
     return {table.weight for table in tables if table.sparse}

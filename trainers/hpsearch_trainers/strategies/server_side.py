@@ -24,55 +24,59 @@ class ServerSide:
 
     Args:
         buckets: This server's, by the tag of their messages.
-        held: The parameter of each piece.
+        piece_parameters: The parameter of each piece.
         optimizer: Of these parameters alone.
         group: All ranks.
         workers: How many of them, the first ones, train.
         clip_norm: Norm above which the gradient of a step, over all servers, is scaled down to it.
-        together: The servers, where there are several.
+        server_group: The servers, where there are several.
         at_once: Whether the optimizer is to step once with all buckets, and not with each as it comes.
     """
 
     def __init__(
         self,
         buckets: Mapping[int, Bucket],
-        held: Mapping[Piece, nn.Parameter],
+        piece_parameters: Mapping[Piece, nn.Parameter],
         optimizer: Optimizer,
         group: Group,
         workers: int,
         clip_norm: float | None,
-        together: Group | None,
+        server_group: Group | None,
         *,
         at_once: bool,
     ) -> None:
         self._optimizer, self._workers = optimizer, range(workers)
-        self._clip_norm, self._together = clip_norm, together
+        self._clip_norm, self._server_group = clip_norm, server_group
         self._at_once = at_once or clip_norm is not None
-        self._served = [ServedBucket(bucket, tag, held, group, workers) for tag, bucket in buckets.items()]
+        self._buckets = [ServedBucket(bucket, tag, piece_parameters, group, workers) for tag, bucket in buckets.items()]
 
     def step(self) -> None:
         """Take one."""
-        for served in self._served:
-            served.pushes.expect(self._workers)
-        for served in self._served:
-            served.take_mean()
+        for bucket in self._buckets:
+            bucket.pushes.expect(self._workers)
+        for bucket in self._buckets:
+            bucket.set_mean_gradients()
             if not self._at_once:
-                self._step([served])
+                self._step([bucket])
         if self._clip_norm is not None:
-            clip([one.grad for served in self._served for one in served.parameters], self._clip_norm, self._together)
+            clip(
+                [parameter.grad for bucket in self._buckets for parameter in bucket.parameters],
+                self._clip_norm,
+                self._server_group,
+            )
         if self._at_once:
-            self._step(self._served)
+            self._step(self._buckets)
 
     def close(self) -> None:
         """Wait until all has been sent."""
-        for served in self._served:
-            served.wait()
+        for bucket in self._buckets:
+            bucket.wait()
 
     def _step(self, ready: Sequence[ServedBucket]) -> None:
         self._optimizer.step()  # with those parameters that have a gradient
-        for served in ready:
-            served.forget()
-            served.send(self._workers)
+        for bucket in ready:
+            bucket.zero_grad()
+            bucket.send(self._workers)
 
 
 class ServedBucket:
@@ -81,7 +85,7 @@ class ServedBucket:
     Args:
         bucket: Which.
         tag: Of its messages.
-        held: The parameter of each piece.
+        piece_parameters: The parameter of each piece.
         group: All ranks.
         most: Workers that push at once.
 
@@ -90,8 +94,10 @@ class ServedBucket:
         pushes: Their gradients, as they come.
     """
 
-    def __init__(self, bucket: Bucket, tag: int, held: Mapping[Piece, nn.Parameter], group: Group, most: int) -> None:
-        self.parameters = [held[piece] for piece in bucket.pieces]
+    def __init__(
+        self, bucket: Bucket, tag: int, piece_parameters: Mapping[Piece, nn.Parameter], group: Group, most: int
+    ) -> None:
+        self.parameters = [piece_parameters[piece] for piece in bucket.pieces]
         self.pushes: DensePushes | SparsePushes = (
             SparsePushes(bucket, group, tag, self.parameters[0].shape)
             if bucket.sparse
@@ -101,14 +107,14 @@ class ServedBucket:
         self._weights: dict[int, Tensor] = {}
         self._sending: dict[int, list[Handle[Tensor]]] = {}
 
-    def take_mean(self) -> None:
+    def set_mean_gradients(self) -> None:
         """Set the gradients of the parameters to the mean of those that are expected."""
         for parameter, gradient in zip(self.parameters, self.pushes.mean(), strict=True):
             if gradient is not None:
                 gradient = gradient if gradient.is_sparse else gradient.view(parameter.shape)
                 parameter.grad = gradient.to(parameter.device)
 
-    def forget(self) -> None:
+    def zero_grad(self) -> None:
         """Let the gradients go."""
         for parameter in self.parameters:
             parameter.grad = None
@@ -145,7 +151,11 @@ def clip(gradients: Sequence[Tensor | None], limit: float, servers: Group | None
         limit: The largest norm, over all servers' gradients.
         servers: They; None for one.
     """
-    values = [one.coalesce().values() if one.is_sparse else one for one in gradients if one is not None]
+    values = [
+        gradient.coalesce().values() if gradient.is_sparse else gradient
+        for gradient in gradients
+        if gradient is not None
+    ]
     square = torch.tensor([sum(float(value.norm()) ** 2 for value in values)], dtype=torch.float64, device="cpu")
     if servers is not None:
         servers.allreduce(square, op="sum")

@@ -79,7 +79,7 @@ def plan_of(model: nn.Module, named: Mapping[str, str] | None, size: int) -> dic
             "parallel.strategy tensor takes an nn.Sequential, or a model whose layers Parts.tensor names, got "
             f"{type(model).__name__}: give Parts(tensor={{name: style}}), styles being {', '.join(STYLES)}"
         )
-    plan = _rule(model, size)
+    plan = _automatic_plan(model, size)
     if not plan:
         raise ConfigurationError(
             "parallel.strategy tensor splits linear layers of a Sequential whose outputs or inputs are a multiple of "
@@ -118,10 +118,10 @@ def _linear(layer: nn.Linear, style: str, mesh: DeviceMesh, inputs: Tensor) -> T
     dimensions = split_dimensions(style)
     weight = of_ranks(layer.weight, dimensions["weight"])
     bias = None if layer.bias is None else of_ranks(layer.bias, dimensions.get("bias"))
-    given = of_ranks(inputs, -1 if style == "rowwise" else None)
+    local_inputs = of_ranks(inputs, -1 if style == "rowwise" else None)
     if style == "summed":
-        given = given.redistribute(placements=[Shard(-1)])
-    output: Any = functional.linear(given, weight, bias)
+        local_inputs = local_inputs.redistribute(placements=[Shard(-1)])
+    output: Any = functional.linear(local_inputs, weight, bias)
     if style != "colwise":
         output = output.redistribute(placements=[Replicate()])
     local: Tensor = output.to_local()
@@ -133,16 +133,16 @@ def _dropout(layer: nn.Dropout, mesh: DeviceMesh, inputs: Tensor) -> Tensor:
     if not layer.training or layer.p == 0.0:
         return inputs
     size, features = mesh.size(), inputs.shape[-1]
-    kept = functional.dropout(inputs.new_ones(*inputs.shape[:-1], size * features), layer.p)
-    return inputs * kept.narrow(-1, mesh._rank * features, features)
+    mask = functional.dropout(inputs.new_ones(*inputs.shape[:-1], size * features), layer.p)
+    return inputs * mask.narrow(-1, mesh._rank * features, features)
 
 
-def _rule(model: nn.Sequential, size: int) -> dict[str, str]:
+def _automatic_plan(model: nn.Sequential, size: int) -> dict[str, str]:
     plan: dict[str, str] = {}
     shared = _shared(model)
     first = ""  # a layer split by its outputs that the next one may take as they are
     between: list[str] = []  # what draws random numbers behind it
-    for name, layer in _row(model):
+    for name, layer in _layers_in_order(model):
         if _is_plain_linear(layer) and not shared.intersection(map(id, layer.parameters())):
             if first:
                 plan |= {first: "colwise", name: "rowwise"} | dict.fromkeys(between, "dropout")
@@ -159,11 +159,11 @@ def _rule(model: nn.Sequential, size: int) -> dict[str, str]:
     return plan
 
 
-def _row(model: nn.Sequential) -> Iterator[tuple[str, Any]]:
+def _layers_in_order(model: nn.Sequential) -> Iterator[tuple[str, Any]]:
     """Return all layers in the order in which they are called, those that are called twice as well."""
     for name, layer in model._modules.items():
         if type(layer) is nn.Sequential:
-            yield from ((f"{name}.{inner}", one) for inner, one in _row(layer))
+            yield from ((f"{name}.{inner_name}", inner_layer) for inner_name, inner_layer in _layers_in_order(layer))
         else:
             yield name, layer
 

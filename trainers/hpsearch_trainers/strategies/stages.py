@@ -58,7 +58,9 @@ def cut(model: nn.Module, named: Sequence[nn.Module] | None, count: int) -> Stag
         for name, numbers in (of_parameter | of_buffer).items()
         if len(numbers) > 1
     ]
-    owner, buffer_owner = ({name: numbers[0] for name, numbers in found.items()} for found in (of_parameter, of_buffer))
+    owner, buffer_owner = (
+        {name: numbers[0] for name, numbers in stages_by_name.items()} for stages_by_name in (of_parameter, of_buffer)
+    )
     return Stages(stages, owner, buffer_owner, ", ".join(shared))
 
 
@@ -85,10 +87,10 @@ def cut_evenly(sizes: Sequence[int], count: int) -> list[int]:
 def _runs(sizes: Sequence[int], most: int, count: int) -> list[int]:
     """Fill runs up to a sum one after another, each as far as `count` runs can still be made; return their starts."""
     starts, total = [0], 0
-    for place, size in enumerate(sizes):
-        must_start = len(sizes) - place == count - len(starts)
-        if place > 0 and (total + size > most or must_start):
-            starts.append(place)
+    for index, size in enumerate(sizes):
+        must_start = len(sizes) - index == count - len(starts)
+        if index > 0 and (total + size > most or must_start):
+            starts.append(index)
             total = 0
         total += size
     return starts
@@ -141,9 +143,9 @@ def _check_all(model: nn.Module, owners: Collection[str], in_stages: set[int]) -
             f"the modules of Parts.pipeline must have all parameters of the model, got none with {names}"
             f"{' and more' if len(missing) > 3 else ''}: add the modules that use them"
         )
-    others = in_stages - {id(parameter) for parameter in model.parameters()}
-    if others:
+    foreign = in_stages - {id(parameter) for parameter in model.parameters()}
+    if foreign:
         raise ConfigurationError(
-            f"the modules of Parts.pipeline must have parameters of the model alone, got {len(others)} others, which "
+            f"the modules of Parts.pipeline must have parameters of the model alone, got {len(foreign)} others, which "
             "would be neither trained nor saved: make them of the model's own modules"
         )

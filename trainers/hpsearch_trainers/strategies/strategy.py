@@ -36,7 +36,9 @@ _ADVICE = (
 )
 
 
-def check_alike(model: nn.Module, optimizer: Optimizer, epoch: int, group: Group, *, rates: bool, states: bool) -> None:
+def check_same_training(
+    model: nn.Module, optimizer: Optimizer, epoch: int, group: Group, *, rates: bool, states: bool
+) -> None:
     """See that all ranks train the same parameters with the same settings in the same epoch; a collective.
 
     Args:
@@ -52,28 +54,32 @@ def check_alike(model: nn.Module, optimizer: Optimizer, epoch: int, group: Group
     """
     lines = [f"epoch {epoch}", *describe_layouts(model.named_parameters())]
     names = {parameter: name for name, parameter in model.named_parameters()}
-    for number, held in enumerate(optimizer.param_groups):
-        lines.append(f"group {number} of the optimizer with {', '.join(_settings(optimizer, held, rates=rates))}")
-        for one in held["params"]:
-            kept = _kept(optimizer, one) if states else ""
-            lines.append(f"parameter {names.get(one, 'of another model')} in group {number}{kept}")
+    for number, param_group in enumerate(optimizer.param_groups):
+        lines.append(
+            f"group {number} of the optimizer with {', '.join(_settings(optimizer, param_group, rates=rates))}"
+        )
+        for parameter in param_group["params"]:
+            entries = _state_entries(optimizer, parameter) if states else ""
+            lines.append(f"parameter {names.get(parameter, 'of another model')} in group {number}{entries}")
     check_agreement(group, "what is trained", lines, _ADVICE)
 
 
-def _settings(optimizer: Optimizer, held: Mapping[str, Any], *, rates: bool) -> Iterator[str]:
+def _settings(optimizer: Optimizer, param_group: Mapping[str, Any], *, rates: bool) -> Iterator[str]:
     if rates:
-        yield f"lr {float(held['lr'])}"
-    if _is_torchs(optimizer):
-        yield from (f"{name} {held[name]}" for name in optimizer.defaults if name != "lr" and name in held)
+        yield f"lr {float(param_group['lr'])}"
+    if _is_from_torch(optimizer):
+        yield from (
+            f"{name} {param_group[name]}" for name in optimizer.defaults if name != "lr" and name in param_group
+        )
 
 
-def _kept(optimizer: Optimizer, parameter: nn.Parameter) -> str:
-    if not _is_torchs(optimizer):
+def _state_entries(optimizer: Optimizer, parameter: nn.Parameter) -> str:
+    if not _is_from_torch(optimizer):
         return ""
     return f" with {', '.join(sorted(optimizer.state.get(parameter, ()))) or 'no state'}"
 
 
-def _is_torchs(optimizer: Optimizer) -> bool:
+def _is_from_torch(optimizer: Optimizer) -> bool:
     """Return whether it is one of torch's: others may keep what each rank counts for itself."""
     return type(optimizer).__module__.startswith("torch.optim.")
 
@@ -109,7 +115,7 @@ class Strategy:
         → validation, state
 
     or, on a rank that doesn't train, `agree → start_epoch → serve → end_epoch`. An epoch that fails ends with
-    `break_off`.
+    `abort`.
 
     Args:
         options: The trial's `parallel`.
@@ -122,7 +128,7 @@ class Strategy:
         formed: Groups that it has made of some of the ranks.
         passes: Backward passes into which each of the trainer's is divided.
         calls: How often each of the trainer's `METHODS` has been called, but for overrides; steps that have ended.
-        kept: Whether the trainer's state that was given or taken up last had what this strategy keeps.
+        has_state: Whether the trainer's state that was given or taken up last had what this strategy keeps.
 
     Raises:
         ConfigurationError: An option can't be used, or not with so many ranks.
@@ -152,7 +158,7 @@ class Strategy:
         self.formed: list[Group] = []
         self.passes = 1
         self.calls: Counter[str] = Counter()
-        self.kept = False
+        self.has_state = False
         self._under_way = False
         self._watch: RemovableHandle | None = None
         size = 1 if group is None else group.size
@@ -168,12 +174,12 @@ class Strategy:
         return 1 if self.workers is None else self.workers.size
 
     @property
-    def part(self) -> int:
+    def part_index(self) -> int:
         """Return which of them is this rank's; 0 on one that doesn't train."""
         return 0 if self.workers is None else self.workers.rank
 
     @property
-    def tells(self) -> bool:
+    def is_main_rank(self) -> bool:
         """Return whether this rank is the one that prints for all."""
         return self.group is None or self.group.rank == 0
 
@@ -198,7 +204,7 @@ class Strategy:
     @property
     def stream(self) -> int:
         """Return the number of the random numbers that this rank draws from: those with one number draw the same."""
-        return self.part
+        return self.part_index
 
     def check(self, parts: Parts) -> None:
         """Look at what is to be trained, and how.
@@ -206,24 +212,24 @@ class Strategy:
         Raises:
             ConfigurationError: It has what the strategy refuses.
         """
-        for part in fields(parts):
-            if part.name in self.refuses and getattr(parts, part.name) != part.default:
-                self.refuse(part.name)
+        for field in fields(parts):
+            if field.name in self.refuses and getattr(parts, field.name) != field.default:
+                self.refuse(field.name)
         if parts.autocast is torch.float16 and "float16" in self.refuses:
             self.refuse("float16")
 
-    def refuse(self, what: str, where: str = "") -> NoReturn:
+    def refuse(self, feature: str, detail: str = "") -> NoReturn:
         """Return why something can't be used.
 
         Args:
-            what: One of `refuses`.
-            where: It was found, if that isn't clear.
+            feature: One of `refuses`.
+            detail: It was found, if that isn't clear.
 
         Raises:
             ConfigurationError: Always.
         """
-        reason = self.refuses[what] if not where else f"{self.refuses[what]}; here {where}"
-        raise ConfigurationError(f"parallel.strategy {self.name} can't be used with {what}: {reason}")
+        reason = self.refuses[feature] if not detail else f"{self.refuses[feature]}; here {detail}"
+        raise ConfigurationError(f"parallel.strategy {self.name} can't be used with {feature}: {reason}")
 
     def bind(self, trained: Trained) -> None:
         """Take what is trained, at first and where the user has put something else in its place; a collective.
@@ -233,9 +239,9 @@ class Strategy:
         """
         check_parameters(trained.optimizer, trained.model)
         self.trained = trained
-        self._bound = _objects_of(trained)
+        self._bound_objects = _objects_of(trained)
         of_optimizer = {id(parameter) for parameter in parameters_of(trained.optimizer)}
-        self._untrained = [one for one in trained.model.parameters() if id(one) not in of_optimizer]
+        self._untrained = [parameter for parameter in trained.model.parameters() if id(parameter) not in of_optimizer]
         if self._watch is not None:
             self._watch.remove()
         if not self.may_be_left_out:
@@ -245,7 +251,7 @@ class Strategy:
     def is_bound(self, trained: Trained) -> bool:
         """Return whether model, layers, optimizer and parameters are still those that `bind` got."""
         objects = _objects_of(trained)
-        return len(objects) == len(self._bound) and all(map(operator.is_, objects, self._bound))
+        return len(objects) == len(self._bound_objects) and all(map(operator.is_, objects, self._bound_objects))
 
     def loaded(self) -> None:
         """Take note that model and optimizer have another state, the same on every rank; a collective."""
@@ -258,8 +264,8 @@ class Strategy:
         """
         if self.group is not None:
             # Those that step by themselves have set their rates last at a step of their own.
-            same = {"rates": self.reproducible, "states": self.same_states}
-            check_alike(trained.model, trained.optimizer, epoch, self.group, **same)
+            options = {"rates": self.reproducible, "states": self.same_states}
+            check_same_training(trained.model, trained.optimizer, epoch, self.group, **options)
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
         """Begin an epoch, with rank 0's weights and buffers; a collective.
@@ -276,7 +282,7 @@ class Strategy:
         self.trained = trained
         self._under_way = True
 
-    def shares(self, shard: Shard, epoch: int) -> Iterator[tuple[int, Tensor]]:
+    def epoch_steps(self, shard: Shard, epoch: int) -> Iterator[tuple[int, Tensor]]:
         """Yield the number of each step of an epoch and this rank's rows; taken one by one as they are trained.
 
         Args:
@@ -295,13 +301,13 @@ class Strategy:
         for parameter in self._untrained:  # else a measure of its gradient would depend on when the training went on
             parameter.grad = None
 
-    def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], share: float, *, last: bool) -> Tensor:
+    def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], loss_weight: float, *, last: bool) -> Tensor:
         """Compute a loss and add its gradient.
 
         Args:
             inputs: Of some rows.
             loss_of: Gives the mean loss of the model's output for them.
-            share: What the rows are of the step's on this rank.
+            loss_weight: What the rows are of the step's on this rank.
             last: No more of this step follow.
 
         Returns:
@@ -310,7 +316,7 @@ class Strategy:
         """
         with self.trained.autocast():
             loss = loss_of(self.trained.model(inputs))
-        scaled = loss if share == 1.0 else loss * share
+        scaled = loss if loss_weight == 1.0 else loss * loss_weight
         if self.trained.scaler is not None:
             scaled = self.trained.scaler.scale(scaled)
         scaled.backward()  # type: ignore[no-untyped-call]
@@ -347,7 +353,7 @@ class Strategy:
         self._under_way = False
         self.calls["step"] += 1
 
-    def told(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
+    def synchronize_metrics(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
         """Return the metrics of an epoch, the same on every rank; a collective.
 
         Args:
@@ -358,15 +364,15 @@ class Strategy:
 
     def entry(self) -> dict[str, Any]:
         """Return what a trainer's state has of the strategy, under `strategy`; nothing where it keeps nothing."""
-        own = self.state_dict()
-        self.kept = bool(own)
-        return {"strategy": {"name": self.name, **own}} if own else {}
+        state = self.state_dict()
+        self.has_state = bool(state)
+        return {"strategy": {"name": self.name, **state}} if state else {}
 
-    def take_up(self, state: Mapping[str, Any]) -> None:
+    def load_entry(self, state: Mapping[str, Any]) -> None:
         """Go on from what a trainer's state has of the strategy, if there is something."""
-        own = state.get("strategy", {})
-        self.kept = own.get("name") == self.name
-        self.load_state_dict(own if self.kept else {})
+        entry = state.get("strategy", {})
+        self.has_state = entry.get("name") == self.name
+        self.load_state_dict(entry if self.has_state else {})
 
     def state_dict(self) -> dict[str, Any]:
         """Return what more continues the training with this strategy, the same on every rank; empty where nothing."""
@@ -375,7 +381,7 @@ class Strategy:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from it; empty where the state was saved with another strategy."""
 
-    def break_off(self, error: BaseException) -> None:
+    def abort(self, error: BaseException) -> None:
         """Tell the ranks that may be waiting for this one that its epoch has failed; those of `group` the caller tells.
 
         Args:
@@ -389,10 +395,10 @@ class Strategy:
 
 def _check_under_way(strategy: weakref.ref[Strategy], *_: object) -> None:
     """Raise where an optimizer steps outside an epoch of its strategy."""
-    held = strategy()
-    if held is not None and not held._under_way:
+    owner = strategy()
+    if owner is not None and not owner._under_way:
         raise ConfigurationError(
-            f"under parallel.strategy {held.name} the optimizer of a Trainer must step in the epochs of Trainer.step "
+            f"under parallel.strategy {owner.name} the optimizer of a Trainer must step in the epochs of Trainer.step "
             "alone, got a step outside of one, of which the other ranks don't hear: call super().step() in place of a "
             "loop of your own, which belongs in a class that isn't a Trainer, and says what ranks exchange"
         )

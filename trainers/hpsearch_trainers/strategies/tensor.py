@@ -20,10 +20,16 @@ from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_comm.errors import CommError, ConfigurationError
 from hpsearch_trainers.optimizers import clippable, parameters_of
 from hpsearch_trainers.parts import Parts
-from hpsearch_trainers.strategies.divided import largest, spread_states
+from hpsearch_trainers.strategies.divided import broadcast_states, max_bytes
 from hpsearch_trainers.strategies.loss_reads import of_output_alone
 from hpsearch_trainers.strategies.options import Options
-from hpsearch_trainers.strategies.same_output import alike, check_same_output, gradients_alike, output_of, training_pass
+from hpsearch_trainers.strategies.same_output import (
+    check_same_output,
+    gradients_match,
+    output_of,
+    outputs_match,
+    training_pass,
+)
 from hpsearch_trainers.strategies.split_layers import forward_of, plan_of, split_dimensions
 from hpsearch_trainers.strategies.stages import hooked
 from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Strategy, Trained
@@ -82,7 +88,7 @@ class TensorParallel(Strategy):
         return 1
 
     @property
-    def part(self) -> int:
+    def part_index(self) -> int:
         """Return 0, the number of that part."""
         return 0
 
@@ -113,17 +119,17 @@ class TensorParallel(Strategy):
         copies = any(getattr(module, "inplace", False) for module in trained.model.modules())
         self._forwards = [(layer, forward_of(layer, style, mesh, copies=copies)) for layer, style in layers]
         dimensions = {
-            f"{name}.{own}": dimension
+            f"{name}.{parameter_name}": dimension
             for name, style in plan.items()
-            for own, dimension in split_dimensions(style).items()
+            for parameter_name, dimension in split_dimensions(style).items()
         }
         models = [trained.model]
         if trained.average is not None:
             models.append(trained.average.module)
-        named = [found for model in models for found in model.named_parameters()]
-        self._split = [(parameter, dimensions[name]) for name, parameter in named if name in dimensions]
-        self._in_parts = {id(parameter) for parameter, _ in self._split}
-        self._alike = [parameter for name, parameter in named if name not in dimensions]
+        named = [named_parameter for model in models for named_parameter in model.named_parameters()]
+        self._sharded = [(parameter, dimensions[name]) for name, parameter in named if name in dimensions]
+        self._sharded_ids = {id(parameter) for parameter, _ in self._sharded}
+        self._replicated = [parameter for name, parameter in named if name not in dimensions]
         self._buffers = [buffer for model in models for buffer in model.buffers()]
         broadcast_parameters([*trained.model.named_parameters(), *trained.model.named_buffers()], self._group)
         # A hook may compute something of all features, where a rank has some; maybe on one rank alone.
@@ -144,16 +150,16 @@ class TensorParallel(Strategy):
     def start_epoch(self, trained: Trained, epoch: int) -> None:
         """Begin an epoch; where the layers are split anew, all need the whole state of the optimizer."""
         if not self.is_bound(trained):
-            spread_states(trained.optimizer, self._group)
+            broadcast_states(trained.optimizer, self._group)
         super().start_epoch(trained, epoch)
 
-    def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], share: float, *, last: bool) -> Tensor:
+    def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], loss_weight: float, *, last: bool) -> Tensor:
         """Compute a loss, and add this rank's part of its gradient; rank 0 tells of it."""
         with _errors_as_ours():
             if not self._divided:
                 self._begin(inputs)
-            of_output = of_output_alone(loss_of, self._in_parts, self.name)
-            loss = super().backward(inputs, of_output, share, last=last)
+            of_output = of_output_alone(loss_of, self._sharded_ids, self.name)
+            loss = super().backward(inputs, of_output, loss_weight, last=last)
         return loss if self._group.rank == 0 else torch.zeros_like(loss)
 
     def _begin(self, inputs: Any) -> None:
@@ -162,43 +168,45 @@ class TensorParallel(Strategy):
             self._divide()
             return
         model = self.trained.model
-        what = "a split model" if self._named is None else "what Parts.tensor names"
+        subject = "a split model" if self._named is None else "what Parts.tensor names"
         expected = output_of(model, inputs)
-        whole, again = (training_pass(model, inputs, with_gradients=True) for _ in range(2))
+        reference, repeated = (training_pass(model, inputs, with_gradients=True) for _ in range(2))
         self._divide()
         with _fitting_together():
-            check_same_output(output_of(model, inputs), expected, what, _NO_NORM)
+            check_same_output(output_of(model, inputs), expected, subject, _NO_NORM)
             outputs, gradients = training_pass(model, inputs, with_gradients=True)
         # A model may draw random numbers of its own kind, and compute something else each time.
-        if alike(whole[0], again[0]) and not (
-            alike(outputs, whole[0]) and gradients_alike(gradients, self._parts_of(whole[1]))
+        if outputs_match(reference[0], repeated[0]) and not (
+            outputs_match(outputs, reference[0]) and gradients_match(gradients, self._shards_of(reference[1]))
         ):
             raise ConfigurationError(
-                f"{what} must compute what the model does in training, too, got another output or gradient for the "
+                f"{subject} must compute what the model does in training, too, got another output or gradient for the "
                 "first rows, beyond rounding: where a rank has some features only, only an nn.Dropout that is named "
                 "`dropout` may draw random numbers, no other parameters may be used, and weights that are split by "
                 "their own layers alone; let the layers there be gathered or summed"
             )
         self._trusted = True
 
-    def _parts_of(self, whole: Sequence[Tensor | None]) -> list[Tensor | None]:
+    def _shards_of(self, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Return this rank's parts of what there is for each parameter."""
-        dimensions = {id(parameter): dimension for parameter, dimension in self._split}
+        dimensions = {id(parameter): dimension for parameter, dimension in self._sharded}
         return [
-            one if one is None or id(parameter) not in dimensions else self._part(one, dimensions[id(parameter)])
-            for parameter, one in zip(self.trained.model.parameters(), whole, strict=True)
+            tensor
+            if tensor is None or id(parameter) not in dimensions
+            else self._shard_of(tensor, dimensions[id(parameter)])
+            for parameter, tensor in zip(self.trained.model.parameters(), tensors, strict=True)
         ]
 
     def _divide(self) -> None:
         states = self.trained.optimizer.state
-        for parameter, dimension in self._split:
+        for parameter, dimension in self._sharded:
             shape, parameter.grad = parameter.shape, None
             if parameter in states:  # whole on rank 0, or after a load; else this rank's part, of another shape
                 states[parameter] = {
-                    name: self._part(value, dimension) if _has_shape(value, shape) else value
+                    name: self._shard_of(value, dimension) if _has_shape(value, shape) else value
                     for name, value in states[parameter].items()
                 }
-            parameter.data = self._part(parameter.data, dimension)
+            parameter.data = self._shard_of(parameter.data, dimension)
         for layer, forward in self._forwards:
             layer.forward = forward
         self._divided = True
@@ -208,48 +216,48 @@ class TensorParallel(Strategy):
         optimizer, limit = self.trained.optimizer, self.trained.clip_norm
         if limit is not None:
             trained = [parameter for parameter in parameters_of(optimizer) if parameter.grad is not None]
-            parts, alike = (
-                _square([parameter for parameter in trained if (id(parameter) in self._in_parts) is own])
-                for own in (True, False)
+            sharded, replicated = (
+                _square([parameter for parameter in trained if (id(parameter) in self._sharded_ids) is is_sharded])
+                for is_sharded in (True, False)
             )
-            norm = (self._group.allreduce(parts, op="sum") + alike).sqrt()
+            norm = (self._group.allreduce(sharded, op="sum") + replicated).sqrt()
             nn.utils.clip_grads_with_norm_(clippable(trained), limit, norm)
         optimizer.step()
 
     def end_epoch(self) -> None:
         """Let every rank have the whole model and its average, and rank 0 the optimizer's state."""
         super().end_epoch()
-        held = [parameter for parameter, _ in self._split] + self._alike + self._buffers
-        self._bytes = largest(held, self.trained.optimizer, self._group)
+        tensors = [parameter for parameter, _ in self._sharded] + self._replicated + self._buffers
+        self._bytes = max_bytes(tensors, self.trained.optimizer, self._group)
         if not self._divided:
             return
         for layer, _ in self._forwards:
             del layer.forward
         states = self.trained.optimizer.state
-        for parameter, dimension in self._split:
+        for parameter, dimension in self._sharded:
             shape, parameter.grad = parameter.shape, None
             if parameter in states:
-                whole = {
-                    name: self._joined(value, dimension) if _has_shape(value, shape) else value
+                joined_state = {
+                    name: self._gathered(value, dimension) if _has_shape(value, shape) else value
                     for name, value in states[parameter].items()
                 }
                 if self._group.rank == 0:  # which saves it
-                    states[parameter] = whole
-            parameter.data = self._joined(parameter.data, dimension)
-        broadcast_tensors(self._alike, self._group)  # other machines may have rounded otherwise
+                    states[parameter] = joined_state
+            parameter.data = self._gathered(parameter.data, dimension)
+        broadcast_tensors(self._replicated, self._group)  # other machines may have rounded otherwise
         self._divided = False
 
-    def told(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
+    def synchronize_metrics(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
         """Return the metrics, and the memory of the rank that has most."""
-        return super().told(metrics) | {"bytes_per_rank": self._bytes}
+        return super().synchronize_metrics(metrics) | {"bytes_per_rank": self._bytes}
 
-    def _part(self, whole: Tensor, dimension: int) -> Tensor:
-        return whole.tensor_split(self._group.size, dimension)[self._group.rank].clone(
+    def _shard_of(self, tensor: Tensor, dimension: int) -> Tensor:
+        return tensor.tensor_split(self._group.size, dimension)[self._group.rank].clone(
             memory_format=torch.contiguous_format
         )
 
-    def _joined(self, part: Tensor, dimension: int) -> Tensor:
-        return self._group.allgather(part.movedim(dimension, 0).contiguous()).movedim(0, dimension).contiguous()
+    def _gathered(self, shard: Tensor, dimension: int) -> Tensor:
+        return self._group.allgather(shard.movedim(dimension, 0).contiguous()).movedim(0, dimension).contiguous()
 
 
 def _has_shape(value: Any, shape: torch.Size) -> bool:
@@ -258,7 +266,7 @@ def _has_shape(value: Any, shape: torch.Size) -> bool:
 
 def _square(parameters: list[nn.Parameter]) -> Tensor:
     """Return the square of their gradients' norm."""
-    norm = nn.utils.get_total_norm(one.grad for one in clippable(parameters) if one.grad is not None)
+    norm = nn.utils.get_total_norm(parameter.grad for parameter in clippable(parameters) if parameter.grad is not None)
     return norm.double().square()
 
 

@@ -36,9 +36,9 @@ class WorkerSide:
         self._pushes = pushes_to(servers, buckets, group, first_tag=0, device=parameters[0].device)
         self.fetches = Fetches(parameters, buckets, group, servers, first_tag=0)
         self._buckets_of: dict[int, list[int]] = {}
-        for place, bucket in enumerate(buckets):
+        for index, bucket in enumerate(buckets):
             for piece in bucket.pieces:
-                self._buckets_of.setdefault(piece.number, []).append(place)
+                self._buckets_of.setdefault(piece.number, []).append(index)
         self._missing: list[int] = []
         """Of each bucket: gradients that are still to come; -1 when it has been sent."""
         self._rows = 0
@@ -60,10 +60,10 @@ class WorkerSide:
 
     def finish(self) -> None:
         """Push what is left, and wait for the weights."""
-        for place, missing in enumerate(self._missing):
+        for index, missing in enumerate(self._missing):
             if missing >= 0:
-                self._push(place)
-        self.fetches.take()
+                self._push(index)
+        self.fetches.load()
 
     def close(self) -> None:
         """Follow backward passes no more."""
@@ -73,12 +73,12 @@ class WorkerSide:
     def _arrived(self, number: int, _parameter: Tensor) -> None:
         if not self.last_pass:
             return
-        for place in self._buckets_of[number]:
-            self._missing[place] -= 1
-            if self._missing[place] == 0:
-                self._push(place)
+        for index in self._buckets_of[number]:
+            self._missing[index] -= 1
+            if self._missing[index] == 0:
+                self._push(index)
 
-    def _push(self, place: int) -> None:
-        self._missing[place] = -1
-        gradients = gradients_of(self._buckets[place], [parameter.grad for parameter in self._parameters])
-        self._pushes[place].send(self._rows, gradients)
+    def _push(self, index: int) -> None:
+        self._missing[index] = -1
+        gradients = gradients_of(self._buckets[index], [parameter.grad for parameter in self._parameters])
+        self._pushes[index].send(self._rows, gradients)
