@@ -31,11 +31,11 @@ def latency(inputs: Any, *, runs: int = 30, warmup: int = 5) -> Callable[[nn.Mod
     """
     if runs < 1 or warmup < 0:
         raise ValueError(f"runs must be at least 1 and warmup at least 0, got {runs} and {warmup}")
-    given = inputs if isinstance(inputs, tuple) else (inputs,)
+    model_inputs = inputs if isinstance(inputs, tuple) else (inputs,)
 
     def measure(model: nn.Module) -> float:
         device = next((one.device for one in (*model.parameters(), *model.buffers())), None)
-        arguments = [one.to(device) if isinstance(one, Tensor) else one for one in given]
+        arguments = [one.to(device) if isinstance(one, Tensor) else one for one in model_inputs]
         on_gpu = any(isinstance(one, Tensor) and one.is_cuda for one in arguments)
         times = []
         with torch.no_grad():

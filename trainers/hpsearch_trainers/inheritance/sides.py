@@ -42,7 +42,7 @@ def side_of(architecture: Mapping[str, Any]) -> Side:
     shape = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
     shapes: dict[str, tuple[Shape, Shape]] = {}
 
-    def seen(name: str) -> Any:
+    def record_shapes(name: str) -> Any:
         def hook(_: nn.Module, args: tuple[Any, ...], out: Any) -> None:
             if args and isinstance(args[0], torch.Tensor) and isinstance(out, torch.Tensor):
                 shapes[name] = (tuple(args[0].shape[1:]), tuple(out.shape[1:]))
@@ -52,8 +52,8 @@ def side_of(architecture: Mapping[str, Any]) -> Side:
     with torch.device("meta"), torch.no_grad():
         network = module(call).eval()
         modules = dict(network.named_modules())
-        hooks = [one.register_forward_hook(seen(name)) for name, one in modules.items()]
+        hooks = [inner.register_forward_hook(record_shapes(name)) for name, inner in modules.items()]
         network(torch.empty(2, *shape))
-        for one in hooks:
-            one.remove()
+        for inner in hooks:
+            inner.remove()
     return Side(call, modules, shapes)

@@ -54,8 +54,8 @@ def _visit(path: str, module: nn.Module, modules: list[tuple[str, nn.Module]]) -
 def tensors_of(model: nn.Module) -> list[Tensor]:
     """Return the parameters and after them the buffers, each once, in the order of torch's."""
     modules = modules_of(model)
-    parameters = _once(one for module in modules for one in module._parameters.values())
-    return [*parameters, *_once(one for module in modules for one in module._buffers.values())]
+    parameters = _once(tensor for module in modules for tensor in module._parameters.values())
+    return [*parameters, *_once(tensor for module in modules for tensor in module._buffers.values())]
 
 
 def copied(value: _T, models: Iterable[nn.Module], memo: dict[int, Any] | None = None) -> _T:

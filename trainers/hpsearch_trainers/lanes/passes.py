@@ -114,11 +114,11 @@ class _Tapes:
         self._compared.add(kind)
         return self._bind(recorded)
 
-    def resolve(self, kind: Hashable, playable: _Playable, *, same: bool) -> None:
+    def resolve(self, kind: Hashable, playable: _Playable, *, matches: bool) -> None:
         """Play this from now on, where it was the same; else nothing that was recorded before."""
         if playable.by_trusted:
-            self.confirmed = same and self.confirmed is not False
-        if same:
+            self.confirmed = matches and self.confirmed is not False
+        if matches:
             self._playable[self.mode, kind] = playable
         else:
             self.forget()
@@ -267,18 +267,18 @@ class TrainingPasses:
         output, targets = self._forward(rows)
         if self._losses.plain and are_scores(output, targets):
             losses, gradients = self._score_losses(output, targets, loss_weight)
-            same = candidate.form is None and same_bits(outputs, [losses, *gradients])
+            matches = candidate.form is None and same_bits(outputs, [losses, *gradients])
         else:
             form, tensors = flatten_output((output, targets))
             losses, output_gradients = self._lane_losses(form, tensors, loss_weight)
             gradients = self._backward(tensors, output_gradients)
             used = [gradient is not None for gradient in output_gradients]
-            same = form == candidate.form and used == candidate.used and same_bits(outputs, tensors)
-            if same:
+            matches = form == candidate.form and used == candidate.used and same_bits(outputs, tensors)
+            if matches:
                 assert candidate.tape.backward is not None
                 with torch.no_grad():
-                    same = same_bits(candidate.tape.backward(saved, *_present(output_gradients)), gradients)
-        self.tapes.resolve(kind, candidate, same=same and same_bits(pass_state.state(), after))
+                    matches = same_bits(candidate.tape.backward(saved, *_present(output_gradients)), gradients)
+        self.tapes.resolve(kind, candidate, matches=matches and same_bits(pass_state.state(), after))
         return losses, gradients
 
     def _forward(self, rows: Tensor) -> tuple[Any, LaneTensor]:
@@ -389,8 +389,8 @@ class EvaluationPasses:
         pass_state.restore(before)
         output, targets = self._forward(rows)
         form, tensors = flatten_output((output, targets))
-        same = form == candidate.form and same_bits(outputs, tensors) and same_bits(pass_state.state(), after)
-        self.tapes.resolve(kind, candidate, same=same)
+        matches = form == candidate.form and same_bits(outputs, tensors) and same_bits(pass_state.state(), after)
+        self.tapes.resolve(kind, candidate, matches=matches)
         return output, targets
 
     def _forward(self, rows: Tensor) -> tuple[Any, LaneTensor]:

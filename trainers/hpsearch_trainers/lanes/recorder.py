@@ -158,7 +158,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         tensors = [*_tensors((args, kwargs))]
-        if _follows_numbers(func, tensors) or any(one.layout != torch.strided for one in (*tensors, *_tensors(result))):
+        if _follows_numbers(func, tensors) or any(
+            value.layout != torch.strided for value in (*tensors, *_tensors(result))
+        ):
             return self._abandon()
         if func is _LIFT:
             self._literals.update(map(id, tensors))
@@ -173,27 +175,27 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._abandon()
         unpacked = isinstance(result, tuple | list)
         results = result if unpacked else [result]
-        if not all(one is None or isinstance(one, Tensor) for one in results):
+        if not all(value is None or isinstance(value, Tensor) for value in results):
             return self._abandon()  # a number is read
-        if (_is_view(func) or func is _LIFT) and not any(id(one) in self._names for one in tensors):
+        if (_is_view(func) or func is _LIFT) and not any(id(value) in self._names for value in tensors):
             return self._record_constant(RecordedCall(func._op, arguments, keywords, [], unpacked), tensors, results)
         run = fastest_function(func, args, kwargs, result)
-        known = [one is None or id(one) in self._names or id(one) in self._constants for one in results]
-        names = ["_" if old else self._name(one) for one, old in zip(results, known, strict=True)]
+        is_known = [value is None or id(value) in self._names or id(value) in self._constants for value in results]
+        names = ["_" if old else self._name(value) for value, old in zip(results, is_known, strict=True)]
         self._parts[-1].calls.append(RecordedCall(run, arguments, keywords, names, unpacked))
         return None
 
     def _record_constant(self, call: RecordedCall, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
         """Record a view of memory that lives on, or of numbers in the code, as a constant."""
-        for one in results:
-            self._constants[id(one)] = one
+        for tensor in results:
+            self._constants[id(tensor)] = tensor
         if not self._literals.isdisjoint(map(id, tensors)):
             self._literals.update(map(id, results))
-        elif all(id(one) in self._of_roles for one in tensors):
+        elif all(id(tensor) in self._of_roles for tensor in tensors):
             call.results = [f"s{len(self._views)}_{number}" for number in range(len(results))]
             self._views.append(call)
-            for one, name in zip(results, call.results, strict=True):
-                self._name_for_packs(one, Name(name))
+            for tensor, name in zip(results, call.results, strict=True):
+                self._name_for_packs(tensor, Name(name))
 
     def _with_names(self, value: Any) -> Any:
         """Return arguments with names in the place of what differs from step to step, or from pack to pack."""

@@ -72,7 +72,9 @@ class Shell:
             raise NotFusible(f"its model can't be copied: {error}") from error
         of_lanes = {id(first): [first, *others] for first, *others in zip(*map(tensors_of, models), strict=True)}
         # All stacks first: where there is no memory for one, none is taken over.
-        stacks = {name: torch.stack([tensor.detach() for tensor in own]) for name, own in of_lanes.items()}
+        stacks = {
+            name: torch.stack([tensor.detach() for tensor in lane_tensors]) for name, lane_tensors in of_lanes.items()
+        }
         try:
             self._stack_models(of_lanes, stacks)
         except BaseException:
@@ -81,8 +83,11 @@ class Shell:
             raise
 
     def _stack_models(self, of_lanes: Mapping[int, Sequence[Tensor]], stacks: Mapping[int, Tensor]) -> None:
-        self._lanes = {name: _move_into_stack(own, stacks[name], self.generators) for name, own in of_lanes.items()}
-        self._stacks = [(stacks[name], own) for name, own in of_lanes.items()]
+        self._lanes = {
+            name: _move_into_stack(lane_tensors, stacks[name], self.generators)
+            for name, lane_tensors in of_lanes.items()
+        }
+        self._stacks = [(stacks[name], lane_tensors) for name, lane_tensors in of_lanes.items()]
         self._addresses = [[(tensor, tensor.data_ptr()) for tensor in tensors_of(model)] for model in self.models]
         self._modules = [modules_of(model) for model in self.models]
         self._settings: list[tuple[PerLane, str, Sequence[nn.Module]]] = []
@@ -107,7 +112,7 @@ class Shell:
     @property
     def roles(self) -> list[object]:
         """What another pack has others of, in the same order."""
-        models_own = [tensor for _, own in self._stacks for tensor in own]
+        models_own = [tensor for _, lane_tensors in self._stacks for tensor in lane_tensors]
         return [*self.stacks, *models_own, self.generators, *(values for values, _, _ in self._settings)]
 
     @property
@@ -118,12 +123,12 @@ class Shell:
     @property
     def pass_state(self) -> PassState:
         """What a pass may change."""
-        return PassState([one for one, _ in self._stacks if not one.requires_grad], self.generators)
+        return PassState([stack for stack, _ in self._stacks if not stack.requires_grad], self.generators)
 
     def read_settings(self) -> tuple[int, ...]:
         """Read rates of dropout, which may differ from lane to lane, from the models; return the way of each layer."""
         for values, name, modules in self._settings:
-            values[:] = [getattr(one, name) for one in modules]
+            values[:] = [getattr(module, name) for module in modules]
         return tuple(rate_kind(values) for values, _, _ in self._settings)
 
     def detached_lanes(self, models: Sequence[nn.Module | None]) -> list[int]:
@@ -162,9 +167,11 @@ class Shell:
 
     def copies(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Copy what the models' tensors hold, by a copy of each stack; give, later, each, its part and what it held."""
-        copies = [(stack, stack.detach().clone(), own) for stack, own in self._stacks]
+        copies = [(stack, stack.detach().clone(), lane_tensors) for stack, lane_tensors in self._stacks]
         return (
-            parts for stack, clone, own in copies for parts in zip(own, stack.detach().unbind(), clone, strict=True)
+            parts
+            for stack, clone, lane_tensors in copies
+            for parts in zip(lane_tensors, stack.detach().unbind(), clone, strict=True)
         )
 
     def release(self, lane: int) -> None:

@@ -85,7 +85,7 @@ class Snapshot:
 
 
 def _models_of(trainer: Trainer) -> list[nn.Module]:
-    return [one for one in (trainer.model, trainer._average) if one is not None]
+    return [model for model in (trainer.model, trainer._average) if model is not None]
 
 
 class _SavedTrainer:

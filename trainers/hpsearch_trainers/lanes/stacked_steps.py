@@ -143,27 +143,30 @@ class _StackedState:
 
     def __init__(self, name: str, states: Sequence[Sequence[dict[str, Any]]]) -> None:
         of_parameters = [*zip(*states, strict=True)]
-        self._own: list[Tensor] = [state[name] for of_lanes in of_parameters for state in of_lanes]
-        self._memory = [one.data for one in self._own]
+        self._optimizer_tensors: list[Tensor] = [state[name] for of_lanes in of_parameters for state in of_lanes]
+        self._memory = [one.data for one in self._optimizer_tensors]
         self.numbers = torch.cat(
             [torch.stack([one[name].view(-1) for one in of_lanes]) for of_lanes in of_parameters], 1
         )
         parts = torch.split(self.numbers, [first[name].numel() for first, *_ in of_parameters], 1)
         each = itertools.chain(*(part.unbind() for part in parts))
-        self._parts = [part.view(own.shape) for part, own in zip(each, self._own, strict=True)]
+        self._parts = [part.view(tensor.shape) for part, tensor in zip(each, self._optimizer_tensors, strict=True)]
         self._point_to(self._parts)
 
     def is_intact(self) -> bool:
         """Whether the optimizers' own tensors still are parts of it."""
-        return all(own.data_ptr() == part.data_ptr() for own, part in zip(self._own, self._parts, strict=True))
+        return all(
+            tensor.data_ptr() == part.data_ptr()
+            for tensor, part in zip(self._optimizer_tensors, self._parts, strict=True)
+        )
 
     def end(self) -> None:
         torch._foreach_copy_(self._memory, self._parts)
         self._point_to(self._memory)
 
     def _point_to(self, memory: Sequence[Tensor]) -> None:
-        for own, part in zip(self._own, memory, strict=True):
-            own.data = part
+        for tensor, part in zip(self._optimizer_tensors, memory, strict=True):
+            tensor.data = part
 
 
 class _Group:
@@ -192,8 +195,8 @@ class _Group:
         self.indices = indices
         self._groups = groups
         self._lanes = len(groups)
-        self._sizes = [one[0].numel() for one in stacks]
-        self.stacks = [one.view(self._lanes, size) for one, size in zip(stacks, self._sizes, strict=True)]
+        self._sizes = [stack[0].numel() for stack in stacks]
+        self.stacks = [stack.view(self._lanes, size) for stack, size in zip(stacks, self._sizes, strict=True)]
         self._stacked_states = {name: _StackedState(name, states) for name in state_names(groups[0])}
         self.states = {name: state.numbers for name, state in self._stacked_states.items()}
         self._columns: dict[str, tuple[Sequence[Sequence[float]], _Columns]] = {}
@@ -241,8 +244,8 @@ class _Group:
             decays: Of each lane, (lanes, 1); None: zero.
         """
         if self.variant.maximize:
-            gradients = [-one for one in gradients]
-        decaying = [] if decays is None else [one["weight_decay"] != 0 for one in self._groups]
+            gradients = [-gradient for gradient in gradients]
+        decaying = [] if decays is None else [group["weight_decay"] != 0 for group in self._groups]
         if decays is not None and any(decaying):
             pairs = zip(gradients, self.stacks, strict=True)
             with_weights = [torch.addcmul(gradient, weights, decays) for gradient, weights in pairs]
@@ -329,24 +332,30 @@ def _try_steps(variant: StepVariant, *, together: bool) -> Any:
     single = torch.float32
     stacks = [torch.randn(shape, generator=generator, dtype=single) for shape in ((3, 37), (3, 5, 13))]
     parameters = [[nn.Parameter(parameter) for parameter in of_lane] for of_lane in zip(*stacks, strict=True)]
-    optimizers = [variant.kind(own, **_settings(variant, lane)) for lane, own in enumerate(parameters)]
+    optimizers = [
+        variant.kind(lane_parameters, **_settings(variant, lane)) for lane, lane_parameters in enumerate(parameters)
+    ]
     groups = [optimizer.param_groups[0] for optimizer in optimizers]
     for step in range(3):
         gradients = [torch.randn(stack.shape, generator=generator, dtype=single) for stack in stacks]
         if together and step > 0:
             pairs = zip(optimizers, parameters, strict=True)
-            states = [[optimizer.state[parameter] for parameter in own] for optimizer, own in pairs]
+            states = [
+                [optimizer.state[parameter] for parameter in lane_parameters] for optimizer, lane_parameters in pairs
+            ]
             group = _Group(variant, groups, range(len(stacks)), states, stacks)
             group.step(gradients)
             group.end()
             continue
-        for optimizer, own, lane_gradients in zip(optimizers, parameters, zip(*gradients, strict=True), strict=True):
-            for parameter, gradient in zip(own, lane_gradients, strict=True):
+        for optimizer, lane_parameters, lane_gradients in zip(
+            optimizers, parameters, zip(*gradients, strict=True), strict=True
+        ):
+            for parameter, gradient in zip(lane_parameters, lane_gradients, strict=True):
                 parameter.grad = gradient
             optimizer.step()
     return [
-        (own, [optimizer.state[parameter] for parameter in own])
-        for own, optimizer in zip(parameters, optimizers, strict=True)
+        (lane_parameters, [optimizer.state[parameter] for parameter in lane_parameters])
+        for lane_parameters, optimizer in zip(parameters, optimizers, strict=True)
     ]
 
 

@@ -91,17 +91,19 @@ def kind_at_once(optimizer: Optimizer, parameters: Sequence[Tensor]) -> Hashable
     for group in optimizer.param_groups:
         indices = indices_in(group["params"], parameters)
         group_parameters, names = [parameters[index] for index in indices], state_names(group)
-        if len(set(indices)) < len(indices) or any(one.dtype != torch.float32 for one in group_parameters):
+        if len(set(indices)) < len(indices) or any(parameter.dtype != torch.float32 for parameter in group_parameters):
             return None
-        if names and not any(optimizer.state.get(one) for one in group_parameters):
+        if names and not any(optimizer.state.get(parameter) for parameter in group_parameters):
             if group.get("dampening"):
                 return None  # which a first step leaves out
-            for one in group_parameters:
-                optimizer.state[one] = _initial_state(group, names, one)
-        states = [optimizer.state.get(one, {}) for one in group_parameters]
+            for parameter in group_parameters:
+                optimizer.state[parameter] = _initial_state(group, names, parameter)
+        states = [optimizer.state.get(parameter, {}) for parameter in group_parameters]
         if not is_ready(names, states, group_parameters):
             return None
-        of_groups.append((*indices, *{(one["step"].device, one["step"].dtype) for one in states if "step" in one}))
+        of_groups.append(
+            (*indices, *{(state["step"].device, state["step"].dtype) for state in states if "step" in state})
+        )
     return kind, *of_groups
 
 

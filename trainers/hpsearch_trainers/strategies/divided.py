@@ -111,10 +111,10 @@ def clip_by_global_norm(parameters: Iterable[nn.Parameter], limit: float, group:
         limit: See `Parts.clip_norm`.
         group: The ranks.
     """
-    own = clippable(parameter for parameter in parameters if parameter.grad is not None)
-    norm = nn.utils.get_total_norm(parameter.grad for parameter in own if parameter.grad is not None)
+    clipped = clippable(parameter for parameter in parameters if parameter.grad is not None)
+    norm = nn.utils.get_total_norm(parameter.grad for parameter in clipped if parameter.grad is not None)
     squares = group.allreduce(norm.double().square().cpu(), op="sum")
-    nn.utils.clip_grads_with_norm_(own, limit, squares.sqrt().to(norm))
+    nn.utils.clip_grads_with_norm_(clipped, limit, squares.sqrt().to(norm))
 
 
 def max_bytes(tensors: Iterable[Tensor | None], optimizer: Optimizer, group: Group) -> float:

@@ -73,8 +73,8 @@ class OneCopy:
         """
         moved = [
             name
-            for name, one in self._model.named_parameters()
-            if one.requires_grad and self._addresses.get(id(one)) != one.untyped_storage().data_ptr()
+            for name, parameter in self._model.named_parameters()
+            if parameter.requires_grad and self._addresses.get(id(parameter)) != parameter.untyped_storage().data_ptr()
         ]
         if moved:
             raise ConfigurationError(
@@ -83,7 +83,7 @@ class OneCopy:
                 "weight.data.copy_(...) does and weight.data = ... doesn't, or change it between two epochs"
             )
         shared = storages_of(self._model.parameters())
-        _move(self._model, {one.data_ptr(): one.clone() for one in shared})  # type: ignore[no-untyped-call]
+        _move(self._model, {storage.data_ptr(): storage.clone() for storage in shared})  # type: ignore[no-untyped-call]
 
 
 def _move(model: nn.Module, storages: Mapping[int, UntypedStorage]) -> None:
