@@ -323,7 +323,7 @@ class Group:
         return receive.handle
 
     def barrier(self) -> None:
-        """Return when every rank has called it."""
+        """Wait until every rank has called it."""
         self._work_queue.run(self._prepare.barrier())
 
     def barrier_async(self) -> Handle[None]:

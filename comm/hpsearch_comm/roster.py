@@ -154,7 +154,7 @@ class LauncherLine:
         return roster
 
     def send_done(self, done: bool = True) -> None:
-        """Return whether this process may take as long as it likes until it comes again, or ends."""
+        """Tell the launcher whether this process may take as long as it likes until it registers again, or ends."""
         self._send(DONE if done else BUSY)
 
     def close(self) -> None:

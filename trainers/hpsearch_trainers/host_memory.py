@@ -33,7 +33,7 @@ def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def wait_for(device: torch.device) -> None:
-    """Return when the copies from a GPU that the current stream was given are done; at once for another device."""
+    """Wait for the copies from a GPU on the current stream; nothing to wait for on another device."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
 

@@ -184,7 +184,7 @@ class HostCollectives:
             pairwise.alltoall(self._mesh, operation, self._members, sends, receives)
 
     def barrier(self, operation: Operation, algorithm: str) -> None:
-        """Return when every rank has come."""
+        """Wait until every rank has called it."""
         if algorithm == "direct":
             self.shm.meet(operation)
         else:

@@ -63,7 +63,7 @@ def alltoall(
 
 
 def barrier(mesh: Mesh, operation: Operation, members: Sequence[int]) -> None:
-    """Return when every member has called it.
+    """Wait until every member has called it.
 
     Args:
         mesh: The links to the other members.

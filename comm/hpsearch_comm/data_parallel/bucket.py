@@ -161,7 +161,7 @@ class Bucket:
             self._flat.mul_(self._after)
 
     def give(self, index: int, used: bool) -> None:
-        """Return a parameter for which this rank had nothing what other ranks had, or nothing if none had."""
+        """Set the gradient of a parameter that has none on this rank to that of the others; None if they have none."""
         self._parameters[index].grad = self._views[index].view() if used else None
 
 

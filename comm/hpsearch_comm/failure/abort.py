@@ -75,7 +75,7 @@ class AbortState:
             )
 
     def await_verdict(self, peer: int) -> None:
-        """Return the group a moment to say what became of a peer whose connection has ended, and raise that.
+        """Wait a moment for the group's verdict on a peer whose connection has ended, and raise it.
 
         A rank that leaves because another one has died ends its connections too: it isn't the one to name.
         """

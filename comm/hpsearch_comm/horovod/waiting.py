@@ -10,7 +10,7 @@ __all__ = ["barrier", "join"]
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Return when every rank of the process set has called it."""
+    """Wait until every rank of the process set has called it."""
     synchronize(start("barrier", [], None, process_set, grouped=True))
 
 

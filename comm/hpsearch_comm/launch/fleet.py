@@ -63,11 +63,6 @@ class Fleet:
         """Whether more may come from any agent."""
         return any(connection.is_open for connection in self.connections)
 
-    @property
-    def alive(self) -> list[int]:
-        """The ranks whose end hasn't been told."""
-        return [rank for connection in self.connections for rank in connection.alive]
-
     def step(self, seconds: float, receive: bool) -> None:
         """Wait for something to happen, for so many seconds, and deal with it.
 

@@ -31,7 +31,7 @@ class FrameKind(IntEnum):
 
     # To an agent.
     CHOOSE_ADDRESS = 1
-    """Return where the ranks can meet: JSON."""
+    """Choose where the ranks meet: JSON."""
     START = 2
     """Start the ranks: JSON."""
     INPUT = 3

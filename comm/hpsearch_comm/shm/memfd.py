@@ -149,7 +149,7 @@ def check_available(nbytes: int, meminfo: Path = _MEMINFO, membership: Path = ME
     Raises:
         CommError: There is less.
     """
-    limit = [text for text in limits("memory", ("memory.max",), ("memory.limit_in_bytes",), membership, root)]
+    limit = limits("memory", ("memory.max",), ("memory.limit_in_bytes",), membership, root)
     free = re.search(r"^MemAvailable: *(\d+) kB", meminfo.read_text(), re.MULTILINE) if meminfo.exists() else None
     named_limits = [(int(text), "the container's limit") for text in limit if text.isdecimal()]
     if free is not None:

@@ -23,7 +23,7 @@ _TAG = 2**62
 def monitored_barrier(
     group: dist.ProcessGroup | None = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
 ) -> None:
-    """Return when every rank has called it; otherwise end the group with an error that names missing ranks.
+    """Wait until every rank has called it; otherwise end the group with an error that names missing ranks.
 
     Args:
         group: Of the hpsearch backend; None for the default group.

@@ -47,7 +47,7 @@ class Meeting:
         self._count = 0
 
     def wait(self) -> None:
-        """Return once every rank has called it."""
+        """Wait until every rank has called it."""
         words, spin = self._words, self._spin
         self._count = count = self._count + 1
         words[self.rank * _STRIDE // 8] = count

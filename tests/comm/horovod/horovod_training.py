@@ -67,7 +67,7 @@ def averages(kind: str = "SGD", passes: int = 1, groups: Any = None, op: str = "
 
 
 def reduce_alone(model: nn.Module, numbers: list[range], op: str = "Average") -> None:
-    """Give a model the combined gradients of all ranks, each of its own batches."""
+    """Set a model's gradients to the combined gradients of all ranks, each of its own batches."""
     rows = []
     for rank, batches in enumerate(numbers):
         model.zero_grad()

@@ -54,7 +54,7 @@ class Channel:
             self._start(tensor)
 
     def flush(self) -> None:
-        """Return when all that was sent may change."""
+        """Wait until all that was sent may change."""
         while self._pending:
             self._pending.pop(0).wait()
 
