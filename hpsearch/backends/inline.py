@@ -113,7 +113,7 @@ class InlineBackend(Backend):
         if self._opened.lanes > 1 and (self._lanes or self._tasks[0].share is not None):
             return [*notices, *self._round()]
         task = self._tasks.popleft()
-        self._opened.let_go(task.segment.trial)  # before this trial's clock runs
+        self._opened.close_object(task.segment.trial)  # before this trial's clock runs
         channel = _Channel(self, task, task.timeout)
         self._runs = True
         try:

@@ -237,19 +237,19 @@ class _Check:
     def _alone(self, trial: Trial, runs: bool) -> tuple[SegmentRun | Failure | None, Shapes]:
         """Run the second trial in a fresh process, and find out there whether it could be a lane."""
         if self._is_script:
-            return None, Shapes(whole="a script has a process of its own")
+            return None, Shapes(why_none="a script has a process of its own")
         run: SegmentRun | Failure | None = None
         with self._workers() as workers:
             if runs:
                 self._say(f"trial {trial.number} in a fresh process")
                 run = self._attempt(workers, trial, 0, self._iterations)
             if isinstance(run, Failure):
-                return run, Shapes(whole=f"trial {trial.number} failed")
+                return run, Shapes(why_none=f"trial {trial.number} failed")
             try:
                 job = replace(self._job, lanes=max(self._sweep.resources.lanes, 2))
                 return run, workers.shapes(job, self._trials)
             except FailedRun as error:
-                return run, Shapes(whole=error.failure.message)
+                return run, Shapes(why_none=error.failure.message)
 
     def _after_other(
         self, warm: SegmentRun | Failure | None, alone: SegmentRun | Failure | None, why_not: str | None

@@ -66,7 +66,7 @@ class _Traced:
         path.parent.mkdir(parents=True, exist_ok=True)  # another rank may have made it
         in_process = not isinstance(self._job.trainable, CommandLine)
         before = module_state(self._package)
-        self.worker.let_go(request.trial.number)
+        self.worker.close_object(request.trial.number)
         trace = Trace(path) if self._is_traced and in_process else None
         channel = _Channel(trace, request.cut_at)
         os.environ[TRACE] = str(path)

@@ -84,8 +84,8 @@ def lanes_lines(lanes: int, shapes: Shapes) -> list[str]:
 
 def _told(lanes: int, shapes: Shapes) -> Iterator[str]:
     most = f"up to {counted(lanes, 'trial')} per worker"
-    if shapes.whole is not None:
-        yield f"none, though {most} are asked for: {shapes.whole}"
+    if shapes.why_none is not None:
+        yield f"none, though {most} are asked for: {shapes.why_none}"
         return
     made = "" if not shapes.sizes else f" have {counted(len(shapes.sizes), 'shape')}"
     if len(shapes.sizes) > 1:

@@ -160,9 +160,9 @@ class AttemptLog:
     def begin(self, directory: str) -> Path:
         """Begin an attempt; return the file for its output."""
         if self._at_hand is None:
-            own = Path(directory, LOG)
-            own.parent.mkdir(parents=True, exist_ok=True)
-            return own
+            log = Path(directory, LOG)
+            log.parent.mkdir(parents=True, exist_ok=True)
+            return log
         with self._guard:
             self._directory = directory
         return self._at_hand
@@ -211,32 +211,32 @@ class LaneLog:
     """
 
     def __init__(self, at_hand: Path, directory: Path, *, shared: bool = False) -> None:
-        self._own = directory / LOG
+        self._log_path = directory / LOG
         self._shared = shared
         self.path = at_hand
         """The file for the lane's next turn."""
 
     def file(self) -> None:
         """Move the output of a turn to the attempt's directory, at the turn's end."""
-        if self.path != self._own:
+        if self.path != self._log_path:
             with contextlib.suppress(FileNotFoundError):
                 if self.path.stat().st_size:
                     if self._shared:
-                        with self._made().open("ab") as log:
+                        with self._prepared_path().open("ab") as log:
                             log.write(self.path.read_bytes())
                         self.path.unlink()
                     else:
-                        self.path.rename(self._made())
-                    self.path = self._own
+                        self.path.rename(self._prepared_path())
+                    self.path = self._log_path
 
     def add(self, text: str) -> None:
         """Append text; errors are ignored."""
         with contextlib.suppress(OSError):
             if text:
-                with self._made().open("a", encoding="utf-8", errors="backslashreplace") as file:
+                with self._prepared_path().open("a", encoding="utf-8", errors="backslashreplace") as file:
                     file.write(text)
-                self.path = self._own
+                self.path = self._log_path
 
-    def _made(self) -> Path:
-        self._own.parent.mkdir(parents=True, exist_ok=True)
-        return self._own
+    def _prepared_path(self) -> Path:
+        self._log_path.parent.mkdir(parents=True, exist_ok=True)
+        return self._log_path

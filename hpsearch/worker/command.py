@@ -111,7 +111,7 @@ class CommandRunner:
         (directory / "trial.json").write_text(json.dumps(assignment.to_json()), "utf-8")
         try:
             environment = {**self._environment(assignment, lines), **meeting}
-            words = expand(
+            argv = expand(
                 self._command.command,
                 self._command.program,
                 params,
@@ -119,7 +119,7 @@ class CommandRunner:
                 directory / "params.json",
                 environment,
             )
-            process = self._start(words, environment, log)
+            process = self._start(argv, environment, log)
             try:
                 script = _Script(process, assignment, attempt, lines, board)
                 status = script.follow()
@@ -131,13 +131,13 @@ class CommandRunner:
                 return lost(script.ended_by, end_of_log(log))
             if status != 0:
                 probe(directory)
-                return failed(words, status, end_of_log(log))
+                return failed(argv, status, end_of_log(log))
             script.finish(self._command)
         except _FAILURES as error:
             return dataclasses.replace(failure_of(error), traceback=end_of_log(log))
         return None
 
-    def let_go(self, unless: int | None) -> None:
+    def close_object(self, unless: int | None) -> None:
         """Do nothing: no object is kept between segments."""
 
     def close(self) -> None:
@@ -166,7 +166,7 @@ class CommandRunner:
             environment[MARK] = self._guardian.mark
         return environment
 
-    def _start(self, words: list[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    def _start(self, argv: list[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
         folder = Path(self._command.directory)
         if not folder.is_dir():
             raise TrainableError(
@@ -176,7 +176,7 @@ class CommandRunner:
         with log.open("ab") as output:
             try:
                 return subprocess.Popen(
-                    words,
+                    argv,
                     cwd=folder,
                     env=environment,
                     stdin=subprocess.DEVNULL,
@@ -186,7 +186,7 @@ class CommandRunner:
                 )
             except OSError as error:
                 raise TrainableError(
-                    f"`command` must begin with a program that runs, but {words[0]!r} doesn't: {error.strerror}",
+                    f"`command` must begin with a program that runs, but {argv[0]!r} doesn't: {error.strerror}",
                     "command",
                 ) from error
 

@@ -40,7 +40,7 @@ class Guardian:
     """The value of `HPSEARCH_WORKER` that marks this worker's processes."""
     badge: int = -1
     """Descriptor of an empty file that forked children inherit, with the mark as its name."""
-    words: BinaryIO | None = None
+    pipe: BinaryIO | None = None
     """A pipe to the guardian."""
 
     def leave_words(self, text: str) -> None:
@@ -49,9 +49,9 @@ class Guardian:
         Args:
             text: Empty: it writes nothing.
         """
-        assert self.words is not None, "it was made by `start_guardian`"
+        assert self.pipe is not None, "it was made by `start_guardian`"
         with contextlib.suppress(OSError, ValueError):  # it was killed or stopped
-            self.words.write(f"{text}\n".encode())
+            self.pipe.write(f"{text}\n".encode())
 
     def stop(self) -> None:
         """Stop the guardian without killing anything."""
@@ -61,8 +61,8 @@ class Guardian:
             _wait_for(end, self.pid)
         if self.badge >= 0:
             os.close(self.badge)
-        if self.words is not None:
-            self.words.close()
+        if self.pipe is not None:
+            self.pipe.close()
         if os.environ.get(MARK) == self.mark:
             del os.environ[MARK]
 
@@ -84,23 +84,23 @@ def start_guardian(scratch: Path | None = None, *, own_group: bool = True, mark:
         os.setpgid(0, 0)
     group = os.getpid() if own_group else 0
     environment = {name: value for name, value in os.environ.items() if name != MARK}
-    said, saying = os.pipe()
-    left, leaving = os.pipe()
-    files: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, left, 0), (os.POSIX_SPAWN_DUP2, saying, 1)]
+    pid_reader, pid_writer = os.pipe()
+    request_reader, request_writer = os.pipe()
+    files: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, request_reader, 0), (os.POSIX_SPAWN_DUP2, pid_writer, 1)]
     if own_group or not _is_open(2):
         files.append((os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_RDWR, 0))
     command = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(group), mark, str(scratch or "")]
     parent = os.posix_spawn(command[0], command, environment, file_actions=files, setsid=True)
-    os.close(saying)
-    os.close(left)
-    pid = int(os.read(said, 20))
-    os.close(said)
+    os.close(pid_writer)
+    os.close(request_reader)
+    pid = int(os.read(pid_reader, 20))
+    os.close(pid_reader)
     os.waitpid(parent, 0)
-    words = os.fdopen(leaving, "wb", buffering=0)
+    pipe = os.fdopen(request_writer, "wb", buffering=0)
     if not own_group:
-        return Guardian(pid, mark, words=words)
+        return Guardian(pid, mark, pipe=pipe)
     os.environ[MARK] = mark
-    return Guardian(pid, mark, os.memfd_create(_badge(mark)), words)
+    return Guardian(pid, mark, os.memfd_create(_badge(mark)), pipe)
 
 
 def _is_open(descriptor: int) -> bool:
@@ -139,8 +139,10 @@ def kill_marked(name: str, value: str, group: int = 0, badge: str = "") -> None:
 
 
 def _other_processes() -> list[int]:
-    own = os.getpid()
-    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and int(path.name) != own]
+    this_process = os.getpid()
+    return [
+        int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and int(path.name) != this_process
+    ]
 
 
 def _in_group(pid: int, group: int) -> bool:

@@ -24,7 +24,7 @@ from hpsearch.worker.attempt import LOG, Attempt
 from hpsearch.worker.gang import GangListener, RankInfo
 from hpsearch.worker.module_values import ModuleValues, module_changes, note_on_modules
 from hpsearch.worker.output import OutputRedirect
-from hpsearch.worker.process_settings import apply, kept, notes_on_settings
+from hpsearch.worker.process_settings import apply, notes_on_settings, restored_settings
 
 if TYPE_CHECKING:
     from hpsearch_comm import Group
@@ -75,7 +75,7 @@ class InProcess:
         outer = set_current_trial(None)
         failure = None
         modules = self._modules.look()
-        with self.output.to(log), kept() as attempt.settings:
+        with self.output.to(log), restored_settings() as attempt.settings:
             try:
                 self._run(assignment, attempt, rank_info)
             except Interrupted:
@@ -86,13 +86,13 @@ class InProcess:
                 set_current_trial(outer)
                 if os.getpid() != process:
                     os._exit(1)  # a child that the trainable forked returned: it must not continue as a second driver
-        words = "" if failure is None else failure.traceback
+        log_text = "" if failure is None else failure.traceback
         attempt.module_changes = module_changes(modules)
-        words += notes_on_settings(attempt.settings) + note_on_modules(attempt.module_changes)
-        if words:
+        log_text += notes_on_settings(attempt.settings) + note_on_modules(attempt.module_changes)
+        if log_text:
             # To the file itself: the trainable may have closed or replaced the streams.
             with contextlib.suppress(OSError), log.open("a", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(words)
+                file.write(log_text)
         return failure
 
     def build(self, assignment: Assignment) -> Any:
@@ -104,7 +104,7 @@ class InProcess:
         trial, generators = RunningTrial(assignment, _Nobody()), random_state.capture()
         outer = set_current_trial(trial)
         try:
-            with kept():
+            with restored_settings():
                 random_state.seed_all(trial.seed)
                 return self.target(trial)
         finally:
@@ -116,7 +116,7 @@ class InProcess:
         """Whether its objects have a `close()`."""
         return callable(getattr(class_of(self.target), "close", None))
 
-    def let_go(self, unless: int | None) -> None:
+    def close_object(self, unless: int | None) -> None:
         """Close the warm object, unless it is this trial's; its output goes to its last attempt's log."""
         trial = self._warm.trial
         if trial is None or trial.number == unless:
@@ -127,7 +127,7 @@ class InProcess:
 
     def forget(self) -> None:
         """Drop the warm object, so that its trial is built again; it has no `close`."""
-        assert not self.closes, "`let_go` has a place for what that prints"
+        assert not self.closes, "`close_object` has a place for what that prints"
         self._warm.close()
 
     def close(self) -> None:
@@ -171,7 +171,7 @@ def _call(target: Trainable, trial: RunningTrial, attempt: Attempt) -> object:
     """Call a function, and return its result; its group is closed at its end."""
     returned = None
     try:
-        returned = _ended(target, trial)
+        returned = _call_function(target, trial)
         attempt.returned()
         trial.returned()
     except SegmentEnd:
@@ -185,7 +185,7 @@ def _call(target: Trainable, trial: RunningTrial, attempt: Attempt) -> object:
     return returned
 
 
-def _ended(target: Trainable, trial: RunningTrial) -> object:
+def _call_function(target: Trainable, trial: RunningTrial) -> object:
     """Call a function, and report what it held back."""
     try:
         returned = target(trial)
@@ -257,7 +257,7 @@ class _WarmObject:
         self._object, self.trial, self._stands_at = None, None, None
         if callable(close := getattr(former, "close", None)):
             try:
-                with kept():
+                with restored_settings():
                     close()
             except Interrupted:
                 raise

@@ -26,7 +26,7 @@ from hpsearch.worker.job import Channel
 if TYPE_CHECKING:
     from hpsearch_trainers import Trainer
 
-__all__ = ["BuiltTrainer", "Lane", "Parked", "state_bytes", "with_own_memory", "write_checkpoint", "write_kept"]
+__all__ = ["BuiltTrainer", "Lane", "Parked", "state_bytes", "with_own_memory", "write_checkpoint", "write_pending"]
 
 
 @dataclass(eq=False)
@@ -65,7 +65,7 @@ class Lane:
         """Settings of the process that it changed."""
         self.changed: dict[str, None] = {}
         self.stuck: dict[str, None] = {}
-        self.kept: Parts | None = None
+        self.pending_checkpoint: Parts | None = None
         """Its last checkpoint, until the end of the round."""
         self.fused = 1
         self.failure: Failure | None = None
@@ -146,7 +146,7 @@ _LARGEST_KEPT = 4 << 20
 def write_checkpoint(
     lane: Lane, size: int, directory: Path, iteration: int, state: object, random_state: RandomState | None
 ) -> str:
-    """Write a lane's checkpoint as `checkpoints.write` does; keep the last one as bytes, for `write_kept`.
+    """Write a lane's checkpoint as `checkpoints.write` does; keep the last one as bytes, for `write_pending`.
 
     Args:
         lane: The lane.
@@ -162,39 +162,39 @@ def write_checkpoint(
     """
     is_state = not isinstance(state, (str, os.PathLike))
     if lane.attempt.ended and is_state and random_state is not None and size <= _LARGEST_KEPT:
-        lane.kept = checkpoints.parts_of(state, random_state)
+        lane.pending_checkpoint = checkpoints.parts_of(state, random_state)
         return checkpoints.name_of(iteration)
     return checkpoints.write(directory, iteration, state, random_state)
 
 
-def write_kept(lanes: Sequence[Lane], study: Path) -> None:
-    """Write the kept checkpoints of lanes that have ended, those of several lanes to one file.
+def write_pending(lanes: Sequence[Lane], study: Path) -> None:
+    """Write the pending checkpoints of lanes that have ended, those of several lanes to one file.
 
     If that fails each is written separately, and an error fails its lane alone.
 
     Args:
-        lanes: Lanes that have ended; their kept checkpoints are cleared.
+        lanes: Lanes that have ended; their pending checkpoints are cleared.
         study: The study's directory.
     """
     waiting = {}
     for lane in lanes:
-        kept, lane.kept = lane.kept, None
-        if kept is not None and lane.failure is None:
+        pending, lane.pending_checkpoint = lane.pending_checkpoint, None
+        if pending is not None and lane.failure is None:
             assert lane.attempt.checkpoint is not None, "its trial has reported it"
-            waiting[lane.attempt.checkpoint] = lane, kept
+            waiting[lane.attempt.checkpoint] = lane, pending
     if len(waiting) > 1:
         began = time.perf_counter()
         try:
-            addresses = checkpoints.write_together(study, {path: kept for path, (_, kept) in waiting.items()})
+            addresses = checkpoints.write_together(study, {path: pending for path, (_, pending) in waiting.items()})
         except (StorageError, UnwritableError, MemoryError):
             addresses = {}
         for path, address in addresses.items():
             lane, _ = waiting.pop(path)
             lane.attempt.wrote(address)
             lane.seconds += (time.perf_counter() - began) / len(addresses)
-    for lane, kept in waiting.values():
+    for lane, pending in waiting.values():
         with lane.charged(), lane.at_fault():
-            checkpoints.write_parts(Path(lane.assignment.directory), lane.attempt.iteration, kept)
+            checkpoints.write_parts(Path(lane.assignment.directory), lane.attempt.iteration, pending)
 
 
 def with_own_memory(state: Any) -> Any:
@@ -205,9 +205,9 @@ def with_own_memory(state: Any) -> Any:
         shared = state.untyped_storage().nbytes() > state.numel() * state.element_size()
         return state.detach().clone() if shared else state
     if isinstance(state, dict):
-        own = copy.copy(state)  # with the modules' versions, an attribute of a model's state
-        own.update((name, with_own_memory(value)) for name, value in state.items())
-        return own
+        copied = copy.copy(state)  # with the modules' versions, an attribute of a model's state
+        copied.update((name, with_own_memory(value)) for name, value in state.items())
+        return copied
     if type(state) in (list, tuple):
         return type(state)(with_own_memory(value) for value in state)
     return state
@@ -233,35 +233,35 @@ class Parked(Generic[T]):
     def __init__(self, most: int = 64, most_bytes: int = 256 << 20) -> None:
         self._most = most
         self._most_bytes = most_bytes
-        self._held: dict[int, tuple[T, Mapping[int, int]]] = {}
+        self._entries: dict[int, tuple[T, Mapping[int, int]]] = {}
 
-    def put(self, trial: int, kept: T, storages: Mapping[int, int]) -> None:
+    def put(self, trial: int, value: T, storages: Mapping[int, int]) -> None:
         """Keep a trial's object, in place of its earlier one.
 
         Args:
             trial: Its number.
-            kept: The object.
+            value: The object.
             storages: Bytes of each of its storages, by address.
         """
-        self._held.pop(trial, None)
-        self._held[trial] = kept, storages
-        while len(self._held) > self._most or self._bytes() > self._most_bytes:
-            del self._held[next(iter(self._held))]
+        self._entries.pop(trial, None)
+        self._entries[trial] = value, storages
+        while len(self._entries) > self._most or self._bytes() > self._most_bytes:
+            del self._entries[next(iter(self._entries))]
 
     def _bytes(self) -> int:
         together: dict[int, int] = {}
-        for _, storages in self._held.values():
+        for _, storages in self._entries.values():
             together |= storages
         return sum(together.values())
 
     def take(self, trial: int) -> T | None:
         """Remove and return a trial's object."""
-        held = self._held.pop(trial, None)
-        return None if held is None else held[0]
+        entry = self._entries.pop(trial, None)
+        return None if entry is None else entry[0]
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._entries)
 
     def clear(self) -> None:
         """Drop all objects."""
-        self._held.clear()
+        self._entries.clear()

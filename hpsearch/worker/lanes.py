@@ -25,10 +25,18 @@ from hpsearch.trainable.storage import writing
 from hpsearch.trial import Segment
 from hpsearch.worker.attempt import LaneLog
 from hpsearch.worker.job import Channel
-from hpsearch.worker.lane import BuiltTrainer, Lane, Parked, state_bytes, with_own_memory, write_checkpoint, write_kept
+from hpsearch.worker.lane import (
+    BuiltTrainer,
+    Lane,
+    Parked,
+    state_bytes,
+    with_own_memory,
+    write_checkpoint,
+    write_pending,
+)
 from hpsearch.worker.module_values import ModuleValues, Namespace, module_changes, note_on_modules
 from hpsearch.worker.output import OutputRedirect
-from hpsearch.worker.process_settings import Kept, apply, kept, notes_on_settings
+from hpsearch.worker.process_settings import Kept, apply, notes_on_settings, restored_settings
 
 if TYPE_CHECKING:
     from hpsearch_trainers import Trainer
@@ -86,7 +94,7 @@ def _unchanged() -> Iterator[None]:
     """
     from hpsearch_trainers.lanes import NotFusible
 
-    with kept() as settings:
+    with restored_settings() as settings:
         yield
         if names := settings.reported():
             raise NotFusible(f"training it changes what there is once for all lanes: {', '.join(names)}")
@@ -142,7 +150,7 @@ class Lanes:
             "around_pack": _unchanged,
             "passing": (Interrupted,),
         }
-        self._made_fuser: Callable[[], Fuser] = (
+        self._new_fuser: Callable[[], Fuser] = (
             (lambda: RoundingFuser(most, **how, verdicts=self._verdicts)) if rounded else lambda: Fuser(most, **how)
         )
         self._fusers: list[tuple[Mapping[str, Any], Fuser]] = []
@@ -189,7 +197,7 @@ class Lanes:
             if os.getpid() != process:
                 os._exit(1)  # a child that a trainable forked returned: it must not continue as a second driver
         ended = [lane for lane in self._lanes if lane.has_ended]
-        write_kept(ended, self._study)
+        write_pending(ended, self._study)
         self._lanes = [lane for lane in self._lanes if not lane.has_ended]
         return [self._leave(lane) for lane in ended]
 
@@ -231,10 +239,10 @@ class Lanes:
             is_new = lane.standing is None
             if lane.standing is None:
                 random_state.seed_all(lane.trial.seed)
-                made = self._target(lane.trial)
-                lane.standing = BuiltTrainer(made, lane.trial, settings())
+                trainer = self._target(lane.trial)
+                lane.standing = BuiltTrainer(trainer, lane.trial, settings())
                 if assignment.checkpoint is not None:
-                    made.load_state_dict(lane.trial.checkpoint)
+                    trainer.load_state_dict(lane.trial.checkpoint)
                     lane.trial.drop_state()
             lane.steps = lane.trial.iterations()
             next(lane.steps)
@@ -256,7 +264,7 @@ class Lanes:
         """
         outer = set_current_trial(lane.trial)
         try:
-            with self._printing_to(lane.log), kept() as settings:
+            with self._printing_to(lane.log), restored_settings() as settings:
                 before = self._around or settings
                 apply(lane.settings)
                 if lane.generators:
@@ -273,26 +281,26 @@ class Lanes:
 
     def _train(self, lanes: Sequence[Lane]) -> None:
         """Train each lane for an epoch, and report it."""
-        kinds: list[list[Lane]] = []
+        groups: list[list[Lane]] = []
         for lane in lanes:
-            alike = next((alike for alike in kinds if alike[0].settings == lane.settings), None)
-            if alike is None:
-                kinds.append([lane])
+            group = next((group for group in groups if group[0].settings == lane.settings), None)
+            if group is None:
+                groups.append([lane])
             else:
-                alike.append(lane)
-        for alike in kinds:
-            settings = alike[0].settings
-            is_apart = settings and len(alike) == 1 and len(kinds) > 1
+                group.append(lane)
+        for group in groups:
+            settings = group[0].settings
+            is_apart = settings and len(group) == 1 and len(groups) > 1
             reason = f"no trial beside it has changed {', '.join(settings)} as it has" if is_apart else None
-            for lane, of_it in zip(alike, self._together(settings, alike), strict=True):
+            for lane, of_it in zip(group, self._together(settings, group), strict=True):
                 self._reported(lane, of_it, of_it.alone_because or reason)
-        del self._fusers[: -max(_MOST_KINDS, len(kinds))]
+        del self._fusers[: -max(_MOST_KINDS, len(groups))]
 
     def _fuser_of(self, settings: Mapping[str, Any]) -> Fuser:
-        known = next((fuser for fuser in self._fusers if fuser[0] == settings), None)
-        if known is not None:
-            self._fusers.remove(known)
-        self._fusers.append(known or (settings, self._made_fuser()))
+        existing = next((fuser for fuser in self._fusers if fuser[0] == settings), None)
+        if existing is not None:
+            self._fusers.remove(existing)
+        self._fusers.append(existing or (settings, self._new_fuser()))
         return self._fusers[-1][1]
 
     def _together(self, settings: Mapping[str, Any], lanes: Sequence[Lane]) -> Sequence[Stepped]:
@@ -301,7 +309,7 @@ class Lanes:
 
         fuser = self._fuser_of(settings)
         try:
-            with self._printing_to(self._log), kept() as outer:
+            with self._printing_to(self._log), restored_settings() as outer:
                 apply(settings)
                 self._around = outer
                 try:
@@ -363,8 +371,8 @@ class Lanes:
         if changes := module_changes(self._modules_before):
             self._modules_before = self._modules.look()
         attempt.module_changes = changes
-        words = "" if failure is None else failure.traceback
-        lane.log.add(words + notes_on_settings(attempt.settings) + note_on_modules(changes))
+        log_text = "" if failure is None else failure.traceback
+        lane.log.add(log_text + notes_on_settings(attempt.settings) + note_on_modules(changes))
         result = attempt.result(lane.seconds, failure, lane.fused)
         lane.forget()
         return EndedLane(lane.segment, result, lane.late and result.cut)
@@ -389,8 +397,8 @@ def _unshared(
     Raises:
         TrainableError: There are other lanes, and a value was changed.
     """
-    others = [other for other in beside if other.standing is not None]
-    if not others and not parked:
+    running = [other for other in beside if other.standing is not None]
+    if not running and not parked:
         yield
         return
     before = modules.look()
@@ -400,17 +408,17 @@ def _unshared(
     finally:
         if changes := module_changes(before):
             parked.clear()
-            if others and lane is not None:
-                problem = _problem(lane, others, changes, rounded)
-                for other in others:
+            if running and lane is not None:
+                problem = _problem(lane, running, changes, rounded)
+                for other in running:
                     with other.at_fault():
                         raise TrainableError(problem)
     if problem:
         raise TrainableError(problem)
 
 
-def _problem(lane: Lane, others: Sequence[Lane], changes: Sequence[str], rounded: bool) -> str:
-    numbers = sorted(other.assignment.number for other in others)
+def _problem(lane: Lane, running: Sequence[Lane], changes: Sequence[str], rounded: bool) -> str:
+    numbers = sorted(other.assignment.number for other in running)
     alone = "in a new study without fuse: rounding" if rounded else "with --set resources.trials_per_worker=1"
     trials = f"trial{'s' if len(numbers) > 1 else ''} {_listed([*map(str, numbers)])}"
     return (
@@ -420,5 +428,5 @@ def _problem(lane: Lane, others: Sequence[Lane], changes: Sequence[str], rounded
     )
 
 
-def _listed(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

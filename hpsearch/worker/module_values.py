@@ -82,32 +82,32 @@ class ModuleValues:
         self._target = target = unwrapped(target)
         self._package = str(getattr(target, "__module__", "__main__")).partition(".")[0]
         self._count = 0
-        self._seen: set[str] = set()
-        self._own: list[str] = []
+        self._seen_modules: set[str] = set()
+        self._own_modules: list[str] = []
 
     def look(self) -> list[Namespace]:
         """Return the values as they are now."""
         namespaces = list(self._namespaces())
-        walk = _Walk({*self._own, "__main__"})
+        walk = _Walk({*self._own_modules, "__main__"})
         return [Namespace(name, owner, walk.entries(owner)) for name, owner in namespaces]
 
     def _namespaces(self) -> Iterator[tuple[str, Any]]:
         """Return the trainable's own modules, or its globals if it was pickled by value."""
         if len(sys.modules) != self._count:
-            self._count, new = len(sys.modules), sys.modules.keys() - self._seen
-            self._seen |= new
-            self._own = sorted({*self._own, *filter(self._is_own, new)})
-        known = set()
-        for name in self._own:  # `__main__` before `__mp_main__`, which is the same module
+            self._count, new = len(sys.modules), sys.modules.keys() - self._seen_modules
+            self._seen_modules |= new
+            self._own_modules = sorted({*self._own_modules, *filter(self._is_own, new)})
+        seen = set()
+        for name in self._own_modules:  # `__main__` before `__mp_main__`, which is the same module
             module = sys.modules.get(name)
-            if module is not None and id(vars(module)) not in known:
-                known.add(id(vars(module)))
+            if module is not None and id(vars(module)) not in seen:
+                seen.add(id(vars(module)))
                 yield name, module
         if (partial := self._partial) is not None:
             yield "functools.partial", _Globals({"args": partial.args, "keywords": partial.keywords})
         for name, names in _globals_of(self._target):
-            if id(names) not in known:
-                known.add(id(names))
+            if id(names) not in seen:
+                seen.add(id(names))
                 yield name, _Globals(names)
 
     def _is_own(self, name: str) -> bool:
@@ -132,19 +132,19 @@ def note_on_modules(changes: Sequence[str]) -> str:
 class _Walk:
     """One pass over all values: each container once, up to a limit."""
 
-    def __init__(self, own: set[str]) -> None:
-        self._own = own
-        self._known: set[int] = set()
-        self._left = _MOST_VALUES
+    def __init__(self, own_modules: set[str]) -> None:
+        self._own_modules = own_modules
+        self._visited: set[int] = set()
+        self._remaining = _MOST_VALUES
 
     def entries(self, owner: Any, depth: int = 0) -> _Entries:
         """Return the entries of a container or namespace that can be compared later."""
-        self._known.add(id(owner))
+        self._visited.add(id(owner))
         values: dict[Any, Any] = {}
         for key, value in _items(owner):
-            if self._left <= 0:
+            if self._remaining <= 0:
                 break
-            self._left -= 1
+            self._remaining -= 1
             if type(value) in _NEVER_ENTRIES:
                 continue
             if (plain := _plain(value)) is not None and not (plain is not value and isinstance(owner, list | tuple)):
@@ -152,7 +152,7 @@ class _Walk:
             elif isinstance(value, set | frozenset):
                 if len(value) <= _MOST_ENTRIES:
                     values[key] = frozenset(entry for entry in value if isinstance(entry, _PLAIN))
-            elif depth < _MOST_DEPTH and id(value) not in self._known and self._has_entries(value):
+            elif depth < _MOST_DEPTH and id(value) not in self._visited and self._has_entries(value):
                 values[key] = self.entries(value, depth + 1)
         kind = _kind(owner)
         return _Entries(kind, len(owner) if kind is list else 0, values)
@@ -162,7 +162,7 @@ class _Walk:
         if isinstance(value, _CONTAINERS):
             return True
         kind = value if isinstance(value, type) else type(value)
-        return kind.__module__ in self._own and hasattr(value, "__dict__")
+        return kind.__module__ in self._own_modules and hasattr(value, "__dict__")
 
 
 def _plain(value: Any) -> Any:

@@ -90,8 +90,8 @@ class NamedCheckpoints:
             TrainableError: It did.
         """
         appended = self._lines.stat()
-        for found in _stats(path):
-            if found.st_dev == appended.st_dev and found.st_mtime_ns > appended.st_mtime_ns:
+        for stat in _stats(path):
+            if stat.st_dev == appended.st_dev and stat.st_mtime_ns > appended.st_mtime_ns:
                 raise TrainableError(f"the checkpoint {path} was changed after the line that names it: {_ADVICE}")
 
     def check(self, copy: Copy) -> None:

@@ -44,9 +44,9 @@ class OwnFiles:
 
     def __init__(self, job: Job) -> None:
         files, self._by_value = _files(job)
-        self._known = {path: _content(path) for path in files}
+        self._digests = {path: _content(path) for path in files}
         self._stamps = {path: _stamp(path) for path in files}
-        contents = sorted(f"{path.name} {content}" for path, content in self._known.items())
+        contents = sorted(f"{path.name} {content}" for path, content in self._digests.items())
         self.digest = hashlib.sha256("\n".join(contents).encode()).hexdigest()[:16] if contents else ""
         """Digest of their names and contents; empty if no file is known."""
 
@@ -65,7 +65,7 @@ class OwnFiles:
             now = _stamp(path)
             if now is None or now == stamp or path == self._by_value:
                 continue
-            if _content(path) not in ("", self._known[path]):
+            if _content(path) not in ("", self._digests[path]):
                 return path
             self._stamps[path] = now
         return None
@@ -73,10 +73,10 @@ class OwnFiles:
 
 def _stamp(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return stat.st_mtime_ns, stat.st_size
 
 
 def _content(path: Path) -> str:
@@ -95,8 +95,8 @@ def _files(job: Job) -> tuple[list[Path], Path | None]:
     target = unwrapped(job.trainable)
     if isinstance(target, CommandLine):
         here = Path(target.directory)
-        words = [target.program or "", *(word for word in target.command if word.endswith(_SCRIPTS))]
-        roots = [path for word in words if word and (path := here / word).is_file()]
+        candidates = [target.program or "", *(word for word in target.command if word.endswith(_SCRIPTS))]
+        roots = [path for word in candidates if word and (path := here / word).is_file()]
         folders = [*(str(root.parent) for root in roots), str(here), *folders]
         names = [name for option, name in itertools.pairwise(target.command) if option in MODULE_OPTIONS]
         names = [target.program if name == "${program}" and target.program else name for name in names]
@@ -110,14 +110,14 @@ def _files(job: Job) -> tuple[list[Path], Path | None]:
             by_value = Path(main)
             roots.append(by_value)
         roots += module_files(name, folders, package)
-    found: dict[Path, None] = {}
-    while roots and len(found) < _MOST_FILES:
+    files: dict[Path, None] = {}
+    while roots and len(files) < _MOST_FILES:
         path = roots.pop()
-        if path not in found:
-            found[path] = None
+        if path not in files:
+            files[path] = None
             if path.suffix == ".py":
                 roots += (file for name in _imports(path, folders) for file in module_files(name, folders, package))
-    return list(found), by_value
+    return list(files), by_value
 
 
 def _imports(path: Path, folders: Sequence[str]) -> Iterator[str]:
@@ -166,19 +166,19 @@ def module_files(name: str, folders: Sequence[str], package: str) -> list[Path]:
     outermost, *inner = name.split(".")
     if not outermost or outermost in sys.stdlib_module_names:
         return []
-    found, spec = [], _outermost(outermost, tuple(folders))
-    for part in [*inner, None]:
+    files, spec = [], _outermost(outermost, tuple(folders))
+    for submodule in [*inner, None]:
         if spec is None:
             break
         if spec.origin is not None and spec.has_location:
             if not is_own(outermost, str(Path(spec.origin).absolute()), package):
                 break
-            found.append(Path(spec.origin).absolute())
-        if part is None or spec.submodule_search_locations is None:
+            files.append(Path(spec.origin).absolute())
+        if submodule is None or spec.submodule_search_locations is None:
             break
         # By its last part only: for a package without __init__.py the parent would have to be imported.
-        spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
-    return found
+        spec = PathFinder.find_spec(submodule, list(spec.submodule_search_locations))
+    return files
 
 
 def _outermost(name: str, folders: Sequence[str]) -> ModuleSpec | None:
@@ -210,14 +210,14 @@ class LoadedCode:
 
     def __init__(self) -> None:
         self._last_look = time.time_ns()
-        self._known: dict[str, _Imported] = {}
+        self._at_first_check: dict[str, _Imported] = {}
 
     def edited(self) -> str | None:
         """Return the name of a module whose file was written since its import; None: there is none.
 
         For a module imported since the last check, edits count from that check on.
         """
-        found, now = None, time.time_ns()
+        edited, now = None, time.time_ns()
         for name, module in list(sys.modules.items()):
             path = getattr(module, "__file__", None)
             if not isinstance(path, str) or not is_own(name, path):
@@ -226,12 +226,12 @@ class LoadedCode:
                 state = Path(path).stat()
             except OSError:  # a missing file can't be run by others, either
                 continue
-            there = _Imported(self._last_look, state.st_mtime_ns, state.st_size)
-            known = self._known.setdefault(path, there)
-            if there.written > known.since or (there.written, there.size) != (known.written, known.size):
-                found = name
+            current = _Imported(self._last_look, state.st_mtime_ns, state.st_size)
+            first = self._at_first_check.setdefault(path, current)
+            if current.written > first.since or (current.written, current.size) != (first.written, first.size):
+                edited = name
         self._last_look = now
-        return found
+        return edited
 
 
 def is_own(name: str, path: str, package: str = "") -> bool:

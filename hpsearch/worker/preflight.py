@@ -73,8 +73,8 @@ def is_class(trainable: object, search_path: Sequence[str]) -> bool:
         text = files[-1].read_text("utf-8", "replace") if files else ""
     except OSError:
         return False
-    found = re.search(rf"^class {re.escape(name)}\b(.*)", text, re.MULTILINE)
-    return found is not None and not re.search(r"\b(Curves|Steps)\b", found[1])  # simulations know their own ends
+    match = re.search(rf"^class {re.escape(name)}\b(.*)", text, re.MULTILINE)
+    return match is not None and not re.search(r"\b(Curves|Steps)\b", match[1])  # simulations know their own ends
 
 
 def check_end(sweep: Sweep, trainable: object, search_path: Sequence[str]) -> None:
@@ -125,23 +125,23 @@ def check_program(command: CommandLine) -> None:
 
 def _is_taken_for_file(command: CommandLine) -> bool:
     """Return whether the program must be a file: not with `python -m package.module` or as a name on PATH."""
-    words = [word for word in command.command if word not in ("${env}", _ENV)]
-    begins = words[:1] == ["${program}"] and command.program is not None and "/" not in command.program
+    argv = [word for word in command.command if word not in ("${env}", _ENV)]
+    begins = argv[:1] == ["${program}"] and command.program is not None and "/" not in command.program
     if begins and shutil.which(str(command.program)) is not None:
         return False
-    before = [words[index - 1] for index, word in enumerate(words) if index and "${program}" in word]
+    before = [argv[index - 1] for index, word in enumerate(argv) if index and "${program}" in word]
     return not before or not all(word in MODULE_OPTIONS for word in before)
 
 
 def _check_command(command: CommandLine) -> None:
-    words = list(command.command[:2])
-    if any(word.startswith("${args") for word in words[:1]):
+    argv = list(command.command[:2])
+    if any(word.startswith("${args") for word in argv[:1]):
         return
-    words = expand([word for word in words if "${args" not in word], command.program, {}, {}, Path(), os.environ)
-    first = words[1] if words[0] == _ENV and len(words) > 1 and words[1][0] != "-" and "=" not in words[1] else words[0]
+    argv = expand([word for word in argv if "${args" not in word], command.program, {}, {}, Path(), os.environ)
+    first = argv[1] if argv[0] == _ENV and len(argv) > 1 and argv[1][0] != "-" and "=" not in argv[1] else argv[0]
     # A path is relative to the script's folder; a plain name is searched for on PATH.
-    found = shutil.which(Path(command.directory, first)) if "/" in first else shutil.which(first)
-    if found is not None:
+    executable = shutil.which(Path(command.directory, first)) if "/" in first else shutil.which(first)
+    if executable is not None:
         return
     where = f"in {command.directory}" if "/" in first else "on PATH"
     there = "/" in first and Path(command.directory, first).is_file()

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Kept", "Setting", "all_settings", "apply", "kept", "notes_on_settings"]
+__all__ = ["Kept", "Setting", "all_settings", "apply", "notes_on_settings", "restored_settings"]
 
 _SIGNALS = (
     signal.SIGHUP,
@@ -97,22 +97,22 @@ class Kept:
         """Restore the settings from before the block."""
         if changes := self.changes():
             self.changed = self.reported()
-            self.stuck = tuple(_put({name: self._before[name] for name in changes}))
+            self.stuck = tuple(_apply_settings({name: self._before[name] for name in changes}))
 
 
 @contextlib.contextmanager
-def kept() -> Iterator[Kept]:
+def restored_settings() -> Iterator[Kept]:
     """Restore every setting that changes within the block at its end."""
-    kept = Kept(_before=_values())
+    settings = Kept(_before=_values())
     try:
-        yield kept
+        yield settings
     finally:
-        kept.put_back()
+        settings.put_back()
 
 
 def apply(values: Mapping[str, Any]) -> None:
     """Apply settings from `Kept.changes`."""
-    for stuck in _put(values):
+    for stuck in _apply_settings(values):
         raise RuntimeError(f"a setting of the trial's object can't be made again: {stuck}")
 
 
@@ -124,7 +124,7 @@ def notes_on_settings(settings: Kept) -> str:
     return f"hpsearch: changed in this segment, and put back after it: {', '.join(settings.changed)}{stuck}\n"
 
 
-def _put(values: Mapping[str, Any]) -> list[str]:
+def _apply_settings(values: Mapping[str, Any]) -> list[str]:
     stuck = []
     for setting in all_settings():
         if setting.name in values:
@@ -280,12 +280,16 @@ def _precision() -> Any:
     import torch
 
     # Through torch's internal functions: the public attributes cost ten times as much.
-    own = torch._C
+    bindings = torch._C
     try:
-        older = (own._get_float32_matmul_precision(), own._get_cublas_allow_tf32(), own._get_cudnn_allow_tf32())
+        older = (
+            bindings._get_float32_matmul_precision(),
+            bindings._get_cublas_allow_tf32(),
+            bindings._get_cudnn_allow_tf32(),
+        )
     except RuntimeError:
         older = None
-    get = getattr(own, "_get_fp32_precision_getter", None)
+    get = getattr(bindings, "_get_fp32_precision_getter", None)
     return older, [] if get is None else [get(*of) for of in _PRECISIONS]
 
 

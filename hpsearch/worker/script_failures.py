@@ -42,9 +42,9 @@ def end_of_log(log: Path) -> str:
     return text if size <= _TAIL else "...\n" + text.partition("\n")[2]
 
 
-def failed(words: list[str], status: int, tail: str) -> Failure:
+def failed(argv: list[str], status: int, tail: str) -> Failure:
     """Describe a script that exited with a status, or was killed."""
-    command = shlex.join(mask_words(words))
+    command = shlex.join(mask_words(argv))
     if len(command) > 200:
         command = command[:197] + "..."
     ended = f"exited with status {status}" if status > 0 else f"was killed by {_name_of(-status)}"
@@ -63,9 +63,9 @@ def _last_exception(text: str) -> str | None:
         if not traceback or after.strip():
             continue
         for line in lines[at + 1 :]:
-            own = line.removeprefix(before)  # launchers prefix each line with the rank
-            if own.strip() and not own.startswith(" "):
-                return own.strip()
+            text_of_line = line.removeprefix(before)  # launchers prefix each line with the rank
+            if text_of_line.strip() and not text_of_line.startswith(" "):
+                return text_of_line.strip()
     return None
 
 

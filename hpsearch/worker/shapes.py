@@ -15,7 +15,7 @@ from hpsearch.trainable.failures import failure_of
 from hpsearch.trial import Trial
 from hpsearch.worker.job import Job
 from hpsearch.worker.output import OutputRedirect
-from hpsearch.worker.process_settings import kept
+from hpsearch.worker.process_settings import restored_settings
 from hpsearch.worker.worker import Worker
 
 __all__ = ["Shapes", "shapes_of"]
@@ -33,7 +33,7 @@ class Shapes:
     """Number of trials by the reason why they can't be lanes."""
     failed: Mapping[str, int] = field(default_factory=dict)
     """Number of trials by the error of their build, or of training them on a few batches."""
-    whole: str | None = None
+    why_none: str | None = None
     """Why no trial of this trainable can be a lane."""
     tried: Mapping[int, float] = field(default_factory=dict)
     """Time of lanes of the largest shape relative to as many trials alone, by number of lanes."""
@@ -55,7 +55,7 @@ def shapes_of(job: Job, trials: Sequence[Trial], seconds: float) -> Shapes:
         try:
             if worker.why_whole is not None:
                 return Shapes(whole=worker.why_whole)
-            with OutputRedirect().to(Path(os.devnull)), kept():
+            with OutputRedirect().to(Path(os.devnull)), restored_settings():
                 return _Builder(worker, job.lanes, job.rounded).shapes(trials, seconds)
         finally:
             worker.close()
@@ -78,9 +78,9 @@ class _Builder:
             built += 1
             if (key := self._key(trial)) is not None:
                 by_key[key].append(trial)
-        alike = sorted(by_key.values(), key=len, reverse=True)
-        tried = self._tried(alike)
-        return Shapes(built, [*map(len, alike)], self._alone, self._failed, tried=tried)
+        by_size = sorted(by_key.values(), key=len, reverse=True)
+        tried = self._train_largest(by_size)
+        return Shapes(built, [*map(len, by_size)], self._alone, self._failed, tried=tried)
 
     def _key(self, trial: Trial) -> Hashable:
         """Return a trial's shape; None if it has none, which is counted."""
@@ -96,22 +96,22 @@ class _Builder:
             self._failed[failure_of(error).message] += 1
         return None
 
-    def _tried(self, alike: list[list[Trial]]) -> Mapping[int, float]:
+    def _train_largest(self, by_size: list[list[Trial]]) -> Mapping[int, float]:
         """Train trials of the largest shape together and alone; skip it if they can't be trained together."""
         from hpsearch_trainers.lanes import NotFusible, check_pack, check_places
 
-        if not alike or len(alike[0]) < 2:
+        if not by_size or len(by_size[0]) < 2:
             return {}
-        count = min(len(alike[0]), self._lanes)
+        count = min(len(by_size[0]), self._lanes)
         try:
-            built = self._worker.build(alike[0][0])
+            built = self._worker.build(by_size[0][0])
             if not self._rounded:
                 return check_pack(built, count)
             check_places(built, self._lanes)
         except NotFusible as reason:
-            self._alone[str(reason)] += len(alike.pop(0))
+            self._alone[str(reason)] += len(by_size.pop(0))
         except (KeyboardInterrupt, Interrupted):
             raise
         except BaseException as error:
-            self._failed[failure_of(error).message] += len(alike.pop(0))
+            self._failed[failure_of(error).message] += len(by_size.pop(0))
         return {}

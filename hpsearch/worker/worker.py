@@ -198,16 +198,16 @@ class Worker:
 
     @property
     def closes(self) -> bool:
-        """Whether objects of this trainable have a `close()`: the backend then calls `let_go`."""
+        """Whether objects of this trainable have a `close()`: the backend then calls `close_object`."""
         return self._runner.closes
 
-    def let_go(self, unless: int | None) -> None:
+    def close_object(self, unless: int | None) -> None:
         """Close the object of the last trial, unless it is this trial's.
 
         Otherwise the next segment closes it. The time counts toward the trial that ended, and only the backend can
         limit it. Output and errors of `close` go to that trial's log.
         """
-        self._runner.let_go(unless)
+        self._runner.close_object(unless)
 
     def file_log(self) -> None:
         """Move a running attempt's output to its directory, so that it can be read; called from another thread."""
@@ -308,9 +308,9 @@ def _assignment_of(job: Job, root: Path, trial: Trial, segment: Segment, rank: i
     )
 
 
-def _changed(own: Params, parents: Params) -> dict[str, tuple[float, float]]:
+def _changed(params: Params, parents: Params) -> dict[str, tuple[float, float]]:
     """Return (parent's value, own value) of the numbers that differ from the parent's."""
-    pairs = {name: (parents[name], value) for name, value in own.items() if name in parents}
+    pairs = {name: (parents[name], value) for name, value in params.items() if name in parents}
     return {
         name: (float(theirs), float(value))
         for name, (theirs, value) in pairs.items()

@@ -195,7 +195,7 @@ class RayBackend(Backend):
         rank_infos = ranks_of_gang([slot.address for slot in slots], [slot.node for slot in slots])
         for rank, (slot, rank_info) in enumerate(zip(slots, rank_infos, strict=True)):
             closing = slot.warm if slot.closes and slot.warm != number else None
-            closed = None if closing is None else slot.handle.let_go.remote(number)
+            closed = None if closing is None else slot.handle.close_object.remote(number)
             request = RunRequest(task.trial, task.segment, None if slot.sees else packed, rank_info)
             answer = slot.handle.run.remote(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
             flight = Flight(gang, rank, closing=closing)
@@ -325,7 +325,7 @@ class RayBackend(Backend):
         if not slot.closes:
             return self._replace(slot, reason)
         self._slots.retire(slot, self.now())
-        closed = slot.handle.let_go.remote(None)
+        closed = slot.handle.close_object.remote(None)
         self._inbox.when_done(closed, lambda _: () if slot.dead else self._replace(slot, reason))
         return ()
 
@@ -334,7 +334,7 @@ class RayBackend(Backend):
         holding = [slot for slot in worker_pool.slots.all if slot.closes and slot.warm is not None and not slot.flights]
         if not holding:
             return
-        closings = {slot.handle.let_go.remote(None): slot for slot in holding}
+        closings = {slot.handle.close_object.remote(None): slot for slot in holding}
         _, late = ray.wait(list(closings), num_returns=len(closings), timeout=CLOSE_SECONDS)
         for slot in [closings[closing] for closing in late]:
             self._deliver(close_hung(slot.warm))

@@ -136,10 +136,10 @@ class RayWorker:
         except HpsearchError as error:
             return Hello(host, self._sees, log, "", str(error))
 
-    def let_go(self, unless: int | None) -> None:
+    def close_object(self, unless: int | None) -> None:
         """Close the object of the last trial, unless it is this trial's."""
         if self._worker is not None:
-            self._worker.let_go(unless)
+            self._worker.close_object(unless)
 
     def run(self, request: bytes) -> bytes:
         """Run a segment: a pickled `RunRequest` comes in, a pickled `RunResponse` goes out, or None: it was taken back.

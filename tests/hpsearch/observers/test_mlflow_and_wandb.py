@@ -259,8 +259,8 @@ def test_a_package_that_is_missing_is_said_before_anything_runs(tmp_path, monkey
 def test_their_first_use_beside_a_trial_of_this_process_is_not_taken_for_what_the_trial_changed(tmp_path):
     code = (
         "import sys\n"
-        "from hpsearch.worker.process_settings import kept\n"
-        "with kept() as settings:\n"
+        "from hpsearch.worker.process_settings import restored_settings\n"
+        "with restored_settings() as settings:\n"
         "    import mlflow, wandb\n"
         "    quiet = wandb.Settings(mode='offline', root_dir=sys.argv[1], silent=True, console='off')\n"
         "    wandb.init(dir=sys.argv[1], settings=quiet).finish()\n"

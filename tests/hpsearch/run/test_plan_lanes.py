@@ -48,7 +48,7 @@ from tests.hpsearch.support.scripted import sweep_of
             ["lanes        up to 16 trials per worker", "             2 train alone: it runs on cuda"],
         ),
         (
-            Shapes(whole="a script has a process of its own"),
+            Shapes(why_none="a script has a process of its own"),
             [
                 "lanes        none, though up to 16 trials per worker are asked for: a script has a process of its own",
             ],
@@ -81,7 +81,7 @@ def test_the_makespan_follows_from_what_lanes_took():
         ({}, Shapes(32, [32])),
         ({}, Shapes(32, [32], tried={2: 0.6})),
         ({}, Shapes(32, [32], tried={2: 2.6, 3: 2.5, 16: 2.2})),
-        ({}, Shapes(whole="a script has a process of its own")),
+        ({}, Shapes(why_none="a script has a process of its own")),
         ({"max_iter": None}, Shapes(32, [32], tried={2: 0.6, 3: 0.5, 16: 0.2})),
     ],
     ids=["shapes", "some alone", "nothing tried", "one number tried", "no gain", "no lanes", "no last iteration"],

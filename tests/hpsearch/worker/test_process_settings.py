@@ -17,7 +17,7 @@ import numpy
 import pytest
 import torch
 
-from hpsearch.worker.process_settings import all_settings, apply, kept
+from hpsearch.worker.process_settings import all_settings, apply, restored_settings
 
 backends = torch.backends
 
@@ -92,7 +92,7 @@ if hasattr(torch._C, "_set_fp32_precision_setter"):
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 def test_a_change_is_named_and_put_back(name: str, change: Callable[[], object]) -> None:
     before = {setting.name: setting.get() for setting in all_settings()}
-    with kept() as settings:
+    with restored_settings() as settings:
         change()
     assert (settings.changed, settings.stuck) == (() if name == "warnings filters" else (name,), ())
     assert {setting.name: setting.get() for setting in all_settings()} == before
@@ -106,7 +106,7 @@ def test_every_setting_but_the_callers_alarm_and_device_is_tried_here() -> None:
 def test_an_alarm_that_is_left_pending_is_called_off() -> None:
     callers = signal.setitimer(signal.ITIMER_REAL, 0)
     try:
-        with kept() as settings:
+        with restored_settings() as settings:
             signal.alarm(1000)
         assert settings.changed == ("a pending alarm",)
         assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
@@ -116,7 +116,7 @@ def test_an_alarm_that_is_left_pending_is_called_off() -> None:
 
 def test_changes_are_put_back_from_a_folder_that_is_gone(tmp_path: Path) -> None:
     before = Path.cwd()
-    with kept() as settings:
+    with restored_settings() as settings:
         os.chdir(tmp_path)
         tmp_path.rmdir()
     assert settings.changed == ("the working directory",)
@@ -125,7 +125,7 @@ def test_changes_are_put_back_from_a_folder_that_is_gone(tmp_path: Path) -> None
 
 def test_a_process_that_is_started_is_no_change_of_the_start_method() -> None:
     multiprocessing.set_start_method(None, force=True)
-    with kept() as settings:
+    with restored_settings() as settings:
         process = multiprocessing.Process(target=int)
         process.start()
         process.join()
@@ -133,11 +133,11 @@ def test_a_process_that_is_started_is_no_change_of_the_start_method() -> None:
 
 
 def test_changes_can_be_made_again() -> None:
-    with kept() as settings:
+    with restored_settings() as settings:
         torch.set_default_dtype(torch.float64)
         os.environ["HPSEARCH_TEST"] = "1"
         changes = settings.changes()
-    with kept() as again:
+    with restored_settings() as again:
         apply(changes)
         assert torch.get_default_dtype() is torch.float64
         assert os.environ["HPSEARCH_TEST"] == "1"

@@ -42,7 +42,7 @@ def test_trials_are_counted_by_shape_and_those_that_have_none_by_the_reason(capf
     assert found.trials == 11
     assert list(found.sizes) == [5, 2, 1]
     assert found.failed == {"ValueError: there is no such network": 2, "SystemExit: it leaves": 1}
-    assert (dict(found.alone), found.whole) == ({}, None)
+    assert (dict(found.alone), found.why_none) == ({}, None)
     assert sorted({*found.tried} - {3}) == [2, 4]  # as many as a worker has lanes; 3 where two aren't quicker
     assert min(found.tried.values()) > 0
     assert capfd.readouterr().out == ""
@@ -91,8 +91,8 @@ def test_no_more_are_built_when_the_time_is_over():
 def test_where_none_can_be_a_lane_it_says_why(trainable):
     threads = 2 if trainable is Small else 1
     found = shapes_of(job_of(trainable, threads=threads), trials_of({}), 60.0)
-    assert found == Shapes(whole=found.whole)
-    assert found.whole
+    assert found == Shapes(whole=found.why_none)
+    assert found.why_none
 
 
 def test_what_cannot_be_imported_is_the_users_mistake():

@@ -161,10 +161,10 @@ def test_an_object_that_is_let_go_is_closed_with_its_own_trials_log(
     worker = make_worker(Counting)
     assert worker.closes
     run(worker, segment(0, 1))
-    worker.let_go(TRIAL.number)
+    worker.close_object(TRIAL.number)
     assert calls == ["build 3"]
-    worker.let_go(8)
-    worker.let_go(8)
+    worker.close_object(8)
+    worker.close_object(8)
     assert calls == ["build 3", "close"]
     assert "nobody's failure" in output_of(tmp_path)
 
@@ -176,7 +176,7 @@ def test_an_object_whose_log_cant_be_opened_is_closed_within_the_next_segment(
     run(worker, segment(0, 1))
     (tmp_path / "trials").rename(tmp_path / "away")
     (tmp_path / "trials").touch()
-    worker.let_go(8)
+    worker.close_object(8)
     assert calls == ["build 3"]
     (tmp_path / "trials").unlink()
     worker.run(replace(TRIAL, number=8), Segment(8, 0, 1, None, 1), Listening())
