@@ -106,19 +106,19 @@ def find_simulation(trainable: str | Callable[..., Any] | Simulation | None, fol
             from hpsearch.simulation.table_file import read_table
 
             return read_table(trainable, folders)
-        found = import_object(trainable, "trainable", SweepError, folders)
+        target = import_object(trainable, "trainable", SweepError, folders)
     else:
-        found = trainable
-    if isinstance(found, type) and issubclass(found, Simulation):
+        target = trainable
+    if isinstance(target, type) and issubclass(target, Simulation):
         try:
-            return found()
+            return target()
         except TypeError as error:
             raise SweepError(
                 f"a simulation must be a class that can be made without arguments, with all of its methods, but "
-                f"{found.__name__} isn't: {error}"
+                f"{target.__name__} isn't: {error}"
             ) from error
-    if isinstance(found, Simulation):
-        return found
+    if isinstance(target, Simulation):
+        return target
     named = "a script" if trainable is None else trainable if isinstance(trainable, str) else repr(trainable)
     raise SweepError(
         f"the simulated backend trains nothing: it takes a table (trainable: curves.yaml) or a class derived from "

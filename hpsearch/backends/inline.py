@@ -85,8 +85,8 @@ class InlineBackend(Backend):
         """Return the free lanes, or 1 if nothing runs."""
         running = len(self._tasks) + len(self._lanes)
         if isinstance(allocation, WorkerShare):
-            held = any(task.share is None or task.company for task in (*self._tasks, *self._lanes.values()))
-            return 0 if held else max(min(self._opened.lanes, allocation.lanes) - running, 0)
+            is_exclusive = any(task.share is None or task.company for task in (*self._tasks, *self._lanes.values()))
+            return 0 if is_exclusive else max(min(self._opened.lanes, allocation.lanes) - running, 0)
         return 0 if running or getattr(allocation, "width", 1) > 1 else 1
 
     def start(self, task: Task) -> None:

@@ -113,7 +113,7 @@ class SimulatedBackend(Backend):
             if running.ended or when != running.due:
                 continue  # it was cut, and has another entry
             self._clock = when
-            messages.append(self._hear(running))
+            messages.append(self._next_message(running))
         return messages
 
     def now(self) -> float:
@@ -158,14 +158,14 @@ class SimulatedBackend(Backend):
         running.due = min(running.when(running.next(self._live)), running.deadline)
         heapq.heappush(self._due, (running.due, running.number, self._noted, running))
 
-    def _hear(self, running: _Attempt) -> Message:
+    def _next_message(self, running: _Attempt) -> Message:
         key = running.task.key
         count = running.next(self._live)
         if running.when(count) > running.deadline:
             self._end(running)
             message = f"killed: it ran over its trial_timeout; {running.task.timeout:g} s of it were left"
             return TimedOut(*key, Failure("timeout", message, ""), running.deadline - running.began)
-        reports = running.hear(count)
+        reports = running.new_reports(count)
         if count != running.last:
             self._note(running)
             return Progress(*key, reports)
@@ -263,9 +263,9 @@ class _Attempt:
         saves = count == self.last and self.failure is None
         return self._ends[count] + (self._checkpoint_seconds if saves else 0.0)
 
-    def hear(self, count: int) -> tuple[Report, ...]:
+    def new_reports(self, count: int) -> tuple[Report, ...]:
         """Return reports of the iterations up to the `count`-th that are new."""
-        begun, start = len(self.reports), self.task.segment.start
+        reported, start = len(self.reports), self.task.segment.start
         new = tuple(
             Report(
                 self.task.trial.number,
@@ -273,7 +273,7 @@ class _Attempt:
                 self.steps[index].metrics,
                 self.steps[index].seconds / self._speed,
             )
-            for index in range(begun, count)
+            for index in range(reported, count)
         )
         self.reports += new
         return new

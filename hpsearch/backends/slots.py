@@ -122,8 +122,8 @@ class Slot:
 
         A round costs about two such units in addition. A segment without an end counts as one round.
         """
-        left = [flight.rounds_left(self.trained) for flight in self.flights]
-        return sum(left) + 2 * max(left, default=0)
+        remaining = [flight.rounds_left(self.trained) for flight in self.flights]
+        return sum(remaining) + 2 * max(remaining, default=0)
 
 
 class Slots:
@@ -154,7 +154,7 @@ class Slots:
         """Mark a worker as ready to take tasks."""
         slot.ready = True
         slot.idle_since = now
-        self._place(slot)
+        self._reindex(slot)
 
     def remove(self, slot: Slot) -> list[Flight]:
         """Remove a worker; return its tasks."""
@@ -164,7 +164,7 @@ class Slots:
         lost = list(slot.flights)
         slot.flights.clear()
         self._keep_to((), slot)
-        self._place(slot)
+        self._reindex(slot)
         self._by_warm = {trial: other for trial, other in self._by_warm.items() if other is not slot}
         return lost
 
@@ -179,13 +179,13 @@ class Slots:
 
     def waits(self, flight: Flight) -> bool:
         """Return whether a worker of a task's gang is still closing another trial's object."""
-        return any(one.closing is not None for slot in self.all for one in slot.flights if one.gang is flight.gang)
+        return any(peer.closing is not None for slot in self.all for peer in slot.flights if peer.gang is flight.gang)
 
     def retire(self, slot: Slot, now: float) -> None:
         """Stop sending tasks to a worker."""
         slot.ready = False
         slot.retired_since = now
-        self._place(slot)
+        self._reindex(slot)
 
     def capacity(self) -> int:
         """Return the number of tasks that the workers would take now."""
@@ -207,13 +207,13 @@ class Slots:
         """Return the idle workers."""
         return list(self._free)
 
-    def place(self, task: Task) -> Sequence[Slot]:
+    def choose_for(self, task: Task) -> Sequence[Slot]:
         """Choose the workers for the next task, by rank; empty if there are too few."""
         segment = task.segment
         if segment.width > 1:
             return self.choose_gang(segment.trial, segment.width)
-        whole = self._divides and task.share is None
-        slot = self.choose_idle() if whole else self.choose(segment.trial, task.company)
+        takes_whole = self._divides and task.share is None
+        slot = self.choose_idle() if takes_whole else self.choose(segment.trial, task.company)
         return () if slot is None else (slot,)
 
     def join(self, task: Task) -> Sequence[Slot]:
@@ -241,7 +241,7 @@ class Slots:
         of_each_load = (itertools.islice(slots, _COMPARED) for slots in self._by_load)
         some = [slot for slots in of_each_load for slot in slots if len(slot.flights) < slot.lanes]
         # Its object in that worker saves less than an epoch.
-        some += [warm] if warm is not None and len(warm.flights) < warm.lanes and self._takes(warm) else []
+        some += [warm] if warm is not None and len(warm.flights) < warm.lanes and self._accepts_tasks(warm) else []
         return min(some, key=lambda slot: (slot.work, slot is not warm))
 
     def choose_idle(self) -> Slot | None:
@@ -251,7 +251,7 @@ class Slots:
     def drain(self, slot: Slot, reason: str) -> None:
         """Let a worker finish its tasks, and send it no more."""
         slot.draining = reason
-        self._place(slot)
+        self._reindex(slot)
 
     def choose_gang(self, trial: int, width: int) -> Sequence[Slot]:
         """Choose the workers for a trial's next wide segment, by rank; empty if too few are free.
@@ -284,7 +284,7 @@ class Slots:
             # A task with whole workers is its own company, which no other task has.
             self._keep_to(flight.task.company if flight.task.share else (flight.task.trial.number,), slot)
         self._warm(slot, flight.task.segment.trial, flight.rank)
-        self._place(slot)
+        self._reindex(slot)
 
     def land(self, slot: Slot, flight: Flight, now: float, seconds: float | None) -> None:
         """Record that a task ended after `seconds` in its worker, or was taken back (None)."""
@@ -297,7 +297,7 @@ class Slots:
         else:
             slot.idle_since = now
             self._keep_to((), slot)
-        self._place(slot)
+        self._reindex(slot)
 
     def recall(self, now: float) -> list[tuple[Slot, Flight]]:
         """Return the tasks to take back, which wait behind a long one; the last one comes first."""
@@ -307,7 +307,7 @@ class Slots:
                 continue
             if slot.flights and not slot.blocked and now - slot.flights[0].since > STUCK_SECONDS:
                 slot.blocked = True
-                self._place(slot)
+                self._reindex(slot)
                 stuck += [(slot, flight) for flight in list(slot.flights)[:0:-1]]
         for _, flight in stuck:
             flight.recalled = True
@@ -342,15 +342,15 @@ class Slots:
         if self._by_warm.get(slot.warm) is slot:
             del self._by_warm[slot.warm]
 
-    def _place(self, slot: Slot) -> None:
+    def _reindex(self, slot: Slot) -> None:
         for slots in self._by_load:
             slots.pop(slot, None)
         load = len(slot.flights)
-        if load < self._limit and self._takes(slot):
+        if load < self._limit and self._accepts_tasks(slot):
             self._by_load[load][slot] = None
 
     @staticmethod
-    def _takes(slot: Slot) -> bool:
+    def _accepts_tasks(slot: Slot) -> bool:
         return slot.ready and not (slot.blocked or slot.company or slot.draining)
 
     def _keep_to(self, company: Company, slot: Slot) -> None:

@@ -43,7 +43,7 @@ class Guardian:
     pipe: BinaryIO | None = None
     """A pipe to the guardian."""
 
-    def leave_words(self, text: str) -> None:
+    def leave_message(self, text: str) -> None:
         """Set the line that the guardian writes to standard error when the process ends.
 
         Args:

@@ -71,10 +71,10 @@ def is_open(address: str) -> bool | None:
     environment[_MODE] = "disabled"
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         command = [sys.executable, "-c", _PROBE, address]
-        done = subprocess.run(
+        process = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
         )
-        return {"open": True, "asks for a token": False}.get(done.stdout.strip())
+        return {"open": True, "asks for a token": False}.get(process.stdout.strip())
     return None
 
 

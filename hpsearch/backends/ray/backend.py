@@ -132,8 +132,8 @@ class RayBackend(Backend):
                 self._spare(task)
                 self._send_waiting()
                 return
-        if (known := self._flights.get((trial, attempt))) is not None:
-            known[1].cut = True
+        if (flight := self._flights.get((trial, attempt))) is not None:
+            flight[1].cut = True
         self._mailbox.cut.remote((str(self._study), trial, attempt))
 
     @as_backend_error()
@@ -240,7 +240,7 @@ class RayBackend(Backend):
         try:
             response: RunResponse | None = pickle.loads(future.result())
         except RayError as error:
-            self._opened.give_up(slot, error)
+            self._opened.end_unreachable(slot, error)
             return self._lose(slot, first_line(error))
         if response is None:  # taken back, and its worker returned before a heartbeat could say so
             self._take_back(slot, flight)
@@ -250,7 +250,7 @@ class RayBackend(Backend):
         messages: list[Message] = [*saves]
         self._slots.land(slot, flight, self.now(), result.seconds)
         flight.gang.landed(flight.rank, result, self.now())
-        messages += self._ended(flight)
+        messages += self._finish_task(flight)
         slot.address = response.address
         if (reason := why_replaced(slot, result, response.memory, self._scripts)) is not None:
             messages += self._replace(slot, reason)
@@ -270,7 +270,7 @@ class RayBackend(Backend):
             messages.append(TimedOut(*flight.task.key, Failure("timeout", message, ""), result.seconds))
         else:
             flight.gang.landed(0, result, self.now())
-            messages += self._ended(flight)
+            messages += self._finish_task(flight)
         if (reason := why_replaced(slot, result, end.response.memory, self._scripts)) is not None:
             self._slots.drain(slot, reason)
         if slot.draining and not slot.flights:
@@ -279,12 +279,12 @@ class RayBackend(Backend):
         return messages
 
     def _lane_lost(self, slot: Slot, error: RayError) -> Sequence[Message]:
-        self._opened.give_up(slot, error)
+        self._opened.end_unreachable(slot, error)
         messages = self._lose(slot, first_line(error))
         self._send_waiting()
         return messages
 
-    def _ended(self, flight: Flight) -> Sequence[Message]:
+    def _finish_task(self, flight: Flight) -> Sequence[Message]:
         """Record that a worker is done with a task; return the outcome if it was the last one."""
         if flight.rank == 0:
             del self._flights[flight.task.key]
@@ -307,11 +307,11 @@ class RayBackend(Backend):
                 directory = attempt_directory(flight.task.segment, flight.rank)
                 file_log(self._study / slot.log, self._study / directory)
             # Tasks that waited behind the first hadn't begun.
-            begun = index == 0 and flight.closing is None and not together
-            how: LossKind = "timeout" if flight is slot.timed_out else kind if begun else "spared"
+            had_begun = index == 0 and flight.closing is None and not together
+            how: LossKind = "timeout" if flight is slot.timed_out else kind if had_begun else "spared"
             company = halves[flight.task.trial.number] if together else ()
             flight.gang.lost(flight.rank, Loss(reason, how, max(self.now() - flight.since, 0.0), company), self.now())
-            messages += self._ended(flight)
+            messages += self._finish_task(flight)
         return messages
 
     def _replace(self, slot: Slot, reason: str, kind: LossKind = "spared") -> Sequence[Message]:
@@ -360,9 +360,9 @@ class RayBackend(Backend):
                 recalled = self._flight(key)
                 if recalled is not None and recalled[1].recalled and recalled[0].name == heartbeat.worker:
                     self._take_back(*recalled)
-            known = self._flight(heartbeat.key)
-            if known is not None:
-                messages += read_heartbeat(self._study, known[1], heartbeat)
+            flight = self._flight(heartbeat.key)
+            if flight is not None:
+                messages += read_heartbeat(self._study, flight[1], heartbeat)
         return messages
 
     def _flight(self, key: Key) -> tuple[Slot, Flight] | None:

@@ -60,8 +60,8 @@ def start_local(cpus: int, init: Callable[..., None]) -> ExitStack:
         BackendError: It can't be started.
     """
     guardian = start_guardian(own_group=False)
-    own = {"worker_niceness": NICENESS, _START_LIMIT: int(START_SECONDS)}
-    config = {name: value for name, value in own.items() if f"RAY_{name}" not in os.environ}
+    system_config = {"worker_niceness": NICENESS, _START_LIMIT: int(START_SECONDS)}
+    config = {name: value for name, value in system_config.items() if f"RAY_{name}" not in os.environ}
     options = {"num_cpus": cpus, "include_dashboard": False, "_system_config": config}
     thread = OwnThread(lambda: init(address="local", **options))
     ending = ExitStack()  # callbacks run in reverse order
@@ -70,7 +70,7 @@ def start_local(cpus: int, init: Callable[..., None]) -> ExitStack:
     ending.callback(thread.end)
     logs = Path(_ray_folder(), "ray", "session_latest", "logs")
     _starting.append(guardian)
-    guardian.leave_words(
+    guardian.leave_message(
         "hpsearch: this process ended while it started Ray: a process of Ray's died, and Ray ended this one with it, "
         f"or it was killed. Ray's logs are in {logs}. {_WAY_ON}"
     )
@@ -85,7 +85,7 @@ def start_local(cpus: int, init: Callable[..., None]) -> ExitStack:
         reason = str(error) if isinstance(error, ChildProcessError) else first_line(error)
         message = f"Ray can't be started on this machine: {reason}. {_advice(error, logs)}. {_WAY_ON}"
         # The thread may still be in Ray's code, which may end this process now: then the guardian writes the message.
-        guardian.leave_words(f"hpsearch: {message}")
+        guardian.leave_message(f"hpsearch: {message}")
         thread.end()
         kill_marked(MARK, guardian.mark)
         raise BackendError(message) from error
@@ -111,15 +111,15 @@ def _ray_folder() -> str:
 def forget_start() -> None:
     """Clear the messages of the guardians of Rays that have started, or whose failure was reported."""
     while _starting:
-        _starting.pop().leave_words("")
+        _starting.pop().leave_message("")
 
 
 def _marked(mark: str) -> AbstractContextManager[None]:
     """Mark processes that start in the context, also if they set a process title as Ray's agents do."""
     marks = {MARK: mark, "SPT_NOENV": "1"}  # setproctitle's: don't write the title over the environment
     limits = {_START_LIMIT: START_SECONDS, _PORT_LIMIT: _PORT_SECONDS}
-    own = {**LOOPBACK, **{f"RAY_{name}": str(int(seconds)) for name, seconds in limits.items()}}
-    return environment(marks | {name: value for name, value in own.items() if name not in os.environ})
+    variables = {**LOOPBACK, **{f"RAY_{name}": str(int(seconds)) for name, seconds in limits.items()}}
+    return environment(marks | {name: value for name, value in variables.items() if name not in os.environ})
 
 
 def _nothing(node: Any) -> None: ...
@@ -206,10 +206,10 @@ def _once_there(get_node: Any) -> Callable[[str, str], Any]:
 
     def get(gcs_address: str, node_id: str) -> Any:
         with suppress(Exception):  # then Ray's own way is slower, but correct
-            known = state.GlobalState()
-            known._initialize_global_state(services._get_gcs_client_options(gcs_address))
+            global_state = state.GlobalState()
+            global_state._initialize_global_state(services._get_gcs_client_options(gcs_address))
             deadline = time.monotonic() + START_SECONDS
-            while time.monotonic() < deadline and all(node["NodeID"] != node_id for node in known.node_table()):
+            while time.monotonic() < deadline and all(node["NodeID"] != node_id for node in global_state.node_table()):
                 time.sleep(0.02)
         return get_node(gcs_address, node_id)
 
@@ -227,7 +227,7 @@ class OwnThread:
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
-        self._done = threading.Event()
+        self._returned = threading.Event()
         self._end = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="hpsearch-ray", daemon=True)
@@ -245,9 +245,9 @@ class OwnThread:
         """
         self._thread.start()
         deadline = time.monotonic() + timeout
-        while not self._done.wait(0.05):
+        while not self._returned.wait(0.05):
             _put_back_sigterm()
-            if (reason := died()) is not None and not self._done.is_set():
+            if (reason := died()) is not None and not self._returned.is_set():
                 raise ChildProcessError(reason)
             if time.monotonic() > deadline:
                 raise TimeoutError(f"it took more than {timeout:.0f} seconds")
@@ -267,7 +267,7 @@ class OwnThread:
             self._call()
         except BaseException as error:  # Ray calls sys.exit, too
             self._error = error
-        self._done.set()
+        self._returned.set()
         if self._error is None:
             self._end.wait()
 

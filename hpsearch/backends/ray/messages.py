@@ -167,10 +167,10 @@ def read_response(study: Path, flight: Flight, response: RunResponse, sees: bool
     if response.packed is not None and newest is not None:
         unpack(response.packed, study / newest)
     if saves and not sees:
-        whole = _merged(saves)
-        saves = [whole] if whole.checkpoint == newest else []
+        merged = _merged(saves)
+        saves = [merged] if merged.checkpoint == newest else []
         if not saves:
-            result = replace(result, reports=whole.reports + result.reports)
+            result = replace(result, reports=merged.reports + result.reports)
     return saves, result
 
 

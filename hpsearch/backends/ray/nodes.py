@@ -15,7 +15,7 @@ from ray._private import state
 from hpsearch.backends.ray.messages import Location
 from hpsearch.errors import BackendError
 
-__all__ = ["NAMESPACE", "Shape", "here", "live_nodes", "node_of", "others", "waiting_text", "why_no_workers"]
+__all__ = ["NAMESPACE", "Shape", "here", "live_nodes", "node_of", "waiting_text", "why_no_workers", "workers_of_others"]
 
 NAMESPACE = "hpsearch"
 """Namespace of all our actors."""
@@ -51,9 +51,9 @@ class Shape:
         room = self.room(nodes)
         if room >= needed:
             return None
-        held = " + ".join(f"{self.fit(node['Resources'])} ({_described(node)})" for node in nodes)
+        by_node = " + ".join(f"{self.fit(node['Resources'])} ({_described(node)})" for node in nodes)
         return (
-            f"a trial needs {needed} workers at once, each of {self}; the nodes hold {held or 0} = {room} of them, "
+            f"a trial needs {needed} workers at once, each of {self}; the nodes hold {by_node or 0} = {room} of them, "
             "busy ones included"
         )
 
@@ -105,55 +105,57 @@ def node_of(actor: Any) -> tuple[str, str]:
     return "", "a node that Ray doesn't name"
 
 
-def others(own: Iterable[str], placed: Collection[str] | None = None) -> Counter[str]:
+def workers_of_others(own_names: Iterable[str], placed: Collection[str] | None = None) -> Counter[str]:
     """Count the workers that other sweeps of this cluster hold or wait for, by the user who started them.
 
     Args:
-        own: Names of this sweep's workers, some of which an earlier sweep may have started.
+        own_names: Names of this sweep's workers, some of which an earlier sweep may have started.
         placed: Names of the workers that run on a node; the others aren't counted. None: all are.
     """
     named = ray.util.list_named_actors(all_namespaces=True)
     names = {actor["name"] for actor in named if actor["namespace"] == NAMESPACE}
     if placed is not None:
         names.intersection_update(placed)
-    return Counter(name.rpartition(" #")[0] for name in names.difference(own))
+    return Counter(name.rpartition(" #")[0] for name in names.difference(own_names))
 
 
-def why_no_workers(shape: Shape, own: Iterable[str], needed: int) -> str:
+def why_no_workers(shape: Shape, own_names: Iterable[str], needed: int) -> str:
     """Explain what a sweep waits for while fewer than `needed` of its workers have started, and who holds the others.
 
     Args:
         shape: Resources of its workers.
-        own: Their names.
+        own_names: Their names.
         needed: Workers of a trial.
     """
-    own = set(own)
+    own_names = set(own_names)
     if (shortage := shape.shortage(live_nodes(), needed)) is not None:
         return (
             f"waiting for nodes: {shortage}. The sweep goes on once there are more; to go on with these, stop it, and "
             "resume with a lower resources.workers_per_trial"
         )
     placed = {actor["Name"] for actor in state.actors(actor_state_name="ALIVE").values()}
-    return waiting_text(shape, needed, ray.available_resources(), others(own, placed), len(own & placed))
+    return waiting_text(
+        shape, needed, ray.available_resources(), workers_of_others(own_names, placed), len(own_names & placed)
+    )
 
 
-def waiting_text(shape: Shape, needed: int, free: Mapping[str, float], taken: Mapping[str, int], placed: int) -> str:
+def waiting_text(shape: Shape, needed: int, free: Mapping[str, float], held_by: Mapping[str, int], placed: int) -> str:
     """Explain what a sweep waits for.
 
     Args:
         shape: Resources of its workers.
         needed: Workers of a trial.
         free: Resources that no worker holds.
-        taken: Number of workers that other sweeps have started, by user.
+        held_by: Number of workers that other sweeps have started, by user.
         placed: Number of its own that have started.
     """
-    held = ", ".join(f"{count} of {name}" for name, count in sorted(taken.items()))
+    holders = ", ".join(f"{count} of {name}" for name, count in sorted(held_by.items()))
     gpus = f" and {free.get('GPU', 0):g} GPUs" if shape.gpus else ""
-    who = "a worker needs" if needed == 1 else f"a trial needs {needed} workers, each"
-    need = f"{who} {shape}; {free.get('CPU', 0):g} CPUs{gpus} are free"
-    if not held:
+    requester = "a worker needs" if needed == 1 else f"a trial needs {needed} workers, each"
+    need = f"{requester} {shape}; {free.get('CPU', 0):g} CPUs{gpus} are free"
+    if not holders:
         return f"workers are starting: {need}"
-    text = f"waiting for workers of other sweeps: {need}; taken: {held}"
+    text = f"waiting for workers of other sweeps: {need}; taken: {holders}"
     if placed:
         text += f"; this sweep holds {placed}. Where the others wait for more, too, one sweep after another gives way"
     return text

@@ -39,9 +39,9 @@ class Overdue:
 def overdue(slots: Slots, now: float) -> Iterator[Overdue]:
     """Return the workers that have run for too long, ranks that their gang waits for in vain included."""
     for slot in list(slots.all):
-        found = _late(slots, slot, now) if slot.runs_whole else _silent(slot, now)
-        if found is not None:
-            yield found
+        late = _late(slots, slot, now) if slot.runs_whole else _silent(slot, now)
+        if late is not None:
+            yield late
 
 
 def _late(slots: Slots, slot: Slot, now: float) -> Overdue | None:
@@ -66,10 +66,10 @@ def _late(slots: Slots, slot: Slot, now: float) -> Overdue | None:
 def _silent(slot: Slot, now: float) -> Overdue | None:
     """Check a worker with lanes: whether a round takes longer than all of them together may run."""
     limits = [flight.task.timeout for flight in slot.flights]
-    known = [limit for limit in limits if limit is not None]
-    if slot.timed_out is not None or not known or len(known) < len(limits) or now - slot.round_since <= sum(known):
+    finite = [limit for limit in limits if limit is not None]
+    if slot.timed_out is not None or not finite or len(finite) < len(limits) or now - slot.round_since <= sum(finite):
         return None
-    if len(known) == 1:
+    if len(finite) == 1:
         return Overdue(slot, slot.flights[0])
     return Overdue(slot, reason="its worker was killed: a round of its lanes took longer than all of them may")
 
@@ -163,20 +163,20 @@ class Backoff:
         self._draw = draw
         self._patience = FIRST_SECONDS
         self._since: float | None = None
-        self._held = 0
+        self._last_workers = 0
         self._again = 0.0
 
-    def is_due(self, now: float, stuck: bool, held: int) -> bool:
+    def is_due(self, now: float, stuck: bool, workers: int) -> bool:
         """Record whether the sweep is stuck; return whether it has been for long enough to release its workers.
 
         Args:
             now: Seconds.
             stuck: Whether it holds too few workers, and waits for more.
-            held: Number of workers that it holds; while that grows, the time starts anew.
+            workers: Number of workers that it holds; while that grows, the time starts anew.
         """
-        if not stuck or self._since is None or held > self._held:
+        if not stuck or self._since is None or workers > self._last_workers:
             self._since = now
-        self._held = held
+        self._last_workers = workers
         return stuck and now - self._since >= self._patience
 
     def wait_on(self) -> None:

@@ -279,10 +279,10 @@ def _warning() -> str:
 
 def _pulse(patience: float) -> Pulse:
     context = ray.get_runtime_context()
-    own = [node["RayletSocketName"] for node in live_nodes() if node["NodeID"] == context.get_node_id()]
-    if not own:
+    sockets = [node["RayletSocketName"] for node in live_nodes() if node["NodeID"] == context.get_node_id()]
+    if not sockets:
         raise BackendError("Ray was lost: the raylet of this node has ended. `hpsearch resume` goes on with the study.")
-    (raylet,) = own
+    (raylet,) = sockets
     host, _, port = context.gcs_address.rpartition(":")
     return Pulse(raylet, (host.strip("[]"), int(port)), patience)
 

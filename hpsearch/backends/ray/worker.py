@@ -81,7 +81,7 @@ class RayWorker:
         self._memory = 0
         self._next_weighing = 0.0
         self._beginning = threading.Lock()  # between beginning an attempt and taking it back
-        self._begun: Key = ("", 0, 0)
+        self._last_begun: Key = ("", 0, 0)
         self._recalled: set[Key] = set()
         self._exchanges = 0
         self._unanswered: list[tuple[_Channel, Heartbeat]] = []
@@ -122,7 +122,7 @@ class RayWorker:
             self._lock = hold_as_worker(Path(job.study))
             self._root = Path(job.study)
         else:
-            self._root = self._stand_in.make()
+            self._root = self._stand_in.create()
         if isinstance(job.trainable, CommandLine):
             job = replace(job, trainable=placed(job.trainable))
         try:
@@ -157,7 +157,7 @@ class RayWorker:
             if key in self._recalled:
                 self._recalled.remove(key)  # it may be sent here again
                 return None
-            self._begun = key
+            self._last_begun = key
         channel = _Channel(self._name, key, self._root, self._sees)
         try:
             self._unpack(segment, packed)
@@ -291,7 +291,7 @@ class RayWorker:
 
     def _take_back(self, key: Key) -> bool:
         with self._beginning:
-            if key == self._begun:
+            if key == self._last_begun:
                 return False
             self._recalled.add(key)
             return True
@@ -408,7 +408,7 @@ class StandIn:
         self.path = Path(tempfile.gettempdir(), f"hpsearch-{mark}")
         self._lock: Lock | None = None
 
-    def make(self) -> Path:
+    def create(self) -> Path:
         """Return the folder; create it if it doesn't exist."""
         if self._lock is None:
             _remove_deserted(self.path.parent)

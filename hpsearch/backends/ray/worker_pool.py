@@ -17,7 +17,7 @@ from hpsearch.backends.gangs import CLOSE_SECONDS
 from hpsearch.backends.ray.failures import first_line
 from hpsearch.backends.ray.inbox import Inbox
 from hpsearch.backends.ray.messages import Hello
-from hpsearch.backends.ray.nodes import Shape, here, live_nodes, node_of, others, why_no_workers
+from hpsearch.backends.ray.nodes import Shape, here, live_nodes, node_of, why_no_workers, workers_of_others
 from hpsearch.backends.ray.replacing import Backoff, FailingNodes
 from hpsearch.backends.ray.session import Kind, Pool
 from hpsearch.backends.ray.worker import RayWorker
@@ -129,7 +129,7 @@ class WorkerPool:
         """Record that a worker returned from a segment."""
         self._failing_runs.did_well(slot.node)
 
-    def give_up(self, slot: Slot, error: RayError) -> None:
+    def end_unreachable(self, slot: Slot, error: RayError) -> None:
         """End a worker that doesn't return: it may only be unreachable.
 
         Raises:
@@ -159,10 +159,10 @@ class WorkerPool:
                 self.end(slot)
         released = {slot.handle.release.remote(): slot for slot in idle}
         # Wait for them: this process may be about to end, and they with it.
-        done, late = ray.wait([*released], num_returns=len(released), timeout=CLOSE_SECONDS) if idle else ([], [])
+        ready, late = ray.wait([*released], num_returns=len(released), timeout=CLOSE_SECONDS) if idle else ([], [])
         for slot in coming:
             slot.handle.release.remote()
-        for slot in [*coming, *(released[answer] for answer in done)]:  # the last one is reused first
+        for slot in [*coming, *(released[answer] for answer in ready)]:  # the last one is reused first
             self._pool.give(self._kind, slot.handle, slot.name)
         for answer in late:  # the next search would wait for it for ever
             self.end(released[answer])
@@ -214,14 +214,14 @@ class WorkerPool:
 
     def give_way(self, now: float) -> None:
         """Release resources that are too few for this sweep, and request them again later."""
-        held = list(self.slots.all)
-        if not any(slot.node for slot in held) or not others(self._names()):
+        slots = list(self.slots.all)
+        if not any(slot.node for slot in slots) or not workers_of_others(self._names()):
             self._backoff.wait_on()
             return
-        for slot in sorted(held, key=lambda slot: slot.node):  # first those without a node, which may get one
+        for slot in sorted(slots, key=lambda slot: slot.node):  # first those without a node, which may get one
             self.slots.remove(slot)
             self.end(slot)
-        self._backoff.give_way(now, len(held))
+        self._backoff.give_way(now, len(slots))
 
     def _names(self) -> set[str]:
         return {slot.name for slot in self.slots.all}
@@ -230,19 +230,19 @@ class WorkerPool:
         if count > 0:
             self._pool.check()
         for _ in range(count):
-            known = None if self._fresh else self._pool.take(self._kind)
-            if known is None:
+            reused = None if self._fresh else self._pool.take(self._kind)
+            if reused is None:
                 name = f"{self._owner} #{secrets.token_hex(4)}"
                 actor = ray.remote(RayWorker).options(
                     num_cpus=self._shape.cpus, num_gpus=self._shape.gpus, max_restarts=0, name=name
                 )
                 slot = Slot(actor.remote(name, self._pool.mailbox(), here, self._shape.gpus), name)
             else:
-                slot = Slot(*known)
+                slot = Slot(*reused)
             self.slots.add(slot)
             self._inbox.when_done(slot.handle.node.remote(), functools.partial(_placed, slot))
             hello = slot.handle.open.remote(self._payload, self._search_path, self._token)
-            self._inbox.when_done(hello, functools.partial(self._greeted, slot, known is None))
+            self._inbox.when_done(hello, functools.partial(self._greeted, slot, reused is None))
 
     def _greeted(self, slot: Slot, new: bool, future: Future[Hello]) -> Sequence[Message]:
         if slot.dead:

@@ -28,7 +28,7 @@ class Pool:
 
     def send(self, trial: int, end: int | None = 1, company: Company = ()) -> tuple[Slot, Flight]:
         flight = flight_of(trial, end, company)
-        (slot,) = self.slots.place(flight.task)
+        (slot,) = self.slots.choose_for(flight.task)
         self.slots.send(slot, flight, 1.0)
         return slot, flight
 
@@ -113,7 +113,7 @@ def test_workers_are_free_as_if_each_lane_had_one_for_itself():
 def test_nothing_is_sent_to_the_workers_of_a_gang():
     pool = Pool(3)
     task = Task(Trial(7, {}, 0, "random"), Segment(7, 0, 1, None, 1, 2), None)
-    chosen, gang = pool.slots.place(task), Gang(task)
+    chosen, gang = pool.slots.choose_for(task), Gang(task)
     for rank, slot in enumerate(chosen):
         pool.slots.send(slot, Flight(gang, rank), 1.0)
     assert [slot.runs_whole for slot in pool.slots.all].count(True) == 2
@@ -125,13 +125,13 @@ def test_nothing_is_sent_to_the_workers_of_a_gang():
 def test_nothing_runs_beside_a_trial_that_is_to_be_alone():
     pool = Pool(2)
     task = Task(Trial(0, {}, 0, "random"), Segment(0, 0, 1, None, 1), None)
-    (slot,), flight = pool.slots.place(task), Flight(Gang(task), 0)
+    (slot,), flight = pool.slots.choose_for(task), Flight(Gang(task), 0)
     pool.slots.send(slot, flight, 1.0)
     assert pool.slots.capacity() == 4
     assert {pool.send(trial)[0].handle for trial in range(1, 5)} == {1}
-    assert not pool.slots.place(task)
+    assert not pool.slots.choose_for(task)
     pool.slots.land(slot, flight, 2.0, 1.0)
-    assert pool.slots.place(task) == (slot,)
+    assert pool.slots.choose_for(task) == (slot,)
 
 
 def test_nothing_runs_beside_trials_of_a_company_but_those_of_it():
@@ -183,7 +183,7 @@ def test_those_whose_turn_it_isnt_join_their_company_and_take_no_worker_that_is_
     assert pool.slots.join(flight_of(1, company=(0, 1)).task) == (first,)
     assert pool.slots.join(flight_of(2, company=(2, 3)).task) == ()
     assert pool.slots.join(flight_of(4).task) == ()
-    assert pool.slots.place(flight_of(2, company=(2, 3)).task) == (pool.slots.all[1],)
+    assert pool.slots.choose_for(flight_of(2, company=(2, 3)).task) == (pool.slots.all[1],)
 
 
 def test_a_worker_that_is_drained_ends_what_it_has_and_takes_no_more():

@@ -81,7 +81,7 @@ def test_a_worker_that_ends_by_itself_takes_its_children_along() -> None:
 def test_it_writes_the_last_words_of_a_process_that_ends_below_python(words: list[str], end: str, said: str) -> None:
     script = (
         "import os; from hpsearch.worker.guardian import start_guardian; guardian = start_guardian(own_group=False)\n"
-        f"for text in {words}: guardian.leave_words(text)\n"
+        f"for text in {words}: guardian.leave_message(text)\n"
         "if os.fork() == 0: os.execvp('sleep', ['sleep', '0'])\n"
         f"os.wait(); {end}"
     )

@@ -61,7 +61,7 @@ def test_workers_that_are_still_being_made_are_left_to_the_next_search(ray_clust
     driver.wait_for(lambda: driver.backend.workers().ready == 2)
     assert len(made) == 2
     assert names() == made
-    assert not nodes.others(slot.name for slot in backend._opened.slots.all), "another search started them"
+    assert not nodes.workers_of_others(slot.name for slot in backend._opened.slots.all), "another search started them"
     for number in range(2):
         driver.start(number, {"x": 1.0})
         assert driver.outcome(number).failure is None

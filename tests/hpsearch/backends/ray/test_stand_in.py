@@ -28,9 +28,9 @@ def test_a_stand_in_is_made_only_when_it_is_asked_for(folder):
 
 def test_a_stand_in_is_emptied_and_stays(folder):
     mine = stand_in()
-    (mine.make() / "trials").mkdir()
+    (mine.create() / "trials").mkdir()
     mine.clear()
-    assert mine.make() == mine.path
+    assert mine.create() == mine.path
     assert list(mine.path.iterdir()) == []
 
 
@@ -38,19 +38,19 @@ def test_what_a_killed_worker_left_goes_when_the_next_makes_its_own(folder):
     deserted = stand_in().path
     (deserted / "trials").mkdir(parents=True)
     mine = stand_in()
-    mine.make()
+    mine.create()
     assert list(folder.iterdir()) == [mine.path]
 
 
 def test_a_living_workers_stand_in_and_foreign_folders_are_left_alone(folder):
     others = stand_in()
-    (others.make() / "trials").mkdir()
+    (others.create() / "trials").mkdir()
     foreign = [folder / "hpsearch-mine", folder / f"hpsearch-{'g' * 32}", folder / "other"]
     for path in foreign:
         path.mkdir()
     link = folder / f"hpsearch-{'0' * 32}"
     link.symlink_to(foreign[0])
-    stand_in().make()
+    stand_in().create()
     assert (others.path / "trials").is_dir()
     assert all(path.is_dir() for path in (*foreign, link))
 
@@ -67,4 +67,4 @@ def test_a_stand_in_that_another_deletes_before_it_is_locked_is_made_again(folde
         return descriptor
 
     monkeypatch.setattr(os, "open", open_and_lose)
-    assert mine.make().is_dir()
+    assert mine.create().is_dir()
