@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         if args.note is not None:
             write_note(study_dir, args.note)
 
-    return run_and_report(study_dir, sweep, args, args.sweep, held=label)
+    return run_and_report(study_dir, sweep, args, args.sweep, on_locked=label)
 
 
 def _without_end(sweep: Sweep) -> list[str]:

@@ -113,7 +113,7 @@ def run_and_report(
     args: argparse.Namespace,
     source: Path | None,
     folder: str = "",
-    held: Callable[[], object] = lambda: None,
+    on_locked: Callable[[], object] = lambda: None,
     failed: Sequence[int] | None = None,
 ) -> int:
     """Run a study, with its sweep file `source`, created in `folder`, and print the results."""
@@ -131,7 +131,7 @@ def run_and_report(
         starting="starting Ray" if args.backend == "ray" else "",
         times=times,
         verbose=args.verbose,
-        held=held,
+        on_locked=on_locked,
     )
     try:
         with observers_located(source, study_dir):

@@ -124,11 +124,11 @@ class StudyDirectory:
             ) from error
 
     @contextmanager
-    def running(self, who: str, patience: float = _RUN_LOCK_PATIENCE) -> Iterator[Callable[[], None]]:
+    def running(self, owner: str, patience: float = _RUN_LOCK_PATIENCE) -> Iterator[Callable[[], None]]:
         """Lock the study for this process, until the process ends in any way.
 
         Args:
-            who: `user@host:pid`, shown to a second process.
+            owner: `user@host:pid`, shown to a second process.
             patience: Seconds to wait for another process's lock.
 
         Yields:
@@ -147,14 +147,14 @@ class StudyDirectory:
                 lock = stack.enter_context(Lock(self.path / _RUN_LOCK, make=True))
                 # Who deletes the file finds the directory locked, where the file system can do that.
                 directory = stack.enter_context(Lock(self.path))
-                if not lock.take(patience) or not _taken_where_possible(directory):
+                if not lock.acquire(patience) or not _taken_where_possible(directory):
                     raise StudyInUseError(
                         f"{self.path}: {lock.read() or 'another process'} runs this study now. Watch it with "
                         f"`hpsearch status {shlex.quote(str(self.path))}`, let it rest with "
                         f"`hpsearch pause {shlex.quote(str(self.path))}`, or end it with "
                         f"`hpsearch stop {shlex.quote(str(self.path))}` and resume."
                     )
-                lock.write(who)
+                lock.write(owner)
 
             def check() -> None:
                 if not lock.in_place():
@@ -178,7 +178,7 @@ class StudyDirectory:
         """
         try:
             with Lock(self.path / _RUN_LOCK) as lock:
-                return None if lock.share() else lock.read() or "another process"
+                return None if lock.acquire_shared() else lock.read() or "another process"
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -195,10 +195,10 @@ class StudyDirectory:
             JournalError: The directory can't be written.
         """
         with self._writable(), Lock(self.path / _WORKERS_LOCK, make=True) as lock:
-            if lock.take():
+            if lock.acquire():
                 return
             say("waiting for the workers of the former run to end")
-            if not lock.take(patience):
+            if not lock.acquire(patience):
                 raise StudyInUseError(
                     f"{self.path}: workers of a former run are still alive after {patience:.0f} s. "
                     f"`fuser {shlex.quote(str(self.path / _WORKERS_LOCK))}` names them; end them, then resume."
@@ -216,8 +216,8 @@ class StudyDirectory:
 
     def checkpoints(self) -> list[Path]:
         """Return the directories of all checkpoints, incomplete ones included."""
-        found = self.trials.glob("*/*/*hpsearch-checkpoint-*")
-        return [checkpoint for checkpoint in found if _CHECKPOINT.fullmatch(checkpoint.name) is not None]
+        candidates = self.trials.glob("*/*/*hpsearch-checkpoint-*")
+        return [checkpoint for checkpoint in candidates if _CHECKPOINT.fullmatch(checkpoint.name) is not None]
 
     def packs(self) -> list[Path]:
         """Return the files with checkpoints of several trials, incomplete ones included."""
@@ -234,17 +234,17 @@ class StudyDirectory:
         own_paths = {path_of(address) for address in needed}
         in_packs = {address for address in needed if pack_of(address) is not None}
         packs = {pack_of(address) for address in in_packs if not (self.path / path_of(address)).is_dir()}
-        found = [path for path in self.checkpoints() if str(path.relative_to(self.path)) not in own_paths]
-        return found + [path for path in self.packs() if str(path.relative_to(self.path)) not in packs]
+        checkpoints = [path for path in self.checkpoints() if str(path.relative_to(self.path)) not in own_paths]
+        return checkpoints + [path for path in self.packs() if str(path.relative_to(self.path)) not in packs]
 
     def discard(self, checkpoints: Iterable[str]) -> None:
         """Delete checkpoints at their own paths, and packs, as far as they are there."""
         for checkpoint in checkpoints:
             _delete(self.path / path_of(checkpoint))
 
-    def remove_unnamed(self, kept: Collection[str]) -> None:
+    def remove_unnamed(self, named: Collection[str]) -> None:
         """Delete what attempts that were cut off left: checkpoints that no event names, and unfiled output."""
-        for path in self.unneeded(kept):
+        for path in self.unneeded(named):
             _delete(path)
         for log in self.trials.glob(f"{OUTPUT_AT_HAND}*"):
             with suppress(OSError):
@@ -266,7 +266,7 @@ def hold_as_worker(study: Path) -> Lock | None:
         lock = Lock(study / _WORKERS_LOCK)
     except OSError:
         return None
-    lock.share(math.inf)
+    lock.acquire_shared(math.inf)
     return lock
 
 
@@ -300,7 +300,7 @@ def _locked_directory(parent: Path) -> tuple[Path, Lock]:
         new.mkdir()
         try:
             lock = Lock(new / _RUN_LOCK, make=True)
-            if lock.take() and lock.in_place():
+            if lock.acquire() and lock.in_place():
                 return new, lock
             lock.close()
         except FileNotFoundError:
@@ -315,14 +315,14 @@ def _remove_abandoned(parent: Path) -> None:
     """Delete what processes that were killed while they made a study have left."""
     for former in parent.glob(f"{_NEW}*.new"):
         with suppress(OSError), Lock(former / _RUN_LOCK, make=True) as lock:
-            if lock.take():
+            if lock.acquire():
                 shutil.rmtree(former, ignore_errors=True)
 
 
 def _taken_where_possible(directory: Lock) -> bool:
     """Lock a directory; also True if the file system has no locks for directories, as NFS."""
     try:
-        return directory.take()
+        return directory.acquire()
     except OSError:
         return True
 
@@ -372,11 +372,11 @@ class Lock:
             os.close(self._file)
             self._file = -1
 
-    def share(self, patience: float = 0.0) -> bool:
+    def acquire_shared(self, patience: float = 0.0) -> bool:
         """Hold it together with others who do; False when somebody holds it alone after `patience` seconds."""
         return self._lock(fcntl.LOCK_SH, patience)
 
-    def take(self, patience: float = 0.0) -> bool:
+    def acquire(self, patience: float = 0.0) -> bool:
         """Hold it alone; False when others hold it after `patience` seconds."""
         if self._lock(fcntl.LOCK_EX, patience):
             _held.add(self)

@@ -154,10 +154,10 @@ def decode(kind: str, trial: int | None, body: str) -> Event:
     return event
 
 
-def _plain(part: Any) -> dict[str, Any] | tuple[Any, ...]:
+def _plain(obj: Any) -> dict[str, Any] | tuple[Any, ...]:
     """Return a dataclass for the JSON encoder, which calls this for the dataclasses inside it."""
-    names, values = _WRITERS[type(part)]
-    return values(part) if names is None else dict(zip(names, values(part), strict=True))
+    names, values = _WRITERS[type(obj)]
+    return values(obj) if names is None else dict(zip(names, values(obj), strict=True))
 
 
 _parse = json.JSONDecoder().raw_decode  # `json.loads` looks for space around it first, which takes a fifth of its time
@@ -170,10 +170,10 @@ def _getter(names: Iterable[str], get: Any = attrgetter) -> Callable[[Any], tupl
     """Make what gets these attributes, or with `itemgetter` these items, as a tuple however few they are."""
     several = tuple(names)
     if len(several) > 1:
-        found: Callable[[Any], tuple[Any, ...]] = get(*several)
-        return found
+        get_all: Callable[[Any], tuple[Any, ...]] = get(*several)
+        return get_all
     getters = [get(name) for name in several]
-    return lambda part: tuple([getter(part) for getter in getters])
+    return lambda obj: tuple([getter(obj) for getter in getters])
 
 
 def _row_writer(layout: _Layout) -> Callable[[Any], tuple[Any, ...]]:
@@ -208,14 +208,14 @@ def _reader(layout: _Layout) -> _Read:
 def _builder(layout: _Layout) -> _Read:
     """Make what makes a dataclass of an object with all its names."""
     hints = typing.get_type_hints(layout.kind)
-    known = [field.name for field in fields(layout.kind)]
+    field_names = [field.name for field in fields(layout.kind)]
     names = {field: name for name, field in layout.fields.items()}
-    numbered = layout.trial in known
-    assert not numbered or known[0] == layout.trial
-    inlined = [field for field in known if any(path.startswith(f"{field}.") for path in names)]
+    numbered = layout.trial in field_names
+    assert not numbered or field_names[0] == layout.trial
+    inlined = [field for field in field_names if any(path.startswith(f"{field}.") for path in names)]
     build_inlined = [(field, _builder(_inner(layout, field, hints[field]))) for field in inlined]
     # What is inlined is put under its field's name, which isn't in the journal.
-    in_order = _getter([field if field in inlined else names[field] for field in known[numbered:]], itemgetter)
+    in_order = _getter([field if field in inlined else names[field] for field in field_names[numbered:]], itemgetter)
     readers = [(name, _value_reader(hints[field])) for field, name in names.items() if field in hints]
     parts = [(name, reader) for name, reader in readers if reader is not None]
     make = layout.kind
@@ -239,10 +239,10 @@ def _inner(layout: _Layout, field: str, kind: type) -> _Layout:
 def _row_reader(layout: _Layout) -> _Read:
     """Make what reads a dataclass from its row."""
     row, lacking = [*layout.fields], tuple(_LACKING.get(layout.kind, {}).values())
-    known = [field.name for field in fields(layout.kind)]
-    numbered = layout.trial in known
+    field_names = [field.name for field in fields(layout.kind)]
+    numbered = layout.trial in field_names
     order = [*layout.fields.values()]
-    in_order = itemgetter(*[order.index(field) for field in known if field != layout.trial])
+    in_order = itemgetter(*[order.index(field) for field in field_names if field != layout.trial])
     make = layout.kind
 
     def read(trial: int | None, values: Any) -> Any:
@@ -291,7 +291,7 @@ def encode_followed(followed: Followed) -> str:
     """Return what followed an event as text; empty where nothing did, as for most events."""
     values: dict[str, object] = {}
     if followed.decisions:
-        values["decisions"] = [(made.trial, made.action, made.reason) for made in followed.decisions]
+        values["decisions"] = [(decision.trial, decision.action, decision.reason) for decision in followed.decisions]
     if followed.plan is not None:
         values["plan"] = (followed.plan.total, list(followed.plan.brackets.items()))
     return _dump_followed(values) if values else ""

@@ -84,8 +84,8 @@ class Request:
 
 def person(by: str) -> str:
     """Return `user@host` from a process's name."""
-    who, _, number = by.rpartition(":")
-    return who if number.isdecimal() else by
+    user, _, number = by.rpartition(":")
+    return user if number.isdecimal() else by
 
 
 class Journal:
@@ -228,32 +228,32 @@ class Journal:
         self._end = (rows[-1][0], rows[-1][-1]) if rows else end
         return [(row[0], when) for row in rows]
 
-    def added(self, known: Position = BEGINNING) -> tuple[list[Entry], Position] | None:
+    def added(self, after: Position = BEGINNING) -> tuple[list[Entry], Position] | None:
         """Return the events after the known ones, and their end; None if the known ones aren't in this journal.
 
         In that case the journal was replaced and must be read from its start.
 
         Args:
-            known: End of the events of the earlier call.
+            after: End of the events of the earlier call.
 
         Raises:
             JournalError: A row is damaged.
         """
         with explained(self._path):
             end = self._newest()
-            if known == end:
+            if after == end:
                 return [], end
-            if known != BEGINNING:
-                same = [(row[0], row[-1]) for row in self._rows(f"WHERE seq = {known[0]}")]
-                if same != [known]:
+            if after != BEGINNING:
+                stored = [(row[0], row[-1]) for row in self._rows(f"WHERE seq = {after[0]}")]
+                if stored != [after]:
                     return None
-        return list(self.entries(known, end)), end
+        return list(self.entries(after, end)), end
 
-    def entries(self, known: Position = BEGINNING, end: Position | None = None) -> Iterator[Entry]:
+    def entries(self, after: Position = BEGINNING, end: Position | None = None) -> Iterator[Entry]:
         """Yield the events, in the order of writing, with what followed from them.
 
         Args:
-            known: Begin after this event.
+            after: Begin after this event.
             end: The last event; None: the newest one at the time of the call.
 
         Raises:
@@ -262,7 +262,7 @@ class Journal:
         if end is None:
             with explained(self._path):
                 end = self._end or self._newest()
-        (last, _), (seq, checksum) = end, known
+        (last, _), (seq, checksum) = end, after
         while seq < last:
             # Page by page: without WAL an open cursor would block the writer.
             with explained(self._path):
@@ -346,11 +346,11 @@ class Journal:
             JournalError: This process must no longer write the journal.
         """
         self._check_place()
-        found = self._requests_after(self._last_request)
+        new = self._requests_after(self._last_request)
         self.is_asked = False
-        if found:
-            self._last_request = found[-1].number
-        return [request for request in found if request.verb not in LABELS]
+        if new:
+            self._last_request = new[-1].number
+        return [request for request in new if request.verb not in LABELS]
 
     def all_requests(self) -> list[Request]:
         """Return all requests that were ever left, in their order."""
@@ -362,17 +362,17 @@ class Journal:
         Raises:
             JournalError: A request is damaged.
         """
-        found = []
+        requests = []
         with explained(self._path):
             added = ", ".join(_ADDED) if self._request_columns().issuperset(_ADDED) else "'', ''"
             query = f"SELECT seq, time, verb, {added} FROM requests WHERE seq > ? ORDER BY seq"
             for seq, when, verb, by, details in self._connection.execute(query, (number,)).fetchall():
                 try:
-                    found.append(Request(when, verb, by, json.loads(details) if details else {}, seq))
+                    requests.append(Request(when, verb, by, json.loads(details) if details else {}, seq))
                 except ValueError as error:
                     problem = f"request {seq} can't be read: {error}. The file was damaged; leave it anew."
                     raise JournalError(problem) from error
-        return found
+        return requests
 
     def _request_columns(self) -> set[str]:
         return {row[1] for row in self._connection.execute("PRAGMA table_info(requests)")}
@@ -426,5 +426,5 @@ class Journal:
         columns = "seq, time, kind, trial, body, followed, checksum"
         return self._connection.execute(f"SELECT {columns} FROM events {which}").fetchall()
 
-    def _damage(self, seq: int, what: str) -> JournalError:
-        return JournalError(f"{self._path}: event {seq} can't be read: {what}. {_DAMAGED}")
+    def _damage(self, seq: int, problem: str) -> JournalError:
+        return JournalError(f"{self._path}: event {seq} can't be read: {problem}. {_DAMAGED}")

@@ -80,10 +80,10 @@ def remove_tags(study_dir: StudyDirectory, tags: Sequence[str]) -> Labels:
         HpsearchError: It lacks one of them.
         JournalError: There is no study here, or it can't be written.
     """
-    known = labels_of(study_dir).tags
+    existing = labels_of(study_dir).tags
     for tag in tags:
-        if tag not in known:
-            there = f"its tags are {', '.join(known)}" if known else "it has none"
+        if tag not in existing:
+            there = f"its tags are {', '.join(existing)}" if existing else "it has none"
             raise HpsearchError(f"{study_dir.path}: must have the tag {tag!r} to lose it; {there}")
     return _request(study_dir, _UNTAG, {"tags": list(tags)})
 

@@ -105,7 +105,7 @@ def _git(directory: Path) -> dict[str, Any] | None:
 
 def _git_output(directory: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "-C", str(directory), *arguments],
             capture_output=True,
             text=True,
@@ -115,4 +115,4 @@ def _git_output(directory: Path, *arguments: str) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return process.stdout.strip() if process.returncode == 0 else None

@@ -169,9 +169,9 @@ def search(
     past = () if warm_start is None else warm_start
     sources = tuple(past) if isinstance(past, list | tuple) else (cast("Given", past),)
     if in_memory:
-        made = make_backend(backend, sweep, code, folders=folders)
-        assert isinstance(made, SimulatedBackend)
-        return run_in_memory(sweep, made, warm_start_of(sources, sweep, None))
+        simulated = make_backend(backend, sweep, code, folders=folders)
+        assert isinstance(simulated, SimulatedBackend)
+        return run_in_memory(sweep, simulated, warm_start_of(sources, sweep, None))
     assert not isinstance(code, Simulation)
     if backend != "simulated" and not is_table(sweep.trainable):
         check_end(sweep, code, folders)
@@ -261,9 +261,9 @@ def rerun(
         display.note(note)
     study_dir = plan.opened(None if directory is None else Path(directory).expanduser())
     run = _settings(trainable, backend, folders, display, watching, (), old)
-    made = _run_called(study_dir, sweep, run, "rerun").rerun
-    assert made is not None
-    return made
+    result = _run_called(study_dir, sweep, run, "rerun").rerun
+    assert result is not None
+    return result
 
 
 def _settings(

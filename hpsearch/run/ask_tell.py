@@ -17,7 +17,15 @@ from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Request
 from hpsearch.journal.provenance import process_name
 from hpsearch.run.steering import answer
-from hpsearch.run.telling import AskedTrial, CheckedReports, Metrics, asked_trial, open_segment, reports_of, taken
+from hpsearch.run.telling import (
+    AskedTrial,
+    CheckedReports,
+    Metrics,
+    asked_trial,
+    check_reports,
+    open_segment,
+    reports_of,
+)
 from hpsearch.run.turns import Turn, Turns
 from hpsearch.run.verdicts import Rules, verdict
 from hpsearch.study.stopping import too_many
@@ -144,7 +152,7 @@ class AskTell:
             record = _open(turn, trial, attempt)
             seconds = self._seconds(record)
             if failed is None:
-                _take(turn, record, taken(record, names, normalized, iteration, seconds, ends=ended), seconds)
+                _take(turn, record, check_reports(record, names, normalized, iteration, seconds, ends=ended), seconds)
             else:
                 _fail(turn, record, failed, seconds)
             turn.settle()
@@ -166,7 +174,7 @@ class AskTell:
             record = _open(turn, trial, attempt)
             names, seconds = turn.sweep_state.sweep.objective.names, self._seconds(record)
             normalized = [metrics] if isinstance(metrics, list | tuple) else reports_of(metrics, names)
-            results = taken(record, names, normalized, iteration, seconds, ends=False, goes_on=True)
+            results = check_reports(record, names, normalized, iteration, seconds, ends=False, goes_on=True)
             _take(turn, record, results, seconds)
             turn.settle()
         return record.state
@@ -267,8 +275,8 @@ def _open(turn: Turn, trial: AskedTrial | int, attempt: int | None) -> TrialReco
         number = trial
     count = sum(turn.sweep_state.counts().values())
     if not 0 <= number < count:
-        known = f"there are trials 0 to {count - 1}" if count else "none was asked for yet"
-        raise TellError(f"trial {number} was never asked for; {known}")
+        existing = f"there are trials 0 to {count - 1}" if count else "none was asked for yet"
+        raise TellError(f"trial {number} was never asked for; {existing}")
     record = turn.sweep_state.record(number)
     open_segment(record, attempt)
     return record

@@ -55,9 +55,9 @@ def check_observers(requested: Sequence[str | Observer], search_path: Sequence[s
     Raises:
         InvalidKey: One of them is invalid.
     """
-    for who in requested:
-        if isinstance(who, str):
-            find_observer(who, search_path)
+    for observer in requested:
+        if isinstance(observer, str):
+            find_observer(observer, search_path)
 
 
 def names_of(observers: Sequence[str | Observer]) -> tuple[str, ...]:
@@ -105,7 +105,10 @@ def observers_of(
     Raises:
         InvalidKey: One of them can't be created.
     """
-    makings = [making_of(who, observed, search_path) if isinstance(who, str) else Making.done(who) for who in requested]
+    makings = [
+        making_of(observer, observed, search_path) if isinstance(observer, str) else Making.done(observer)
+        for observer in requested
+    ]
     with ExitStack() as stack:
         threads = [ObserverThread(making, display.note) for making in makings]
         for thread in threads:
@@ -160,9 +163,9 @@ def show_observer(study_dir: StudyDirectory, name: str, search_path: Sequence[st
     observer = make_observer(name, observed_of(study_dir, sweep, record), search_path)
     journaled = JournaledState(sweep)
     try:
-        seen = observer.seen()
+        last_seq = observer.seen()
         for event_record in records_of(journaled.read(history)):
-            if event_record.seq > seen:
+            if event_record.seq > last_seq:
                 observer.observe(event_record)
         observer.rungs(journaled.rungs())
         observer.close()

@@ -42,7 +42,7 @@ def run_on_end(
     interrupts = Interrupts()
     try:
         with (directory / LOG).open("ab") as log, interrupts:
-            environment = {**os.environ, **_told(directory, state)}
+            environment = {**os.environ, **_environment(directory, state)}
             log.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {environment['HPSEARCH_STATE']}\n".encode())
             log.flush()
             process = subprocess.Popen(
@@ -84,7 +84,7 @@ def _outcome(process: subprocess.Popen[bytes], interrupts: Interrupts, seconds: 
     return problem
 
 
-def _told(directory: Path, state: str) -> Mapping[str, str]:
+def _environment(directory: Path, state: str) -> Mapping[str, str]:
     """Return the environment variables with the results, for the command."""
     variables = {"HPSEARCH_STUDY": str(directory.absolute()), "HPSEARCH_STATE": state}
     with suppress(HpsearchError, OSError):

@@ -278,8 +278,8 @@ class Orchestrator:
             answer: Next | None = None
             # Those that have a company wait for workers of their own. What they take isn't known, so that nothing else
             # starts before the backend has them.
-            held = self._sweep_state.held() if self._share is not None else 0
-            while len(starts) < (held or room.starts):
+            restricted = self._sweep_state.restricted_count() if self._share is not None else 0
+            while len(starts) < (restricted or room.starts):
                 answer = next(upcoming)
                 if not isinstance(answer, Started):
                     break
@@ -339,11 +339,11 @@ class Orchestrator:
     def _start(self, event: Started) -> None:
         record = self._sweep_state.record(event.segment.trial)
         timeout = self._sweep_state.sweep.limits.trial_timeout
-        left = None if timeout is None else max(timeout - record.charged, 0.001)
+        remaining = None if timeout is None else max(timeout - record.charged, 0.001)
         self._remarks.start(event, record.trial)
         share = None if event.segment.width > 1 or record.alone else self._share
         company = () if share is None else record.company
-        self._backend.start(Task(record.trial, event.segment, left, share, company))
+        self._backend.start(Task(record.trial, event.segment, remaining, share, company))
 
     def _take(self, message: Message) -> None:
         match message:
@@ -374,8 +374,8 @@ class Orchestrator:
         proven, shares = self._sweep_state.finished_segments > 0, self._share is not None
         rules = Rules(self._sweep_state.sweep, proven, ending, shares, self._backend.workers().wanted, stopped)
         follows = verdict(ended, self._sweep_state.record(ended.trial), rules)
-        if follows.said:
-            self._observers.say(follows.said)
+        if follows.message:
+            self._observers.say(follows.message)
         for event in follows.events:
             self._note(event)
             if isinstance(event, Failed) and not event.retry:
@@ -435,11 +435,11 @@ class Orchestrator:
         self._note(steered)
         for event in events:
             self._note(event)
-        who = person(request.by) or "someone"
+        requester = person(request.by) or "someone"
         if request.verb == "cancel" and not steered.refused:
-            self._note(Ended("cancelled", f"by {who}"))
+            self._note(Ended("cancelled", f"by {requester}"))
         self._commit()  # also in the middle of a segment, where it runs in this thread
-        text = f"{request.verb}, asked by {who}"
+        text = f"{request.verb}, asked by {requester}"
         self._observers.say(text if not steered.refused else f"refused: {text}: {steered.refused}")
         if steered.refused:
             return
@@ -454,7 +454,7 @@ class Orchestrator:
                 since = time.strftime("%Y-%m-%d %H:%M:%S")
                 self._observers.say(f"paused since {since}; continue with: hpsearch resume {self._where}")
             case "resume":
-                self._time.go_on()
+                self._time.resume()
             case "prune":
                 pruned = {event.trial for event in events if isinstance(event, Pruned)}
                 self._cut([segment for segment in self._sweep_state.running() if segment.trial in pruned])

@@ -254,17 +254,17 @@ def _makespans(plan: Plan) -> list[str]:
     least = plan.sweep.resources.workers_per_trial
     each = "" if least == 1 and plan.elastic is None else f", {counted(least, 'worker')} per trial"
     fixed = f"{_long(plan.fixed)} on {on}{each}, which are busy {plan.fixed.busy:.0%} of it"
-    taken = f"when each doubling of a trial's workers makes its iterations {2 * EFFICIENCY:.2g} times as fast"
+    assumption = f"when each doubling of a trial's workers makes its iterations {2 * EFFICIENCY:.2g} times as fast"
     if plan.elastic is None:
         lines = [f"makespan     {fixed}"]
-        return lines if least == 1 else [*lines, f"             {taken}"]
+        return lines if least == 1 else [*lines, f"             {assumption}"]
     most = min(plan.sweep.resources.widest, plan.workers)
     gain = plan.fixed.makespan / plan.elastic.makespan
     return [
         f"makespan     {_long(plan.elastic)} on {on}, {least} to {most} per trial, which are busy "
         f"{plan.elastic.busy:.0%} of it",
         f"             {fixed}",
-        f"             elastic is {gain:.1f} times as short, {taken}",
+        f"             elastic is {gain:.1f} times as short, {assumption}",
     ]
 
 
@@ -345,8 +345,8 @@ def _space_lines(sweep: Sweep) -> list[str]:
     lines = [f"space        {count}" + ("" if size is None else f"; {counted(size, 'point')}")]
     if space.constraints:
         draws = _CALLED_DRAWS if space.calls else _DRAWS
-        kept = space.count_valid(sweep.seed, draws)
-        lines.append(f"             {kept:,} of {draws:,} draws keep the constraints; others are drawn again")
+        valid = space.count_valid(sweep.seed, draws)
+        lines.append(f"             {valid:,} of {draws:,} draws keep the constraints; others are drawn again")
     refused = refusals(sweep.problem)
     for method, searcher in KNOWN.items():
         over = None if searcher.over is None else settings_named(searcher.over)

@@ -37,13 +37,13 @@ def shapes_lines(plan: Plan, search_path: Sequence[str]) -> list[str]:
         reason = (
             "a script has a process of its own" if sweep.trainable is None else "recorded trainings are played back"
         )
-        return lanes_lines(lanes, Shapes(whole=reason))
+        return lanes_lines(lanes, Shapes(why_none=reason))
     job = job_of(sweep, "", sweep.trainable, search_path, os.environ.get("MKL_CBWR", "AUTO"))
     job = replace(job, save_every=None, widest=1, packs=True)
     try:
         shapes = shapes_of(job, plan.first, _SECONDS)
     except TrainableError as error:
-        shapes = Shapes(whole=shortened(str(error), _LONGEST))
+        shapes = Shapes(why_none=shortened(str(error), _LONGEST))
     lines = lanes_lines(lanes, shapes)
     if (makespan := lanes_makespan(plan, shapes)) is not None:
         lines.append(
@@ -65,7 +65,7 @@ def lanes_makespan(plan: Plan, shapes: Shapes) -> float | None:
     resources = plan.sweep.resources
     if len(shapes.sizes) != 1 or shapes.alone or len(shapes.tried) < 2 or plan.sweep.iterations is None:
         return None
-    rounds = [count * share for count, share in shapes.tried.items()]  # a round: each trial runs an iteration
+    rounds = [count * ratio for count, ratio in shapes.tried.items()]  # a round: each trial runs an iteration
     each, base = statistics.linear_regression(list(shapes.tried), rounds)
     longest = max(plan.iterations / (plan.workers * resources.lanes), *(float(rung.until or 0) for rung in plan.rungs))
     makespan = max(base, 0.0) * longest + max(each, 0.0) * max(plan.iterations / plan.workers, longest)
@@ -79,23 +79,23 @@ def lanes_lines(lanes: int, shapes: Shapes) -> list[str]:
         lanes: Lanes of a worker.
         shapes: Shapes of the first trials.
     """
-    return [f"{'' if index else 'lanes':<13}{line}" for index, line in enumerate(_told(lanes, shapes))]
+    return [f"{'' if index else 'lanes':<13}{line}" for index, line in enumerate(_describe_lanes(lanes, shapes))]
 
 
-def _told(lanes: int, shapes: Shapes) -> Iterator[str]:
+def _describe_lanes(lanes: int, shapes: Shapes) -> Iterator[str]:
     most = f"up to {counted(lanes, 'trial')} per worker"
     if shapes.why_none is not None:
         yield f"none, though {most} are asked for: {shapes.why_none}"
         return
-    made = "" if not shapes.sizes else f" have {counted(len(shapes.sizes), 'shape')}"
+    shapes_text = "" if not shapes.sizes else f" have {counted(len(shapes.sizes), 'shape')}"
     if len(shapes.sizes) > 1:
-        made += f", the largest {counted(shapes.sizes[0], 'trial')}"
-    yield f"{most}; the first {counted(shapes.trials, 'trial')}{made}" if made else f"{most}"
+        shapes_text += f", the largest {counted(shapes.sizes[0], 'trial')}"
+    yield f"{most}; the first {counted(shapes.trials, 'trial')}{shapes_text}" if shapes_text else f"{most}"
     if shapes.tried:
-        count, share = max(shapes.tried.items())
+        count, ratio = max(shapes.tried.items())
         gain = (
-            f"about {share:.1f} of the time of each alone"
-            if share < 1
+            f"about {ratio:.1f} of the time of each alone"
+            if ratio < 1
             else "longer than each alone, and so aren't fused"
         )
         yield f"{count} of {'one shape' if len(shapes.sizes) > 1 else 'them'}, tried here for two batches, take {gain}"
@@ -103,10 +103,11 @@ def _told(lanes: int, shapes: Shapes) -> Iterator[str]:
     yield from _counted(shapes.failed, "can't be built", "can't be built")
 
 
-def _counted(reasons: Mapping[str, int], one: str, several: str) -> Iterator[str]:
+def _counted(reasons: Mapping[str, int], singular: str, plural: str) -> Iterator[str]:
     ranked = sorted(reasons.items(), key=lambda item: -item[1])
     for reason, count in ranked[:_MOST_REASONS]:
-        yield f"{count:,} {one if count == 1 else several}: {shortened(reason, _LONGEST)}"
+        yield f"{count:,} {singular if count == 1 else plural}: {shortened(reason, _LONGEST)}"
     if len(ranked) > _MOST_REASONS:
-        rest = sum(count for _, count in ranked[_MOST_REASONS:])
-        yield f"{rest:,} {one if rest == 1 else several}, for {counted(len(ranked) - _MOST_REASONS, 'other reason')}"
+        more = sum(count for _, count in ranked[_MOST_REASONS:])
+        reasons_left = counted(len(ranked) - _MOST_REASONS, "other reason")
+        yield f"{more:,} {singular if more == 1 else plural}, for {reasons_left}"

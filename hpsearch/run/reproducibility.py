@@ -24,11 +24,11 @@ def bits_notes(record: Mapping[str, Any]) -> Iterator[str]:
     Args:
         record: The study's record.
     """
-    kept, here = record.get("mkl_cbwr"), os.environ.get("MKL_CBWR")
-    if kept is not None and here not in (None, kept):
+    stored, here = record.get("mkl_cbwr"), os.environ.get("MKL_CBWR")
+    if stored is not None and here not in (None, stored):
         yield (
-            f"MKL_CBWR={kept} stays as the study began with, though the environment has {here}: trials would go on to "
-            "other last digits with another one; for that, begin a new study"
+            f"MKL_CBWR={stored} stays as the study began with, though the environment has {here}: trials would go on "
+            "to other last digits with another one; for that, begin a new study"
         )
 
 

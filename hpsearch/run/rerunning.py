@@ -77,11 +77,11 @@ class Rerunning:
         if study_dir is None or not study_dir.exists():
             return create_study(self.sweep, directory, folder=self.folder, rerun=self.origin)
         there = load(study_dir.path).rerun
-        got = "no rerun" if there is None else f"of {_told(there.origin)}"
-        if there is None or _told(there.origin) != _told(self.origin):
+        got = "no rerun" if there is None else f"of {_text_of(there.origin)}"
+        if there is None or _text_of(there.origin) != _text_of(self.origin):
             raise JournalError(
-                f"{study_dir.path}: expected no study, or a rerun of {_told(self.origin)}, but the one there is {got}. "
-                "Name another directory (--dir)."
+                f"{study_dir.path}: expected no study, or a rerun of {_text_of(self.origin)}, but the one there is "
+                f"{got}. Name another directory (--dir)."
             )
         return study_dir
 
@@ -194,7 +194,7 @@ def _notes(study: Study, rows: Sequence[TrialRow], top: int) -> list[str]:
     return notes
 
 
-def _told(origin: Mapping[str, Any]) -> str:
-    numbers = ", ".join(str(known["trial"]) for known in origin["configurations"])
-    one = len(origin["configurations"]) == 1
-    return f"{'trial' if one else 'trials'} {numbers} with {counted(origin['seeds'], 'seed')}"
+def _text_of(origin: Mapping[str, Any]) -> str:
+    numbers = ", ".join(str(configuration["trial"]) for configuration in origin["configurations"])
+    is_single = len(origin["configurations"]) == 1
+    return f"{'trial' if is_single else 'trials'} {numbers} with {counted(origin['seeds'], 'seed')}"

@@ -39,12 +39,12 @@ def sweep_of_search(arguments: Mapping[str, Any], trainable: str | None, folder:
     Raises:
         SweepError: They describe none, or a key has two values.
     """
-    own = {key: value for key, value in arguments.items() if value is not None}
-    parameters = own.pop("parameters", None)
+    options = {key: value for key, value in arguments.items() if value is not None}
+    parameters = options.pop("parameters", None)
     if isinstance(parameters, Sweep):
-        own.pop("observers", None)
-        on_end = own.pop("on_end", None)
-        _refuse(own, "dataclasses.replace(sweep, ...)")
+        options.pop("observers", None)
+        on_end = options.pop("on_end", None)
+        _refuse(options, "dataclasses.replace(sweep, ...)")
         return parameters if on_end is None else replace(parameters, on_end=command_or_line(on_end, ("on_end",)))
     if isinstance(parameters, str | Path):
         raise SweepError(
@@ -55,9 +55,9 @@ def sweep_of_search(arguments: Mapping[str, Any], trainable: str | None, folder:
     is_whole = isinstance(keys.get("parameters"), Mapping | Space)
     if is_whole:
         keys = {key: value for key, value in keys.items() if value is not None and key not in ("program", "command")}
-        _refuse([key for key in own if key in keys and key != "observers"], "{**sweep, ...}")
+        _refuse([key for key in options if key in keys and key != "observers"], "{**sweep, ...}")
         parameters = keys["parameters"]
-    elif parameters is None or "metric" not in own:
+    elif parameters is None or "metric" not in options:
         missing = "parameters" if parameters is None else "metric"
         raise SweepError(
             f"search: {missing} is required: search(train, {{'lr': LogUniform(1e-4, 1.0)}}, "
@@ -66,11 +66,11 @@ def sweep_of_search(arguments: Mapping[str, Any], trainable: str | None, folder:
     else:
         keys = {}
     name = folder if folder is not None and "method" not in keys else _last_name(trainable or "sweep")
-    keys = {"method": "random", **keys, **own, "parameters": parameters}
+    keys = {"method": "random", **keys, **options, "parameters": parameters}
     if isinstance(keys.get("metric"), str):
         keys["metric"] = {"name": keys["metric"]}
-    if "observers" in own:
-        keys["observers"] = names_of(own["observers"])
+    if "observers" in options:
+        keys["observers"] = names_of(options["observers"])
     is_yaml = isinstance(parameters, Mapping) and all(isinstance(value, Mapping) for value in parameters.values())
     if not isinstance(parameters, Space) and not (is_yaml and is_whole):
         keys["parameters"] = space_of(parameters, keys.pop("constraints", ()))
@@ -157,10 +157,10 @@ def with_old_keywords(
 def _warn(old: Mapping[str, Any], new: Mapping[str, Any], keys: Mapping[str, Any], call: str) -> None:
     """Warn of the old keywords where the user called `search` or `rerun`."""
     beside = "".join(f", {key!r}: {_shown(value)}" for key, value in new.items() if key not in keys)
-    words = [f"{{'parameters': ...{beside}}}" if beside else "..."]
-    words += [f"{key}={_shown(value)}" for key, value in new.items() if key in keys]
+    parts = [f"{{'parameters': ...{beside}}}" if beside else "..."]
+    parts += [f"{key}={_shown(value)}" for key, value in new.items() if key in keys]
     first = "trainable" if call == "search" else "study"
-    ways = [f"{call}({first}, {', '.join(words)})"] if new else []
+    ways = [f"{call}({first}, {', '.join(parts)})"] if new else []
     ways += [way for name, way in _WRITTEN.items() if name in old]
     way = f"write {' and '.join(ways)}" if ways else "leave None out"
     text = f"{call}: {', '.join(old)} {'is' if len(old) == 1 else 'are'} deprecated; {way}"

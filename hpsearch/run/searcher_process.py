@@ -44,34 +44,34 @@ class ProcessCalls(Calls):
     """
 
     def __init__(self, sweep: Sweep, past: Sequence[Past] = ()) -> None:
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
         path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
         self._process = subprocess.Popen(
             [sys.executable, "-c", "from hpsearch.run.searcher_process import serve; serve()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._stderr,
             # With one thread sums are made in one order, and trials keep their cores.
             env={**os.environ, **thread_environment(1), "PYTHONPATH": path},
             start_new_session=True,  # Ctrl-C is for the sweep, which ends it
         )
         self._thread = ThreadPoolExecutor(1, "hpsearch-searcher")
         self._answers: list[Future[SearcherAnswer]] = []
-        self._telling: list[_Call] = []
+        self._queued: list[_Call] = []
         """Calls that are sent with the next request."""
         self._thread.submit(self._send, (sweep.to_json(), tuple(past)))
 
     def tell(self, method: str, *arguments: Any) -> None:
         """Queue a call."""
-        self._telling.append(("tell", method, arguments))
-        if len(self._telling) == _MOST_CALLS:
-            self._thread.submit(self._send, self._telling)
-            self._telling = []
+        self._queued.append(("tell", method, arguments))
+        if len(self._queued) == _MOST_CALLS:
+            self._thread.submit(self._send, self._queued)
+            self._queued = []
 
     def ask(self, method: str, *arguments: Any) -> None:
         """Queue a call."""
-        self._answers.append(self._thread.submit(self._call, [*self._telling, ("ask", method, arguments)]))
-        self._telling = []
+        self._answers.append(self._thread.submit(self._call, [*self._queued, ("ask", method, arguments)]))
+        self._queued = []
 
     def ready(self) -> bool:
         """Return whether the next answer is there, or never will be."""
@@ -93,7 +93,7 @@ class ProcessCalls(Calls):
         for pipe in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()  # type: ignore[union-attr]
-        self._said.close()
+        self._stderr.close()
 
     def _send(self, message: Any) -> None:
         """Send a message; a dead process is reported when its answer is missing."""
@@ -115,9 +115,9 @@ class ProcessCalls(Calls):
 
     def _death(self) -> str:
         code = self._process.wait()
-        self._said.seek(max(self._said.seek(0, os.SEEK_END) - _MOST_SAID, 0))
-        said = self._said.read().decode(errors="replace").strip()
-        last = f"; it said last:\n{said}" if said else ""
+        self._stderr.seek(max(self._stderr.seek(0, os.SEEK_END) - _MOST_SAID, 0))
+        output = self._stderr.read().decode(errors="replace").strip()
+        last = f"; it said last:\n{output}" if output else ""
         return (
             f"the searcher's process must live as long as the sweep, but it ended with exit code {code}: resume the "
             f"study, which asks it again{last}"
@@ -133,20 +133,20 @@ def _serve(calls_in: IO[bytes], answers_out: IO[bytes]) -> None:
             message = pickle.load(calls_in)
         except EOFError:
             return
-        made: list[_Call] = []
+        batch: list[_Call] = []
         try:
             if calls is None and failed is None:
                 sweep, past = message
                 calls = DirectCalls(build_searcher(Sweep.from_json(sweep), past))
             else:
-                made = message
-            for kind, method, arguments in made if failed is None else ():
+                batch = message
+            for kind, method, arguments in batch if failed is None else ():
                 getattr(calls, kind)(method, *arguments)
         except SearcherError as error:
             failed = error
         except Exception as error:
             failed = SearcherError(f"the searcher can't be built: {error}")
-        if made and made[-1][0] == "ask":
+        if batch and batch[-1][0] == "ask":
             answer = calls.answer() if calls is not None and failed is None else failed
             pickle.dump(answer, answers_out)
             answers_out.flush()

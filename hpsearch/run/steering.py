@@ -107,18 +107,18 @@ def _extended(details: Mapping[str, Any], sweep_state: SweepState) -> Extended:
 def _added(points: Sequence[Mapping[str, Any]], sweep_state: SweepState, where: str) -> list[Added]:
     sweep, rows = sweep_state.sweep, sweep_state.rows()
     space = sweep.parameters
-    known: dict[str | None, str] = {_key(point, space): "it waits already" for point in sweep_state.requested.points}
-    known |= {space.key(row.params): f"trial {row.number} has it" for row in rows}
+    reasons: dict[str | None, str] = {_key(point, space): "it waits already" for point in sweep_state.requested.points}
+    reasons |= {space.key(row.params): f"trial {row.number} has it" for row in rows}
     added = []
     for index, values in enumerate(points):
         point = sweep.added_point(("params", index) if len(points) > 1 else ("params",), values, len(rows) + index)
         key = _key(point, space)
-        if key is not None and (former := known.get(key)) is not None:
+        if key is not None and (former := reasons.get(key)) is not None:
             raise SweepError(
                 f"a point must be a new one, but {_shown(point)} is not: {former}. To run a configuration again with "
                 f"another seed: hpsearch rerun {where}"
             )
-        known[key] = "it stands there twice"
+        reasons[key] = "it stands there twice"
         added.append(Added(point))
     _check_room(len(added), sweep_state, where)
     return added
@@ -136,13 +136,13 @@ def _check_room(count: int, sweep_state: SweepState, where: str) -> None:
     """Check that so many configurations can be tried."""
     sweep, scheduler = sweep_state.sweep, sweep_state.rehearsal()
     early = sweep.early_terminate
-    wanted = count + len(sweep_state.requested)
+    required = count + len(sweep_state.requested)
     new = (upcoming for upcoming in scheduler.upcoming() if isinstance(upcoming, NewTrial))
-    room = sum(1 for _ in islice(new, wanted))
-    if room >= wanted or (early is not None and early.capabilities.forks and scheduler.busy):
+    room = sum(1 for _ in islice(new, required))
+    if room >= required or (early is not None and early.capabilities.forks and scheduler.busy):
         return
     total = scheduler.total()
-    by = _room_by(sweep.run_cap if total is None else total[0], sweep, wanted - room)
+    by = _room_by(sweep.run_cap if total is None else total[0], sweep, required - room)
     raising = "" if by is None else f"; make room with: hpsearch extend {where} {_flag(by[0])} {by[1]}"
     queued = f", which {len(sweep_state.requested)} asked for before will take" if len(sweep_state.requested) else ""
     raise SweepError(
@@ -150,7 +150,7 @@ def _check_room(count: int, sweep_state: SweepState, where: str) -> None:
     )
 
 
-def _pruned(trials: Sequence[int], who: str, sweep_state: SweepState) -> list[Pruned]:
+def _pruned(trials: Sequence[int], requester: str, sweep_state: SweepState) -> list[Pruned]:
     rows = sweep_state.rows()
     strange = sorted({trial for trial in trials if not 0 <= trial < len(rows)})
     if strange:
@@ -168,7 +168,7 @@ def _pruned(trials: Sequence[int], who: str, sweep_state: SweepState) -> list[Pr
         except (LookupError, ValueError):
             running = "" if record.state is TrialState.RUNNING else "; it can be pruned while it runs"
             raise SweepError(f"trial {trial} waits, and this scheduler takes back none that does{running}") from None
-    return [Pruned(trial, f"pruned by {who}" if who else "pruned") for trial in chosen]
+    return [Pruned(trial, f"pruned by {requester}" if requester else "pruned") for trial in chosen]
 
 
 def _shown(point: Mapping[str, Any]) -> str:

@@ -78,7 +78,7 @@ class RunSettings:
     """False: without it, even if the sweep names it."""
     observers: Sequence[str | Observer] | None = None
     """The observers; None: the sweep's."""
-    held: Callable[[], object] = lambda: None
+    on_locked: Callable[[], object] = lambda: None
     """Called once this process has locked the study, and the sweep matches."""
     callbacks: Sequence[Callback] = ()
     """Called with the row of each trial that ends."""
@@ -180,7 +180,7 @@ def run_study(
         BackendError, TrainableError: It can't be run here.
     """
     run = replace(run, display=UnfailingDisplay(run.display))
-    begun: list[Sweep] = []
+    started: list[Sweep] = []
     state = "error"
     try:
         with (
@@ -190,7 +190,7 @@ def run_study(
         ):
             history = list(journal.entries())
             sweep, more = sweep_to_run(Sweep.from_json(journal.study()["sweep"]), history, sweep)
-            run.held()
+            run.on_locked()
             if more is None and retry is None and history and history[-1].event == Ended("finished"):
                 run.display.note(f"{study_dir.path}: this sweep is finished")
                 record = journal.study()
@@ -206,13 +206,13 @@ def run_study(
                     f"{study_dir.path}: limits.max_time, {duration(limit)}, is used up: resume it with more"
                 )
                 return load(study_dir.path)
-            _go_on(study_dir, journal, history, sweep, more, run, retry, begun.append)
+            _run_or_resume(study_dir, journal, history, sweep, more, run, retry, started.append)
             state = ""
     except KeyboardInterrupt:
         state = "interrupted"
         raise
     finally:  # others may look at the study by now
-        for ended in begun:
+        for ended in started:
             if ended.on_end is not None:
                 run.interrupts.signals += run_on_end(ended.on_end, study_dir.path, state)
     return load(study_dir.path)
@@ -264,7 +264,7 @@ def _check_workers_may(study_dir: StudyDirectory, sweep: Sweep, history: Sequenc
     sweep.check_runs()
 
 
-def _go_on(
+def _run_or_resume(
     study_dir: StudyDirectory,
     journal: Journal,
     history: Sequence[Entry],
@@ -282,13 +282,13 @@ def _go_on(
         run.display.note("seed 0, the default: every sweep with it tries the same trials; give another for others")
     if (known_as := sweep.searcher.known_as) is not None:
         run.display.note(f"method {sweep.method} is {known_as} here")
-    for words in (*parallel_notes(sweep), *gpu_notes(sweep), *_script_notes(sweep, folder), *bits_notes(record)):
-        run.display.note(words)
+    for note in (*parallel_notes(sweep), *gpu_notes(sweep), *_script_notes(sweep, folder), *bits_notes(record)):
+        run.display.note(note)
     study_dir.outwait_workers(_WORKERS_PATIENCE, run.display.note)
     stored = Sweep.from_json(record["sweep"])
     warm_start = stored_warm_start(record)
-    for words in warm_start.told:
-        run.display.note(f"begins with results of {words}")
+    for note in warm_start.told:
+        run.display.note(f"begins with results of {note}")
     calls_of = direct_calls if run.virtual else lambda sweep, _: ProcessCalls(sweep, warm_start.past)
     sweep_state = SweepState(stored, calls_of, warm_start.past, current=sweep)
     with closing(sweep_state), _observers(study_dir, sweep, record, run) as threads:

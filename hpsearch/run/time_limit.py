@@ -20,7 +20,7 @@ class TimeLimit:
 
     def __init__(self, backend: Backend, most: float | None, spent: float) -> None:
         self._backend = backend
-        self._left = math.inf if most is None else most - spent
+        self._remaining = math.inf if most is None else most - spent
         self._began = 0.0
         self._until = math.inf
         self._paused_since: float | None = None
@@ -28,7 +28,7 @@ class TimeLimit:
     def begin(self) -> None:
         """Start the clock, once the backend is open."""
         self._began = self._backend.now()
-        self._last_until(self._began + self._left)
+        self._last_until(self._began + self._remaining)
 
     @property
     def elapsed(self) -> float:
@@ -49,7 +49,7 @@ class TimeLimit:
         """Pause the clock."""
         self._paused_since = self._backend.now()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Resume the clock."""
         assert self._paused_since is not None, "it is paused"
         self._last_until(self._until + self._backend.now() - self._paused_since)

@@ -103,7 +103,7 @@ class Turns:
         self._limits: Limits | None = None if sweep is None else sweep.limits
         if not study_dir.exists():
             make_study(study_dir, sweep, text)
-        with self._held() as journal:
+        with self._locked() as journal:
             turn, more = self._loaded(journal, sweep)
             if self._end == (0, 0) or (more is not None and turn.finished):
                 turn.open()
@@ -119,7 +119,7 @@ class Turns:
         Raises:
             StudyInUseError: Another process has kept it for a minute.
         """
-        with self._held() as journal:
+        with self._locked() as journal:
             turn = self._state
             if turn is None or self._end != journal.end:
                 if turn is not None:
@@ -142,7 +142,7 @@ class Turns:
             self._state = None
 
     @contextmanager
-    def _held(self) -> Iterator[Journal]:
+    def _locked(self) -> Iterator[Journal]:
         with (
             self._lock,
             storage_errors(self._study_dir),

@@ -43,7 +43,7 @@ class Verdict:
     """Events that follow from an end."""
 
     events: tuple[Event, ...]
-    said: str = ""
+    message: str = ""
     """Message for the user."""
     mistake: HpsearchError | None = None
     """Why the sweep must end."""
@@ -100,8 +100,8 @@ def _of_failure(ended: Result, failure: Failure, record: TrialRecord, rules: Rul
     trial, attempt, seconds = ended.trial, ended.attempt, ended.seconds
     lost = Lost(trial, attempt, failure.message, counts_against_trial=False, seconds=seconds)
     if failure.kind == "checkpoint" and record.segment is not None and record.segment.checkpoint != record.source:
-        said = f"trial {trial} starts again from {_beginning(record)}: {failure.message}"
-        return Verdict((lost, Dropped(trial, failure.message)), said)
+        message = f"trial {trial} starts again from {_beginning(record)}: {failure.message}"
+        return Verdict((lost, Dropped(trial, failure.message)), message)
     if failure.kind == "died":
         return _of_loss(Gone(trial, attempt, failure.message, seconds=seconds), record, rules)
     if failure.kind == "storage":
@@ -110,8 +110,8 @@ def _of_failure(ended: Result, failure: Failure, record: TrialRecord, rules: Rul
         if (then := _with_more_memory(record, rules)) is not None:
             where = "with a worker for itself" if then == "alone" else f"on {2 * record.width} workers"
             reason = f"{NO_MEMORY}{failure.message}"
-            said = f"trial {trial} runs again {where}: {reason}"
-            return Verdict((Lost(trial, attempt, reason, False, seconds, then),), said)
+            message = f"trial {trial} runs again {where}: {reason}"
+            return Verdict((Lost(trial, attempt, reason, False, seconds, then),), message)
         had = "a worker for itself" if record.width == 1 else f"{record.width} workers"
         failure = replace(failure, message=f"{failure.message}; it had {had}")
     limits = rules.sweep.limits
@@ -171,8 +171,8 @@ def _go_back(
     """Revert the trial to its state before it was widened."""
     assert record.rollback_point is not None, "only a trial that was widened goes back"
     reason, iteration = f"width {record.width}: {harm}", record.rollback_point.result.iterations
-    said = f"trial {ended.trial} goes back to iteration {iteration} and to fewer workers: {reason}"
-    return Verdict((Reverted(ended.trial, ended.attempt, iteration, reason, seconds, checkpoint),), said)
+    message = f"trial {ended.trial} goes back to iteration {iteration} and to fewer workers: {reason}"
+    return Verdict((Reverted(ended.trial, ended.attempt, iteration, reason, seconds, checkpoint),), message)
 
 
 def diverged(

@@ -19,12 +19,12 @@ def extension(stored: Sweep, requested: Sweep) -> Extended | None:
         SweepError: It differs in anything else, or asks for less; the text lists the differences.
     """
     before, after = stored.early_terminate, requested.early_terminate
-    alike = before is not None and type(after) is type(before)
-    if alike and after and before:
+    same_kind = before is not None and type(after) is type(before)
+    if same_kind and after and before:
         requested = replace(requested, early_terminate=after.as_stored(before), read_back=True)
     more = Extended(
         run_cap=requested.run_cap if _raises_run_cap(stored, requested) else None,
-        settings=dict(after.raised(before, stored.run_cap)) if alike and after and before else {},
+        settings=dict(after.raised(before, stored.run_cap)) if same_kind and after and before else {},
     )
     differences = extended(stored, more).difference(requested)
     if differences:

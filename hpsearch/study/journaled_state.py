@@ -164,15 +164,15 @@ class JournaledState:
         """Count the trials by state."""
         return dict(self.records.counts)
 
-    def obsolete(self, wanted: Collection[StateAt] = ()) -> list[str]:
+    def obsolete(self, fork_states: Collection[StateAt] = ()) -> list[str]:
         """Return the checkpoints that nothing needs any more, each once, and the packs that held no others.
 
         They are addresses, and the paths of packs, relative to the study's directory.
 
         Args:
-            wanted: What may still be forked, as searcher and scheduler say.
+            fork_states: What may still be forked, as searcher and scheduler say.
         """
-        return self.records.obsolete(wanted, keep_all=self._keep_all)
+        return self.records.obsolete(fork_states, keep_all=self._keep_all)
 
     def _open(self, event: Opened) -> None:
         self.is_ask_tell = event.backend == ASK_TELL

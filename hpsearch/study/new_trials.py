@@ -97,13 +97,13 @@ def first_start(
     Raises:
         ValueError: There is no such trial to fork, or the fork would start behind its end.
     """
-    wanted, start = (suggestion.parent, 0) if answer.parent is None else (answer.parent, answer.start)
+    parent_state, start = (suggestion.parent, 0) if answer.parent is None else (answer.parent, answer.start)
     if answer.until is not None and start >= answer.until:
         raise ValueError(f"a fork must start before the end of its segment, at {answer.until}, not at {start}")
     parent = None
-    if wanted is not None:
-        forked = record_of_parent(wanted, records).trial
-        iteration, checkpoint = records.checkpoint_at(wanted)
+    if parent_state is not None:
+        forked = record_of_parent(parent_state, records).trial
+        iteration, checkpoint = records.checkpoint_at(parent_state)
         saved_by = forked if checkpoint is None else records.of(owner_of(checkpoint)).trial
         parent = Parent(forked.number, iteration, checkpoint, saved_by.params)
         # What its checkpoint hasn't done, the fork has to do, as every trial does that goes on from an older one.
@@ -114,12 +114,12 @@ def first_start(
     return Started(segment, trial, bracket=answer.bracket, rung=answer.rung)
 
 
-def record_of_parent(wanted: StateAt, records: TrialRecords) -> TrialRecord:
+def record_of_parent(state: StateAt, records: TrialRecords) -> TrialRecord:
     """Return the record of a trial that is to be forked.
 
     Raises:
         ValueError: There is none.
     """
-    if not 0 <= wanted.trial < len(records):
-        raise ValueError(f"a trial must be forked from one of {len(records)}, got {wanted.trial}")
-    return records.of(wanted.trial)
+    if not 0 <= state.trial < len(records):
+        raise ValueError(f"a trial must be forked from one of {len(records)}, got {state.trial}")
+    return records.of(state.trial)

@@ -101,12 +101,12 @@ def unneeded(directory: StudyDirectory, logs: bool = False) -> list[Path]:
         ended = [row.number for row in sweep_state.rows() if row.state in (TrialState.COMPLETE, TrialState.STOPPED)]
     finally:
         sweep_state.close()
-    found = directory.unneeded(needed)
+    paths = directory.unneeded(needed)
     if directory.tensorboard.is_dir() and not directory.tensorboard.is_symlink():
-        found.append(directory.tensorboard)
+        paths.append(directory.tensorboard)
     if logs:
-        found += [log for trial in ended for log in sorted((directory.trials / f"{trial:05d}").glob("*/**/output.log"))]
-    return found
+        paths += [log for trial in ended for log in sorted((directory.trials / f"{trial:05d}").glob("*/**/output.log"))]
+    return paths
 
 
 def settle(directory: StudyDirectory, sweep_state: SweepState, *, durable: bool = False) -> None:

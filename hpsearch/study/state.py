@@ -116,10 +116,10 @@ class SweepState:
 
     def has_more(self, starts: int) -> bool:
         """Return whether more segments than so many could start now, if the searcher isn't exhausted."""
-        rest = starts - len(self._journaled.requeued)
-        return rest < 0 or any(True for _ in islice(self._scheduler.upcoming(), rest, rest + 1))
+        remaining = starts - len(self._journaled.requeued)
+        return remaining < 0 or any(True for _ in islice(self._scheduler.upcoming(), remaining, remaining + 1))
 
-    def held(self) -> int:
+    def restricted_count(self) -> int:
         """Return the number of segments that may share a worker only with certain trials; they come first."""
         return sum(1 for trial in self._journaled.requeued if self.records.of(trial).company)
 
@@ -134,7 +134,7 @@ class SweepState:
         self._suggestions.observe(event, decisions)
         for trial, cut_short in self._journaled.pruned.items():
             if cut_short:
-                self._suggestions.give_up(trial, decisions)
+                self._suggestions.observe_pruned(trial, decisions)
         # Here and not where files are removed: what was let go must be so in a replay, too.
         self._gone += self._journaled.obsolete({*self._suggestions.needs(), *self._scheduler.needs()})
         self.widths.observe(event, decisions)

@@ -59,10 +59,10 @@ class Target:
     @property
     def reached(self) -> Reached | None:
         """The first that counts."""
-        return next((found for trial, found in self._journaled.items() if trial not in self._failed), None)
+        return next((reached for trial, reached in self._journaled.items() if trial not in self._failed), None)
 
     @property
-    def seen(self) -> Reached | None:
+    def candidate(self) -> Reached | None:
         """The first that counts, or may count soon."""
         return self.reached or next(iter(self._live.values()), None)
 
@@ -86,11 +86,11 @@ class Target:
             self._live.pop(event.trial, None)
         self._failed.difference_update(decision.trial for decision in decisions if decision.action == "withdraw")
 
-    def _take(self, found: dict[int, Reached], reports: Sequence[Report]) -> None:
+    def _take(self, reached: dict[int, Reached], reports: Sequence[Report]) -> None:
         for report in reports:
             score = self._objective.reported(report.metrics)
-            if score is not None and self._objective.reaches(score) and report.trial not in found:
-                found[report.trial] = Reached(report.trial, report.iteration, score)
+            if score is not None and self._objective.reaches(score) and report.trial not in reached:
+                reached[report.trial] = Reached(report.trial, report.iteration, score)
 
 
 @dataclass(slots=True)
@@ -186,15 +186,15 @@ class Patience:
         if score is None:
             row.count += trial != row.trial
         elif trial not in self._failed and self._is_new(score):
-            row.front = [known for known in row.front if not self._objective.improves(score, known[1])]
+            row.front = [member for member in row.front if not self._objective.improves(score, member[1])]
             row.front.append((trial, score))
             row.trial, row.count = trial, 0
             row.bettered.add(trial)
 
     def _is_new(self, score: Score) -> bool:
-        front = [known for _, known in self._row.front]
+        front = [joined for _, joined in self._row.front]
         # By how much constraints are kept is no goal: whoever differs in that alone is as good.
-        equal = (values_of(known) == values_of(score) for known in front if self._objective.is_feasible(known))
+        equal = (values_of(joined) == values_of(score) for joined in front if self._objective.is_feasible(joined))
         return self._objective.extends(score, front) and not any(equal)
 
     def _count_anew(self) -> None:
@@ -234,7 +234,7 @@ class StoppingCriteria:
     @property
     def met(self) -> str | None:
         """The criterion that ends the sweep, one of `CRITERIA`; None: it goes on."""
-        if self._target is not None and self._target.seen is not None:
+        if self._target is not None and self._target.candidate is not None:
             return "target"
         if self._patience is not None and self._limit is not None and self._patience.count >= self._limit:
             return "patience"
@@ -253,14 +253,14 @@ class StoppingCriteria:
 
     def _of_target(self) -> str:
         assert self._target is not None
-        found = self._target.seen
-        assert found is not None
-        reached = zip(self._objective.goals, values_of(found.score), strict=True)
+        candidate = self._target.candidate
+        assert candidate is not None
+        reached = zip(self._objective.goals, values_of(candidate.score), strict=True)
         aimed = [(goal, value) for goal, value in reached if goal.target is not None]
         values = " and ".join(f"{goal.name} {value!r}" for goal, value in aimed)
         targets = ", ".join(repr(goal.target) for goal, _ in aimed)
-        text = f"trial {found.trial} reached {values} at iteration {found.iteration} (metric.target: {targets})"
-        if found is not self._target.reached or (score := self._score_of(found.trial)) == found.score:
+        text = f"trial {candidate.trial} reached {values} at iteration {candidate.iteration} (metric.target: {targets})"
+        if candidate is not self._target.reached or (score := self._score_of(candidate.trial)) == candidate.score:
             return text
         return f"{text}; it went on, and its value is {'none' if score is None else _shown(score)} since"
 

@@ -97,7 +97,7 @@ class LaggedUpdates(Updates):
         """Of each trial, what came of its segments that have ended."""
         self._reported: list[list[Observation]] = []
         """Of each trial, what came of the segment that hasn't."""
-        self._known: list[int] = []
+        self._observed_counts: list[int] = []
         """Of each trial, how many segments the searcher knows."""
         self._introduced = 0
         """Trials that it knows."""
@@ -105,7 +105,7 @@ class LaggedUpdates(Updates):
         """Trials whose first segment it knows."""
         self._anew: dict[int, Update] = {}
         """Trials that run again whose failure it knows, to the call that takes that back."""
-        self._whole = 0
+        self._completed = 0
         """Trials of which it knows all: those of a bracket have consecutive numbers."""
 
     def add(self, update: Update) -> None:
@@ -117,7 +117,7 @@ class LaggedUpdates(Updates):
                     self._suggested.append(trial.number)
                 self._segments.append([])
                 self._reported.append([])
-                self._known.append(0)
+                self._observed_counts.append(0)
             case "observe", (observation,):
                 self._observe(observation)
             case "reverted" | "dropped", (trial, *rest):
@@ -141,29 +141,29 @@ class LaggedUpdates(Updates):
         ]
         self._introduced = introduced
         for trial, update in sorted(self._anew.items()):
-            out += [update, *self._tell(trial, len(self._segments[trial]) if trial < self._whole else 1)]
+            out += [update, *self._new_results(trial, len(self._segments[trial]) if trial < self._completed else 1)]
         self._anew.clear()
         for trial in range(self._first, self._until(number - self._lag)):
-            out += self._tell(trial, 1)
+            out += self._new_results(trial, 1)
             self._first = trial + 1
         for trial in list(self._former(number, bracket)):
-            out += self._tell(trial, len(self._segments[trial]))
-            self._whole = trial + 1
+            out += self._new_results(trial, len(self._segments[trial]))
+            self._completed = trial + 1
         return out
 
     def _until(self, number: int) -> int:
         """Count the trials up to the one that took a suggestion."""
         return self._suggested[number] + 1 if number >= 0 else 0
 
-    def _tell(self, trial: int, most: int) -> list[Update]:
+    def _new_results(self, trial: int, most: int) -> list[Update]:
         """Return the results of a trial's first segments that are new to the searcher."""
-        new = self._segments[trial][self._known[trial] : most]
-        self._known[trial] += len(new)
+        new = self._segments[trial][self._observed_counts[trial] : most]
+        self._observed_counts[trial] += len(new)
         return [Update("observe", (observation,), StateAt(trial, observation.iteration)) for observation in new]
 
     def _former(self, number: int, bracket: int) -> Iterator[int]:
         """Return the trials of brackets two or more before this one of which the searcher doesn't know all."""
-        for trial in range(self._whole, self._until(number - 1)):
+        for trial in range(self._completed, self._until(number - 1)):
             if self._records.of(trial).bracket > bracket - 2:
                 return
             yield trial
@@ -177,8 +177,8 @@ class LaggedUpdates(Updates):
         self._reported[trial].append(observation)
         if not observation.ended:
             return
-        known = self._segments[trial][-1].iteration if self._segments[trial] else 0
-        reports = [report for part in self._reported[trial] for report in part.reports if report.iteration > known]
+        last = self._segments[trial][-1].iteration if self._segments[trial] else 0
+        reports = [report for earlier in self._reported[trial] for report in earlier.reports if report.iteration > last]
         # Which trials were decided by it depends on completion order.
         self._segments[trial].append(replace(observation, reports=tuple(reports), decisions=()))
         self._reported[trial] = []
@@ -188,15 +188,15 @@ class LaggedUpdates(Updates):
 
         They were decided on. Which of them the searcher knows by then depends on completion order.
         """
-        self._reported[trial] = [part for part in self._reported[trial] if part.iteration <= iteration]
+        self._reported[trial] = [entry for entry in self._reported[trial] if entry.iteration <= iteration]
 
     def _take_back(self, update: Update, trial: int) -> None:
         """Take back that a trial failed, where it runs again."""
         segments = self._segments[trial]
         if segments and segments[-1].failure is not None:
             segments.pop()
-            if self._known[trial] > len(segments):
-                self._known[trial] = len(segments)
+            if self._observed_counts[trial] > len(segments):
+                self._observed_counts[trial] = len(segments)
                 self._anew[trial] = update
 
     def _is_over(self, trial: int) -> bool:
@@ -238,7 +238,7 @@ class Suggestions:
         self._calls: Calls | None = None
         self._first = FirstTrials(searcher, sweep.points_to_try, sweep.parameters, sweep.seed)
         self._tried = TriedConfigurations(sweep.parameters)
-        self._taken = TriedConfigurations(sweep.parameters)
+        self._last_stand_ins = TriedConfigurations(sweep.parameters)
         """Of these, what stood in for the suggestion that was asked for last."""
         lag = sweep.search.lag
         self._updates = Updates() if lag is None else LaggedUpdates(lag, journaled.records)
@@ -247,7 +247,7 @@ class Suggestions:
         self._remembers = searcher.capabilities.remembers or searcher.capabilities.forks
         self._queue: deque[Update | tuple[_Key, Trial | None]] = deque()
         """Calls that haven't been made: updates, and requests for suggestions."""
-        self._asked: dict[_Key, int] = {}
+        self._requested: dict[_Key, int] = {}
         """Suggestions that haven't been used, to the number of updates before them."""
         self._called: deque[_Key] = deque()
         """Those that it was called for and hasn't given."""
@@ -265,8 +265,8 @@ class Suggestions:
     @property
     def size(self) -> int | None:
         """Number of suggestions that there are; None where it is unbounded."""
-        rest = self._searcher.size
-        return None if rest is None else self._first.count + rest
+        remaining = self._searcher.size
+        return None if remaining is None else self._first.count + remaining
 
     def suggest(
         self, number: int, trial: int, bracket: int, parent: Trial | None, stand_in: bool
@@ -287,7 +287,7 @@ class Suggestions:
                 return self._searcher.explore(trial, parent)
             return self._searcher.suggest(number - self._first.skipped)
         key = (number, None) if parent is None else (trial, parent.number)
-        if key not in self._asked:
+        if key not in self._requested:
             settled = self._updates.settled(number, bracket)
             return Asked(key[0], key[1], bracket) if settled else NotYet()
         self._collect()
@@ -302,8 +302,8 @@ class Suggestions:
 
     def request(self, number: int, bracket: int) -> Asked | None:
         """Return the request for a suggestion that will be needed; None where it needn't or can't be made yet."""
-        made = number < self._first.count or (number, None) in self._asked
-        if not self.learns or not self._ahead or made or not self._updates.settled(number, bracket):
+        is_made = number < self._first.count or (number, None) in self._requested
+        if not self.learns or not self._ahead or is_made or not self._updates.settled(number, bracket):
             return None
         return Asked(number, None, bracket)
 
@@ -320,7 +320,7 @@ class Suggestions:
         """
         key = (number, None if parent is None else parent.number)
         if self.learns and self._is_asked(number, parent, trial):
-            if key not in self._asked:
+            if key not in self._requested:
                 raise ValueError(f"the searcher wasn't asked for suggestion {number}")
             if self._remembers:
                 self._flush()
@@ -334,7 +334,7 @@ class Suggestions:
             trial.params, trial.origin, None if source is None else StateAt(source.number, source.iteration)
         )
 
-    def asked(self, event: Asked) -> None:
+    def record_request(self, event: Asked) -> None:
         """Ask for a suggestion, with what the searcher is to know by then."""
         parent = None if event.parent is None else self._journaled.records.of(event.parent).trial
         for update in self._updates.before(event.number, event.bracket):
@@ -343,8 +343,8 @@ class Suggestions:
             if self._searcher.capabilities.forks:
                 self._states.append((self._sent, update.state))
         key = (event.number, event.parent)
-        self._taken = TriedConfigurations(self._sweep.parameters)
-        self._asked[key] = self._sent
+        self._last_stand_ins = TriedConfigurations(self._sweep.parameters)
+        self._requested[key] = self._sent
         self._queue.append((key, parent))
         if not self.replaying:
             self._flush()
@@ -358,8 +358,8 @@ class Suggestions:
         if trial is not None and trial.origin == STAND_IN:
             return False
         key = (number, None if parent is None else parent.number)
-        if key in self._asked:
-            before = self._asked.pop(key)
+        if key in self._requested:
+            before = self._requested.pop(key)
             if key in self._answers:
                 self._needs = self._answers.pop(key).needs
                 while self._states and self._states[0][0] <= before:
@@ -376,7 +376,7 @@ class Suggestions:
             decisions: What followed from it.
         """
         if isinstance(event, Asked):
-            self.asked(event)
+            self.record_request(event)
         if not self.learns or not isinstance(event, Started | Saved | Finished | Failed | Retried | Reverted | Dropped):
             return
         record = self._journaled.records.of(event.segment.trial if isinstance(event, Started) else event.trial)
@@ -385,12 +385,12 @@ class Suggestions:
             case Started(new=Trial() as new):
                 self._tried.add(new.params)
                 if new.origin == STAND_IN:
-                    self._taken.add(new.params)
+                    self._last_stand_ins.add(new.params)
                 self._add("started", StateAt(new.number, new.start), new)
             case Saved():
                 self._observe(Observation(trial, iteration, record.until, event.reports, False))
             case Finished():
-                # One that was pruned on its way has ended, too: `give_up` says so.
+                # One that was pruned on its way has ended, too: `observe_pruned` says so.
                 ended = trial.number not in self._journaled.requeued and not self._journaled.pruned.get(trial.number)
                 self._observe(Observation(trial, iteration, record.until, event.reports, ended, None, decisions))
             case Failed(retry=False):
@@ -404,7 +404,7 @@ class Suggestions:
             case Dropped():
                 self._add("dropped", StateAt(trial.number, trial.start), trial)
 
-    def give_up(self, trial: int, decisions: Sequence[Decision]) -> None:
+    def observe_pruned(self, trial: int, decisions: Sequence[Decision]) -> None:
         """Treat a trial as failed: its segment was cut short by hand, so no value of it is of that length.
 
         Args:
@@ -438,7 +438,7 @@ class Suggestions:
     def _answered(self, key: _Key) -> Suggestion | None:
         """Return an answer, or another point where a stand-in took that one while it was worked out."""
         suggestion = self._answers[key].suggestion
-        if suggestion is None or suggestion.params not in self._taken:
+        if suggestion is None or suggestion.params not in self._last_stand_ins:
             return suggestion
         return self._first.replacement(key[0], self._tried)
 

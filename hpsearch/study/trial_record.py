@@ -230,14 +230,14 @@ class TrialRecord:
 
         And the one that its segment began with: its code may look at that as long as it runs.
         """
-        kept = [self.checkpoint, self.result.value_checkpoint, self.former_result.value_checkpoint]
+        checkpoints = [self.checkpoint, self.result.value_checkpoint, self.former_result.value_checkpoint]
         if self.segment is not None:
-            kept.append(self.segment.checkpoint)
+            checkpoints.append(self.segment.checkpoint)
         if self.state not in DECIDED:
-            kept.append(self.source)
+            checkpoints.append(self.source)
         if self.rollback_point is not None:
-            kept += [self.rollback_point.checkpoint, self.rollback_point.result.value_checkpoint]
-        return {checkpoint for checkpoint in kept if checkpoint is not None}
+            checkpoints += [self.rollback_point.checkpoint, self.rollback_point.result.value_checkpoint]
+        return {checkpoint for checkpoint in checkpoints if checkpoint is not None}
 
     def checkpoint_at(self, iteration: int) -> tuple[int, str] | None:
         """Return its newest checkpoint of this or an earlier iteration, with its iteration."""
@@ -248,10 +248,10 @@ class TrialRecord:
         """Return whether it wrote this checkpoint, and the checkpoint is still there."""
         return any(saved[1] == checkpoint for saved in self._saved)
 
-    def take_superseded(self, *held: Collection[str]) -> list[str]:
-        """Return the checkpoints that are no longer needed, each once; `held` are those that others need."""
-        kept = (self.needed(), *held)
-        gone = [path for _, path in self._saved if not any(path in some for some in kept)]
+    def take_superseded(self, *needed_elsewhere: Collection[str]) -> list[str]:
+        """Return the checkpoints that are no longer needed, each once, neither here nor in `needed_elsewhere`."""
+        needed = (self.needed(), *needed_elsewhere)
+        gone = [path for _, path in self._saved if not any(path in some for some in needed)]
         self._saved = tuple(saved for saved in self._saved if saved[1] not in gone)
         return gone
 

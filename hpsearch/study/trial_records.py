@@ -40,7 +40,7 @@ class TrialRecords:
         self._decided: set[int] = set()  # those that came to it since then
         self._touched: set[int] = set()
         self._forkable: set[str] = set()  # checkpoints that may still be forked
-        self._held: Counter[str] = Counter()  # checkpoints to the number of forks that may go back to them
+        self._fork_counts: Counter[str] = Counter()  # checkpoints to the number of forks that may go back to them
         self._packs = PackUsers()
         self._codes: dict[str, int] = {}  # versions of the trainable's code to their numbers, from 1
         self._code: int | None = None
@@ -157,8 +157,8 @@ class TrialRecords:
         if not changed:
             return
         worse = any(self._is_worse(trial) for trial in changed & self._leaders.keys())
-        asked = range(len(self._all)) if worse else self._leaders.keys() | changed
-        scores = {trial: self._all[trial].valid_score for trial in asked}
+        compared = range(len(self._all)) if worse else self._leaders.keys() | changed
+        scores = {trial: self._all[trial].valid_score for trial in compared}
         self._leaders = {
             trial: scores[trial] for trial in self._objective.front(scores, self._leaders.keys() - changed)
         }
@@ -180,20 +180,20 @@ class TrialRecords:
         score, former = self._all[trial].valid_score, self._leaders[trial]
         return score != former and not self._objective.improves(score, former)
 
-    def obsolete(self, wanted: Collection[StateAt] = (), *, keep_all: bool) -> list[str]:
+    def obsolete(self, fork_states: Collection[StateAt] = (), *, keep_all: bool) -> list[str]:
         """Return the checkpoints that nothing needs any more, each once, and the packs that held no others.
 
         A trial that may still run needs its newest, and one that has failed may be retried. Of the others that have
         ended only the best ones' are kept: their values don't change any more, so a worse one can never become one.
 
         Args:
-            wanted: What may still be forked.
+            fork_states: What may still be forked.
             keep_all: Nothing is ever obsolete.
         """
         if keep_all:
             return []
         gone: list[str] = []
-        forkable = {path for state in wanted if (path := self.checkpoint_at(state)[1]) is not None}
+        forkable = {path for state in fork_states if (path := self.checkpoint_at(state)[1]) is not None}
         self._touched.update(owner_of(path) for path in self._forkable - forkable)
         self._forkable = forkable
         if self._decided:
@@ -202,7 +202,7 @@ class TrialRecords:
             record = self._all[trial]
             if record.state in DECIDED and trial not in self._best_ended:
                 record.retire()
-            gone += record.take_superseded(self._held, forkable)
+            gone += record.take_superseded(self._fork_counts, forkable)
         self._touched.clear()
         return gone + self._packs.release(gone)
 
@@ -233,26 +233,26 @@ class TrialRecords:
         record.rollback_point = None  # it goes nowhere any more
         self._touched.add(record.trial.number)
         if record.state in DECIDED:
-            self._let_go(record)
+            self._release(record)
             self._decided.add(record.trial.number)
 
     def _compare_decided(self) -> None:
         """Find the best of those that never run again; the others' checkpoints may go."""
-        asked = self._best_ended | self._decided
-        scores = {trial: self._all[trial].valid_score for trial in asked}
+        compared = self._best_ended | self._decided
+        scores = {trial: self._all[trial].valid_score for trial in compared}
         former, self._best_ended = self._best_ended, set(self._objective.front(scores, self._best_ended))
         self._touched |= former - self._best_ended
         self._decided.clear()
 
     def _hold(self, fork: TrialRecord) -> None:
         if fork.source is not None:
-            self._held[fork.source] += 1
+            self._fork_counts[fork.source] += 1
 
-    def _let_go(self, fork: TrialRecord) -> None:
+    def _release(self, fork: TrialRecord) -> None:
         if fork.source is not None:
-            self._held[fork.source] -= 1
-            if not self._held[fork.source]:
-                del self._held[fork.source]
+            self._fork_counts[fork.source] -= 1
+            if not self._fork_counts[fork.source]:
+                del self._fork_counts[fork.source]
                 self._touched.add(owner_of(fork.source))
 
 

@@ -48,12 +48,12 @@ def stored_warm_start(record: Mapping[str, Any]) -> WarmStart:
     if _KEY not in record:
         return WarmStart()
     try:
-        kept = record[_KEY]
+        stored = record[_KEY]
         past = tuple(
             Past(trial["params"], {int(at): _from_json(score) for at, score in trial["values"]}, trial["until"])
-            for trial in kept["past"]
+            for trial in stored["past"]
         )
-        return WarmStart(tuple(kept["sources"]), tuple(kept["told"]), past)
+        return WarmStart(tuple(stored["sources"]), tuple(stored["told"]), past)
     except (KeyError, TypeError, ValueError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise JournalError(

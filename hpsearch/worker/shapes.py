@@ -54,7 +54,7 @@ def shapes_of(job: Job, trials: Sequence[Trial], seconds: float) -> Shapes:
         worker = Worker(job, Path(root))
         try:
             if worker.why_whole is not None:
-                return Shapes(whole=worker.why_whole)
+                return Shapes(why_none=worker.why_whole)
             with OutputRedirect().to(Path(os.devnull)), restored_settings():
                 return _Builder(worker, job.lanes, job.rounded).shapes(trials, seconds)
         finally:

@@ -426,7 +426,7 @@ class StandIn:
             self.path.mkdir(mode=0o700, exist_ok=True)
             lock = Lock(self.path)
             # Another worker may have found it before it was locked, and be deleting it.
-            if lock.take(_LOCK_SECONDS) and lock.in_place():
+            if lock.acquire(_LOCK_SECONDS) and lock.in_place():
                 return lock
             lock.close()
 
@@ -438,5 +438,5 @@ def _remove_deserted(parent: Path) -> None:
             continue
         # Another worker deletes it at the same time, or it is another user's.
         with contextlib.suppress(OSError), Lock(folder) as lock:
-            if lock.take():
+            if lock.acquire():
                 shutil.rmtree(folder, ignore_errors=True)

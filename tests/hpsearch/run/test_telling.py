@@ -7,7 +7,7 @@ import math
 import pytest
 
 from hpsearch.errors import TellError, TrainableError
-from hpsearch.run.telling import asked_trial, open_segment, taken
+from hpsearch.run.telling import asked_trial, check_reports, open_segment
 from hpsearch.space import Space, Uniform
 from hpsearch.study.trial_record import TrialRecord, TrialResult
 from hpsearch.trial import Segment, Trial
@@ -47,7 +47,7 @@ def losses(*values: float) -> list[dict[str, float]]:
     ],
 )
 def test_the_iterations_that_are_to_be_told_are_taken(trial, count, iteration, more, iterations, ends):
-    told = taken(trial, ("loss",), losses(*[0.5] * count), iteration, 6.0, **{"ends": False, **more})
+    told = check_reports(trial, ("loss",), losses(*[0.5] * count), iteration, 6.0, **{"ends": False, **more})
     assert [report.iteration for report in told.reports] == iterations
     assert told.iteration == (iterations[-1] if iterations else trial.result.iterations)
     assert told.ends == ends
@@ -76,7 +76,7 @@ def test_the_iterations_that_are_to_be_told_are_taken(trial, count, iteration, m
 )
 def test_other_iterations_are_refused(trial, count, iteration, more, problem):
     with pytest.raises(TellError, match=f"^trial 4.*{problem}"):
-        taken(trial, ("loss",), losses(*[0.5] * count), iteration, 6.0, **{"ends": False, **more})
+        check_reports(trial, ("loss",), losses(*[0.5] * count), iteration, 6.0, **{"ends": False, **more})
 
 
 @pytest.mark.parametrize(
@@ -92,11 +92,11 @@ def test_other_iterations_are_refused(trial, count, iteration, more, problem):
 )
 def test_a_report_holds_numbers_and_the_metric(metrics, problem):
     with pytest.raises(TrainableError, match=problem):
-        taken(record(end=1), ("loss",), [metrics], None, 1.0, ends=False)
+        check_reports(record(end=1), ("loss",), [metrics], None, 1.0, ends=False)
 
 
 def test_nan_may_be_told():
-    (report,) = taken(record(end=1), ("loss",), losses(math.nan), None, 1.0, ends=False).reports
+    (report,) = check_reports(record(end=1), ("loss",), losses(math.nan), None, 1.0, ends=False).reports
     assert math.isnan(report.metrics["loss"])
 
 

@@ -42,7 +42,7 @@ def test_without_a_limit_it_is_never_up_and_wakes_nobody():
     limit.begin()
     limit.pause()
     clock.time += 1e9
-    limit.go_on()
+    limit.resume()
     assert not limit.is_up
     assert clock.woken == []
 
@@ -67,6 +67,6 @@ def test_pauses_count_as_elapsed_and_not_towards_the_limit(parts):
         running += 0 if is_pause else seconds
         assert limit.is_up == (not is_pause and running >= 60)
         if is_pause:
-            limit.go_on()
+            limit.resume()
     assert limit.elapsed == sum(seconds for _, seconds in parts)
     assert clock.woken[-1] == pytest.approx(1000.0 + 60.0 + limit.elapsed - running)

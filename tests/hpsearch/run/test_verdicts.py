@@ -135,11 +135,11 @@ def test_a_full_disk_ends_the_sweep_with_what_to_do():
 
 def test_the_user_hears_of_a_trial_that_starts_anew_or_goes_back_and_of_nothing_else():
     back = verdict(result(failure("checkpoint", "it is gone")), record(trial=FORK), rules())
-    assert back.said == "trial 3 starts again from the checkpoint of trial 1: it is gone"
+    assert back.message == "trial 3 starts again from the checkpoint of trial 1: it is gone"
     anew = verdict(result(failure("checkpoint", "it is gone")), record(), rules())
-    assert anew.said == "trial 3 starts again from zero: it is gone"
+    assert anew.message == "trial 3 starts again from zero: it is gone"
     back = verdict(result(RAISED), record(rollback_point=ROLLBACK_POINT), rules())
-    assert back.said == "trial 3 goes back to iteration 3 and to fewer workers: width 2: m"
+    assert back.message == "trial 3 goes back to iteration 3 and to fewer workers: width 2: m"
     assert verdict(result(RAISED), record(), rules()) == Verdict((FAILED,))
 
 
@@ -169,7 +169,7 @@ def test_a_trial_without_memory_enough_gets_a_worker_for_itself_then_more_of_the
     follows = verdict(result(MEMORY), record(**{"width": 1, **changes}), by)
     if then is not None:
         assert follows.events == (Lost(3, 2, "not enough memory: m", False, 1.5, then),)
-        assert follows.said.startswith("trial 3 runs again ")
+        assert follows.message.startswith("trial 3 runs again ")
         return
     (event,) = follows.events
     assert isinstance(event, Failed)

@@ -194,10 +194,10 @@ def test_those_with_a_company_are_owed_first_and_a_journal_that_has_them_by_numb
     events += [Lost(trial, 1, "died") for trial in (0, 2)]
     for event in events[6:]:
         sweep_state.apply(event)
-    assert sweep_state.held() == 3
+    assert sweep_state.restricted_count() == 3
     again = [started(sweep_state) for _ in range(5)]
     assert [start.segment.trial for start in again] == [1, 3, 4, 0, 2]
-    assert (sweep_state.held(), started(sweep_state).segment.trial) == (0, 5)
+    assert (sweep_state.restricted_count(), started(sweep_state).segment.trial) == (0, 5)
     by_number = sorted(again, key=lambda start: start.segment.trial)
     list(SweepState(sweep).replay([*events, *by_number]))
     with pytest.raises(JournalError, match="where this sweep gives Started"):

@@ -91,7 +91,7 @@ def test_no_more_are_built_when_the_time_is_over():
 def test_where_none_can_be_a_lane_it_says_why(trainable):
     threads = 2 if trainable is Small else 1
     found = shapes_of(job_of(trainable, threads=threads), trials_of({}), 60.0)
-    assert found == Shapes(whole=found.why_none)
+    assert found == Shapes(why_none=found.why_none)
     assert found.why_none
 
 
