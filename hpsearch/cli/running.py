@@ -148,9 +148,9 @@ def _timed(args: argparse.Namespace) -> Times:
         began = psutil.Process().create_time()
 
         def tell() -> None:
-            if words := times.words(began):
+            if text := times.text(began):
                 with suppress(OSError, ValueError):  # who read it has gone
-                    print(words, flush=True)
+                    print(text, flush=True)
 
         atexit.register(tell)  # registered before Ray's own handler, which then runs first
     return times

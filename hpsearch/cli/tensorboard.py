@@ -99,7 +99,7 @@ def _tell(view: View, server: str, args: argparse.Namespace) -> str:
     """Print the addresses, and return the one of the curves."""
     top = None if args.all or view.trials <= args.top else args.top
     shown_runs = None if top is None else view.best(top)
-    address = curves_address(server, shown_runs, view.study_runs, view.pinned(), view.alike)
+    address = curves_address(server, shown_runs, view.study_runs, view.pinned(), view.same_colour)
     shown = counted(view.trials, "trial") if top is None else f"the best {top} of {view.trials} trials"
     studies = ", ".join(view.names)
     print(f"{studies}: {shown}" + ("" if top is None else "; --top N shows others, --all all"))
@@ -112,7 +112,7 @@ def _tell(view: View, server: str, args: argparse.Namespace) -> str:
     if args.all and view.trials + len(view.study_runs) > MOST_RUNS:
         print(f"of more than {MOST_RUNS} runs TensorBoard ticks none by itself: choose some at the left")
     if (runs := len(view.study_runs)) > COLOURS:
-        shared = any(len(folders) > 1 for folders in view.alike)
+        shared = any(len(folders) > 1 for folders in view.same_colour)
         note = "; curves have one for all seeds of a sweep" if shared else ""
         print(f"TensorBoard has {COLOURS} colours, which the {runs} studies and medians share{note}")
     print(f"curves   {address}")

@@ -59,7 +59,7 @@ def make_observer(name: str, observed: Observed, search_path: Sequence[str] = ()
     Raises:
         InvalidKey: There is none, as of `find_observer`; or making it raised, or gave something else.
     """
-    return _made(name, find_observer(name, search_path), observed)
+    return _construct(name, find_observer(name, search_path), observed)
 
 
 def making_of(name: str, observed: Observed, search_path: Sequence[str] = ()) -> Making:
@@ -70,10 +70,10 @@ def making_of(name: str, observed: Observed, search_path: Sequence[str] = ()) ->
     """
     make = find_observer(name, search_path)
     kind = make if isinstance(make, type) else Observer
-    return Making(getattr(make, "__name__", name), lambda: _made(name, make, observed), kind)
+    return Making(getattr(make, "__name__", name), lambda: _construct(name, make, observed), kind)
 
 
-def _made(name: str, make: Callable[[Observed], object], observed: Observed) -> Observer:
+def _construct(name: str, make: Callable[[Observed], object], observed: Observed) -> Observer:
     key = ("observers", name)
     try:
         observer = make(observed)

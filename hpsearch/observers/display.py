@@ -103,7 +103,7 @@ class Display:
     def note(self, text: str) -> None:
         """Show a line that stays."""
 
-    def wait(self, what: str) -> None:
+    def wait(self, reason: str) -> None:
         """Show what blocks the caller's thread, until the next update."""
 
     def end_wait(self) -> None:
@@ -135,9 +135,9 @@ class UnfailingDisplay(Display):
         """Show a line that stays."""
         self._try(lambda display: display.note(text))
 
-    def wait(self, what: str) -> None:
+    def wait(self, reason: str) -> None:
         """Show what holds the caller up."""
-        self._try(lambda display: display.wait(what))
+        self._try(lambda display: display.wait(reason))
 
     def close(self) -> None:
         """Leave what was shown last."""
@@ -235,7 +235,7 @@ def workers_text(workers: Workers, sharing: str = "") -> str:
     return text if workers.ready >= workers.wanted else f"{text}, {workers.wanted} wanted"
 
 
-def _of(what: str, done: int, total: int | None) -> str:
+def _of(unit: str, done: int, total: int | None) -> str:
     if total is None or done > total:
-        return counted(done, what) + ("" if total is None else f" ({total:,} planned)")
-    return f"{done:,} of {counted(total, what)}"
+        return counted(done, unit) + ("" if total is None else f" ({total:,} planned)")
+    return f"{done:,} of {counted(total, unit)}"

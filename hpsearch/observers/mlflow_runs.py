@@ -71,7 +71,7 @@ class MLflowObserver(TrialLog):
     def find(self) -> Mapping[int, str]:
         """Open the store, and find the study's trials."""
         client = self._open()
-        whole: dict[int, str] = {}
+        digests: dict[int, str] = {}
         token = None
         while True:
             page = client.search_runs(
@@ -81,9 +81,9 @@ class MLflowObserver(TrialLog):
                 number = int(run.data.tags[_TRIAL])
                 self._runs.setdefault(number, []).append(run.info.run_id)
                 if run.info.status in ("FINISHED", "FAILED"):
-                    whole[number] = run.data.tags.get(_DIGEST, "")
+                    digests[number] = run.data.tags.get(_DIGEST, "")
             if not (token := page.token):
-                return {number: digest for number, digest in whole.items() if len(self._runs[number]) == 1}
+                return {number: digest for number, digest in digests.items() if len(self._runs[number]) == 1}
 
     def write(self, trial: EndedTrial) -> None:
         """Write a trial's run; it ends, and so counts, with the last call."""
@@ -105,8 +105,8 @@ class MLflowObserver(TrialLog):
             for reported in trial.reported
             for name, value in reported.report.metrics.items()
         ]
-        for part in _parts(params, _MOST_PARAMS):
-            client.log_batch(run, params=part)
+        for batch in _parts(params, _MOST_PARAMS):
+            client.log_batch(run, params=batch)
         for some in _parts(metrics, _MOST_METRICS):
             client.log_batch(run, metrics=some)
         status = "FAILED" if row.state is TrialState.FAILED else "FINISHED"
@@ -121,21 +121,21 @@ class MLflowObserver(TrialLog):
         address = os.environ.get("MLFLOW_TRACKING_URI")
         database = self._directory / "mlflow.db"
         if not address and not database.exists():
-            _make(database)
+            _create_database(database)
         self._client = client = MlflowClient(address or f"sqlite:///{database}")
         name = self._directory.name
         # Else the location of artifacts, of which there are none, would be the current folder.
         artifacts = None if address else (self._directory / "mlartifacts").as_uri()
-        if (found := client.get_experiment_by_name(name)) is not None:
-            self._experiment = found.experiment_id
+        if (experiment := client.get_experiment_by_name(name)) is not None:
+            self._experiment = experiment.experiment_id
             return client
         try:
             self._experiment = client.create_experiment(name, artifacts)
         except MlflowException:  # another process may have created it
-            found = client.get_experiment_by_name(name)
-            if found is None:
+            experiment = client.get_experiment_by_name(name)
+            if experiment is None:
                 raise
-            self._experiment = found.experiment_id
+            self._experiment = experiment.experiment_id
         return client
 
     def _tags(self, trial: EndedTrial) -> dict[str, str]:
@@ -148,13 +148,15 @@ class MLflowObserver(TrialLog):
         return tags
 
 
-def _make(database: Path) -> None:
+def _create_database(database: Path) -> None:
     """Create MLflow's database under a temporary name and rename it, as MLflow can't use an incomplete one."""
     from mlflow import MlflowClient
 
     partial = database.with_name(f".{database.name}.partial")
-    for left in database.parent.glob(f"{partial.name}*"):  # by a process that was killed here, with SQLite's own files
-        left.unlink()
+    for leftover in database.parent.glob(
+        f"{partial.name}*"
+    ):  # by a process that was killed here, with SQLite's own files
+        leftover.unlink()
     MlflowClient(f"sqlite:///{partial}")
     partial.replace(database)
 
@@ -166,11 +168,11 @@ def fit_names(names: Iterable[str]) -> dict[str, str]:
     """
     fits = {name: _fit(name) for name in names}
     fitted: dict[str, str] = {}
-    taken: set[str] = set()
+    used: set[str] = set()
     for name, fit in sorted(fits.items(), key=lambda item: item[0] != item[1]):
         candidates = itertools.chain([fit], (f"{fit[: _LONGEST_NAME - 8]}_{n}" for n in itertools.count(2)))
-        fitted[name] = next(candidate for candidate in candidates if candidate not in taken)
-        taken.add(fitted[name])
+        fitted[name] = next(candidate for candidate in candidates if candidate not in used)
+        used.add(fitted[name])
     return fitted
 
 

@@ -91,10 +91,10 @@ class NotebookTable(Display):
         """Print a line."""
         print(text, file=self._stream, flush=True)
 
-    def wait(self, what: str) -> None:
+    def wait(self, reason: str) -> None:
         """Count the seconds below the table."""
         self.end_wait()
-        self.waiting = WaitReporter(lambda seconds: self._put(self._last, f"{what}  {duration(seconds)}"))
+        self.waiting = WaitReporter(lambda seconds: self._put(self._last, f"{reason}  {duration(seconds)}"))
 
     def close(self) -> None:
         """Show the final result."""
@@ -126,9 +126,9 @@ def snapshot_html(snapshot: Snapshot | None, waits: str = "", ended: bool = Fals
 
 
 def _lines(snapshot: Snapshot, ended: bool) -> Iterator[str]:
-    left = "" if ended or snapshot.remaining is None else f", ~{duration(snapshot.remaining)} left"
+    remaining = "" if ended or snapshot.remaining is None else f", ~{duration(snapshot.remaining)} left"
     head = f"<b>{escape(snapshot.name)}</b>  {escape(snapshot.objective.aim)}"
-    yield _line(f"{head}  {escape(duration(snapshot.elapsed) + left)}")
+    yield _line(f"{head}  {escape(duration(snapshot.elapsed) + remaining)}")
     if not ended:
         yield _bar(snapshot)
     yield _line(escape(trials_of(snapshot)))
@@ -184,8 +184,8 @@ def _table(running: Sequence[Running], objective: Objective) -> str:
 
 def _row(kind: str, cells: Sequence[str]) -> str:
     styles = ["text-align:right"] * (len(cells) - 1) + ["text-align:left"]
-    made = (f'<{kind} style="{style}">{escape(cell)}</{kind}>' for cell, style in zip(cells, styles, strict=True))
-    return f"<tr>{''.join(made)}</tr>"
+    html = (f'<{kind} style="{style}">{escape(cell)}</{kind}>' for cell, style in zip(cells, styles, strict=True))
+    return f"<tr>{''.join(html)}</tr>"
 
 
 def _line(html: str, style: str = "") -> str:

@@ -99,7 +99,7 @@ class Times:
             case Finished() | Failed() | Lost() | Reverted() if self._first is not None:
                 self._last = self._clock()
 
-    def words(self, began: float) -> str:
+    def text(self, began: float) -> str:
         """Format the times after the run; empty if nothing ran.
 
         Args:
@@ -158,7 +158,7 @@ class ObserverHub(Observers):
         self._time_left.observe(event, self._elapsed)
         self._times.observe(event)
         if self._looked:  # before the first update they are those of earlier runs
-            for line in _told(record) if self._verbose else ():
+            for line in _event_lines(record) if self._verbose else ():
                 self.say(line)
             if self._callbacks is not None:
                 self._callbacks.observe(record)
@@ -196,24 +196,24 @@ class ObserverHub(Observers):
 
     def _waits(self, sweep_state: SweepState, workers: Workers, elapsed: float) -> tuple[str, float] | None:
         """Return what holds the sweep up, and for how long now."""
-        what = ""
+        reason = ""
         if not workers.ready:
-            what = "waiting for workers, which start and import the trainable"
+            reason = "waiting for workers, which start and import the trainable"
         elif sweep_state.is_searching and workers.busy < workers.ready:
-            what = "waiting for suggestions"
-        if self._waiting is None or self._waiting[0] != what:
-            self._waiting = what, elapsed
-        return (what, elapsed - self._waiting[1]) if what else None
+            reason = "waiting for suggestions"
+        if self._waiting is None or self._waiting[0] != reason:
+            self._waiting = reason, elapsed
+        return (reason, elapsed - self._waiting[1]) if reason else None
 
     def _running(self, sweep_state: SweepState) -> list[Running]:
         """Return the first of the trials that run, with what they reported last."""
-        made = []
+        running = []
         for segment in sweep_state.running()[: self._display.most_running]:
             newest = self._of_segment(segment)
             at, metrics = (segment.start, {}) if newest is None else (newest.iteration, newest.metrics)
             params = sweep_state.record(segment.trial).trial.params
-            made.append(Running(segment.trial, params, at, segment.end, metrics, segment.width))
-        return made
+            running.append(Running(segment.trial, params, at, segment.end, metrics, segment.width))
+        return running
 
     def _packs(self, sweep_state: SweepState) -> tuple[int, int]:
         """Count the trials that were trained with others when they reported last, and their packs."""
@@ -261,7 +261,7 @@ _AGAIN = {
 _WORDS = {"promote": "goes on", "stop": "stopped", "complete": "complete", "withdraw": "runs again"}
 
 
-def _told(record: Record) -> Iterator[str]:
+def _event_lines(record: Record) -> Iterator[str]:
     """Format an event and its decisions, for verbose output."""
     event = record.event
     if isinstance(event, Failed) and event.retry:

@@ -88,10 +88,10 @@ class LiveTable(Display):
         """Print a line above the table."""
         self._console.print(Text(text))
 
-    def wait(self, what: str) -> None:
+    def wait(self, reason: str) -> None:
         """Count the seconds below the table."""
         self.end_wait()
-        self.waiting = WaitReporter(lambda seconds: self._draw_wait(f"{what}  {duration(seconds)}"))
+        self.waiting = WaitReporter(lambda seconds: self._draw_wait(f"{reason}  {duration(seconds)}"))
 
     def _draw_wait(self, line: str) -> None:
         self._live.start()
@@ -126,7 +126,7 @@ class PlainLines(Display):
         if self._last is None:
             self._start(snapshot)
         if snapshot.waiting is not None and snapshot.waiting[1] >= LONG_WAIT:
-            self._tell_wait(snapshot.waiting[0])
+            self._print_wait(snapshot.waiting[0])
         self._print_failures(snapshot)
         former = [row.score for row in self._last.leaders] if self._last else []
         improved = any(row.score not in former for row in snapshot.leaders)
@@ -140,16 +140,16 @@ class PlainLines(Display):
         """Print a line."""
         self._print(text)
 
-    def wait(self, what: str) -> None:
+    def wait(self, reason: str) -> None:
         """Print a line, if it takes a while."""
         self.end_wait()
-        self.waiting = WaitReporter(lambda _: self._tell_wait(what))
+        self.waiting = WaitReporter(lambda _: self._print_wait(reason))
 
-    def _tell_wait(self, what: str) -> Literal[False]:
+    def _print_wait(self, reason: str) -> Literal[False]:
         """Print once what it waits for."""
-        if what not in self._waited:
-            self._waited.add(what)
-            self._print(f"{what} ...")
+        if reason not in self._waited:
+            self._waited.add(reason)
+            self._print(f"{reason} ...")
         return False
 
     def close(self) -> None:
@@ -180,8 +180,8 @@ class PlainLines(Display):
         for trial, message in shown:
             self._print(f"trial {trial} failed: {shortened(message, 200)}")
         if new > len(shown):
-            left = new - len(shown)
-            self._print(f"{counted(left, 'more trial')} failed")
+            hidden = new - len(shown)
+            self._print(f"{counted(hidden, 'more trial')} failed")
 
     def _print_line(self, snapshot: Snapshot) -> None:
         if (line := line_of(snapshot)) != self._printed:
@@ -204,8 +204,8 @@ def _picture(snapshot: Snapshot) -> RenderableType:
     lines.append(Text(trials_of(snapshot), no_wrap=True, overflow="ellipsis"))
     lines.append(Text(work_of(snapshot), no_wrap=True, overflow="ellipsis"))
     if snapshot.waiting is not None and snapshot.waiting[1] >= LONG_WAIT:
-        what, seconds = snapshot.waiting
-        lines.append(Text(f"{what}  {duration(seconds)}", "cyan", no_wrap=True))
+        reason, seconds = snapshot.waiting
+        lines.append(Text(f"{reason}  {duration(seconds)}", "cyan", no_wrap=True))
     lines.extend(_best(snapshot))
     for trial, message in list(snapshot.failures)[-MOST_FAILURES:]:
         lines.append(Text(f"trial {trial} failed: {shortened(message, 200)}", "red", no_wrap=True))
@@ -240,8 +240,8 @@ def _best(snapshot: Snapshot) -> list[RenderableType]:
         head.append(f", which breaks {' and '.join(objective.broken(best.score))}")
     # Of a former iteration, as `metric.scope: best` has it, nothing else is known here.
     metrics = best.metrics if at == best.iterations else {}
-    others = {name: value for name, value in metrics.items() if name != objective.title}
-    reported = [Text(shortened(f"  reports {params_line(others)}", 400), "dim")] if others else []
+    further = {name: value for name, value in metrics.items() if name != objective.title}
+    reported = [Text(shortened(f"  reports {params_line(further)}", 400), "dim")] if further else []
     return [head, Text(shortened(f"  {params_line(best.params)}", 400)), *reported]
 
 
@@ -301,8 +301,8 @@ def _row(rungs: Sequence[RungView]) -> RungRow:
 
 def _span(numbers: Iterable[int | None]) -> str:
     """Format numbers: `3`, or `0 to 7`, or `end` for None."""
-    known = [number for number in numbers if number is not None]
-    if not known:
+    finite = [number for number in numbers if number is not None]
+    if not finite:
         return "end"
-    low, high = min(known), max(known)
+    low, high = min(finite), max(finite)
     return str(low) if low == high else f"{low} to {high}"

@@ -33,7 +33,7 @@ class Making:
     """Has its deadline, what makes up for it and whether it keeps what it writes, until it is made."""
 
     @classmethod
-    def done(cls, observer: Observer) -> Making:
+    def existing(cls, observer: Observer) -> Making:
         """Wrap an existing observer."""
         return cls(type(observer).__name__, lambda: observer, observer)
 
@@ -60,7 +60,7 @@ class ObserverThread:
         self._lock = threading.Lock()
         self._gone = False
         self._has_begun = False
-        self._seen = 0
+        self._last_seq = 0
         self._called_at: float | None = None
         """When the call that runs now began."""
         self._began = time.monotonic()
@@ -132,15 +132,15 @@ class ObserverThread:
         if not self._gone:
             self._thread.join(max(until - time.monotonic(), 0.0))
         if self._thread.is_alive() and not self._is_made.is_set():
-            self._let_go(f"making it took longer than its deadline of {self._kind.deadline:g} s")
+            self._drop(f"making it took longer than its deadline of {self._kind.deadline:g} s")
         elif self._thread.is_alive():
-            self._let_go(f"it hadn't taken everything {self._kind.deadline:g} s after the end of the sweep")
+            self._drop(f"it hadn't taken everything {self._kind.deadline:g} s after the end of the sweep")
 
     def _put(self, call: _Call) -> None:
         called_at = self._called_at
         if called_at is not None and time.monotonic() - called_at > self._kind.deadline:
-            what = "one call" if self._is_made.is_set() else "making it"
-            self._let_go(f"{what} took longer than its deadline of {self._kind.deadline:g} s")
+            activity = "one call" if self._is_made.is_set() else "making it"
+            self._drop(f"{activity} took longer than its deadline of {self._kind.deadline:g} s")
         if not self._gone:
             self._begin()
             self._calls.put(call)
@@ -152,10 +152,10 @@ class ObserverThread:
             self._calls.put(self._get_ready)
 
     def _get_ready(self, observer: Observer) -> None:
-        self._seen = observer.seen()
+        self._last_seq = observer.seen()
 
     def _observe(self, observer: Observer, record: Record) -> None:
-        if record.seq > self._seen:
+        if record.seq > self._last_seq:
             observer.observe(record)
 
     def _work(self, make: Callable[[], Observer]) -> None:
@@ -163,12 +163,12 @@ class ObserverThread:
         if observer is None:
             return
         while not self._gone and not (self._closing.is_set() and self._calls.empty()):
-            self._tell(observer, self._calls.get())
+            self._deliver(observer, self._calls.get())
             self._closing.wait(_BURST_SECONDS)
             while not self._calls.empty():
-                self._tell(observer, self._calls.get())
-            self._tell(observer, lambda observer: observer.flush())
-        self._tell(observer, lambda observer: observer.close())
+                self._deliver(observer, self._calls.get())
+            self._deliver(observer, lambda observer: observer.flush())
+        self._deliver(observer, lambda observer: observer.close())
 
     def _make(self, make: Callable[[], Observer]) -> Observer | None:
         self._called_at = time.monotonic()
@@ -178,7 +178,7 @@ class ObserverThread:
             with self._lock:
                 if self._is_awaited:
                     self._gone, self._mistake = True, error
-            self._let_go(str(error) if isinstance(error, HpsearchError) else exception_line(error))
+            self._drop(str(error) if isinstance(error, HpsearchError) else exception_line(error))
             return None
         else:
             self._kind = observer
@@ -187,18 +187,18 @@ class ObserverThread:
             self._called_at = None
             self._is_made.set()
 
-    def _tell(self, observer: Observer, call: _Call) -> None:
+    def _deliver(self, observer: Observer, call: _Call) -> None:
         if self._gone:
             return
         self._called_at = time.monotonic()
         try:
             call(observer)
         except BaseException as error:  # a SystemExit would end the thread without a word
-            self._let_go(f"{type(error).__name__}: {error}")
+            self._drop(f"{type(error).__name__}: {error}")
         finally:
             self._called_at = None
 
-    def _let_go(self, why: str) -> None:
+    def _drop(self, why: str) -> None:
         with self._lock:
             if self._gone:
                 return

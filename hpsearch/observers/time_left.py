@@ -66,8 +66,8 @@ class TimeLeft:
         """Receive reports, live or of an event; each iteration counts once."""
         for report in reports:
             if (segment := self._running.get(report.trial)) is not None:
-                seconds, known = self._reported.get(report.trial, (0.0, 0))
-                if (iterations := report.iteration - segment.start) > known:
+                seconds, former = self._reported.get(report.trial, (0.0, 0))
+                if (iterations := report.iteration - segment.start) > former:
                     self._reported[report.trial] = seconds + report.seconds * segment.width, iterations
 
     def _end(self, trial: int, seconds: float, at: int | None = None) -> None:
@@ -98,14 +98,14 @@ class TimeLeft:
         trials = sweep.run_cap if total is None else total[0]
         if trials is None or (sweep.early_terminate is not None and sweep.early_terminate.capabilities.forks):
             return None if limit is None or sweep.searcher.capabilities.finite else max(until_limit, 0.0)
-        known = [*self._reported.values(), *list(self._ended)[len(self._ended) // 2 :]]
-        known_iterations = sum(iterations for _, iterations in known)
-        left, in_sequence = self._iterations_left(rungs, total, trials)
+        work = [*self._reported.values(), *list(self._ended)[len(self._ended) // 2 :]]
+        known_iterations = sum(iterations for _, iterations in work)
+        remaining, in_sequence = self._iterations_left(rungs, total, trials)
         few = len(self._reported) + len(self._ended) < min(_FEWEST, trials)
-        if few or not known_iterations or left <= 0 or not workers.ready:
+        if few or not known_iterations or remaining <= 0 or not workers.ready:
             return None
-        pace = sum(seconds for seconds, _ in known) / known_iterations
-        iterations = max(left / workers.ready, in_sequence / min(sweep.resources.widest, workers.ready))
+        pace = sum(seconds for seconds, _ in work) / known_iterations
+        iterations = max(remaining / workers.ready, in_sequence / min(sweep.resources.widest, workers.ready))
         return max(min(iterations * pace, until_limit), 0.0)
 
     def _iterations_left(
@@ -119,7 +119,7 @@ class TimeLeft:
         for rung in rungs:
             brackets[rung.bracket].append(rung)
         created = sum(views[0].started for views in brackets.values())
-        to_start = begun = longest = 0.0
+        to_start = planned = longest = 0.0
         for views in brackets.values():
             size, before, below, chain = trials * views[0].started / created, 0, views[0], 0
             for rung in views:
@@ -128,13 +128,13 @@ class TimeLeft:
                 elif rung is not below:
                     size *= rung.started / max(below.finished, 1)
                 length = (rung.until or 0) - before
-                begun += size * length
+                planned += size * length
                 to_start += max(size - rung.started, 0.0) * length
                 chain += length if size - rung.started >= 0.5 else 0
                 before, below = rung.until or 0, rung
             longest = max(longest, chain)
         if total is not None and all(rung.size is not None for rung in rungs):
-            to_start += max(total[1] - begun, 0)  # of future brackets
+            to_start += max(total[1] - planned, 0)  # of future brackets
         running = [
             (segment.end or 0) - segment.start - self._reported.get(trial, (0.0, 0))[1]
             for trial, segment in self._running.items()

@@ -57,12 +57,12 @@ class WandbObserver(TrialLog):
 
         if self._mode == "online" and not wandb.api.api_key:  # it would ask for one at the terminal
             raise HpsearchError("WANDB_MODE=online needs an API key: run `wandb login`, or set WANDB_API_KEY")
-        whole: dict[int, str] = {}
+        digests: dict[int, str] = {}
         for folder in (self._root / "wandb").glob(f"*run-*-{self._key}-*"):
             mark = folder / _WHOLE
             if mark.is_file():
-                whole[int(folder.name.rpartition("-")[2])] = mark.read_text()
-        return whole
+                digests[int(folder.name.rpartition("-")[2])] = mark.read_text()
+        return digests
 
     def write(self, trial: EndedTrial) -> None:
         """Write a trial's run, and mark it as whole."""

@@ -106,7 +106,7 @@ def observers_of(
         InvalidKey: One of them can't be created.
     """
     makings = [
-        making_of(observer, observed, search_path) if isinstance(observer, str) else Making.done(observer)
+        making_of(observer, observed, search_path) if isinstance(observer, str) else Making.existing(observer)
         for observer in requested
     ]
     with ExitStack() as stack:

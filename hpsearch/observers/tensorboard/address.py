@@ -40,7 +40,7 @@ def curves_address(
     shown: Sequence[str] | None,
     studies: Sequence[str],
     tags: Sequence[str],
-    alike: Sequence[Sequence[str]] = (),
+    same_colour: Sequence[Sequence[str]] = (),
 ) -> str:
     """Return the address of the curves.
 
@@ -49,13 +49,13 @@ def curves_address(
         shown: The runs to show; None: all.
         studies: The runs among them of studies as a whole.
         tags: Scalars whose charts are pinned to the top.
-        alike: Folders whose runs share a colour; empty: each run has its own.
+        same_colour: Folders whose runs share a colour; empty: each run has its own.
     """
     query = {"smoothing": "0"}
     if shown is not None:
         query["runFilter"] = pattern_of(shown)
-    if alike:
-        query["runColorGroup"] = f"regex:{_colours(alike)}"
+    if same_colour:
+        query["runColorGroup"] = f"regex:{_colours(same_colour)}"
     if tags:
         pinned = [{"plugin": "scalars", "tag": tag} for tag in tags]
         query["pinnedCards"] = json.dumps(pinned, separators=(",", ":"))
@@ -74,11 +74,13 @@ def _fragment(ticked: Sequence[str]) -> str:
     return f"&regexInput={_encoded(pattern_of(ticked))}&_smoothingWeight=0"
 
 
-def _colours(alike: Sequence[Sequence[str]]) -> str:
+def _colours(same_colour: Sequence[Sequence[str]]) -> str:
     """Return a regular expression for colours: runs with equal captures share one."""
-    if all(len(folders) == 1 for folders in alike):
+    if all(len(folders) == 1 for folders in same_colour):
         return "^(.+)/[^/]+$"
-    parts = (f"(?:{'|'.join(map(_quoted, folders))})()" for folders in alike)  # each captures nothing in its own group
+    parts = (
+        f"(?:{'|'.join(map(_quoted, folders))})()" for folders in same_colour
+    )  # each captures nothing in its own group
     return f"^(?:{'|'.join(parts)})/[^/]+$"
 
 

@@ -72,13 +72,17 @@ class HParams:
     ) -> None:
         # Only the first copies of unbounded blocks, as the columns are written once, at the beginning.
         names = dict.fromkeys(name for space in spaces for name in space.some_names())
-        found = {name: [param for space in spaces if (param := space.find(name)) is not None] for name in names}
-        self._distributions = {name: [param.distribution for param in known] for name, known in found.items() if known}
-        self._kinds = {name: _shared_kind(known) for name, known in self._distributions.items()}
+        params_by_name = {
+            name: [param for space in spaces if (param := space.find(name)) is not None] for name in names
+        }
+        self._distributions = {
+            name: [param.distribution for param in params] for name, params in params_by_name.items() if params
+        }
+        self._kinds = {name: _shared_kind(distributions) for name, distributions in self._distributions.items()}
         self._logs = {
             name: self._free(f"log10({name})")
-            for name, known in self._distributions.items()
-            if self._kinds[name] is float and any(isinstance(param, _ON_LOG_SCALE) for param in known)
+            for name, distributions in self._distributions.items()
+            if self._kinds[name] is float and any(isinstance(distribution, _ON_LOG_SCALE) for distribution in distributions)
         }
         self._study, self._state, self._bracket, self._parent, self._inherited = map(
             self._free, ("study", "state", "bracket", "parent trial", "inherited iteration")
@@ -112,15 +116,15 @@ class HParams:
         )
         return _summary(metadata.EXPERIMENT_TAG, HParamsPluginData(experiment=experiment))
 
-    def session_start(self, trial: Trial, started: float, known: Known) -> Summary.Value:
+    def session_start(self, trial: Trial, started: float, facts: Known) -> Summary.Value:
         """Write a trial's params, its parent, and its further data."""
         info = SessionStartInfo(start_time_secs=started)
-        if known.study is not None and self._studies:
-            info.hparams[self._study].string_value = known.study
-        if known.state is not None:
-            info.hparams[self._state].string_value = known.state
-        if known.bracket is not None and self._brackets:
-            info.hparams[self._bracket].number_value = known.bracket
+        if facts.study is not None and self._studies:
+            info.hparams[self._study].string_value = facts.study
+        if facts.state is not None:
+            info.hparams[self._state].string_value = facts.state
+        if facts.bracket is not None and self._brackets:
+            info.hparams[self._bracket].number_value = facts.bracket
         if trial.parent is not None:
             info.hparams[self._parent].number_value = trial.parent.number
         if trial.inherited is not None:
@@ -159,11 +163,11 @@ class HParams:
         columns, plain = [_discrete(self._study, self._studies)] if self._studies else [], []
         rank = {name: number for number, name in enumerate(first)}
         for name in sorted(self._distributions, key=lambda name: rank.get(name, len(rank))):
-            known = self._distributions[name]
-            column = _parameter(name, self._kinds[name], known)
+            distributions = self._distributions[name]
+            column = _parameter(name, self._kinds[name], distributions)
             if name in self._logs:
                 plain.append(column)
-                column = _logarithm(self._logs[name], known, column.differs)
+                column = _logarithm(self._logs[name], distributions, column.differs)
             columns.append(column)
         columns.append(_discrete(self._state, _STATES))
         names = [self._bracket] if self._brackets else []
@@ -217,17 +221,17 @@ def _summary(tag: str, content: HParamsPluginData) -> Summary.Value:
 
 def _values(distributions: Sequence[Distribution]) -> Sequence[Value] | None:
     """Return the values of which a parameter has one, each once; None where one study has any number of a range."""
-    found: list[Value] = []
+    distinct: list[Value] = []
     for distribution in distributions:
         match distribution:
             case Categorical(values=values):
-                own: Sequence[Value] = values
+                candidates: Sequence[Value] = values
             case Constant(value=value):
-                own = [value]
+                candidates = [value]
             case _:
                 return None
-        found += [value for value in own if not any(_equal(value, known) for known in found)]
-    return found
+        distinct += [value for value in candidates if not any(_equal(value, former) for former in distinct)]
+    return distinct
 
 
 def _equal(one: Value, other: Value) -> bool:

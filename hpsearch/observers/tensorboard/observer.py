@@ -40,7 +40,9 @@ class TensorBoardObserver(Observer):
         self._sweep, self._created = observed.sweep, observed.created
         self._hparams = HParams([self._sweep.parameters], may_fork(self._sweep))
         self._files = EventFiles(observed.directory / "tensorboard")
-        self._runs = StudyRuns(self._files, self._sweep, self._hparams, wanted=lambda trial: trial not in self._dropped)
+        self._runs = StudyRuns(
+            self._files, self._sweep, self._hparams, has_run=lambda trial: trial not in self._dropped
+        )
         self._best: set[int] = set()
         self._changed: set[int] = set()
         """Trials to which something happened since they were compared with the best."""

@@ -72,9 +72,9 @@ def best(goal: str | None = None) -> str:
     return "best" if goal is None else f"best {goal}"
 
 
-def by_tag(what: str, axis: Axis) -> str:
+def by_tag(quantity: str, axis: Axis) -> str:
     """Name the scalar that holds something over what the study cost: `best/by trial`."""
-    return f"{what}/by {_WORDS[axis]}"
+    return f"{quantity}/by {_WORDS[axis]}"
 
 
 def load_tag(sweep: Sweep) -> str:
@@ -87,9 +87,9 @@ def rung_tag(until: int | None) -> str:
     return "rungs/to the end" if until is None else f"rungs/to {counted(until, 'iteration')}"
 
 
-def spread_tags(what: str, axis: Axis) -> tuple[str, str, str]:
+def spread_tags(quantity: str, axis: Axis) -> tuple[str, str, str]:
     """Name the scalars of median, lower and upper quartile."""
-    tag = by_tag(what, axis)
+    tag = by_tag(quantity, axis)
     return f"{tag}, median", f"{tag}, lower quartile", f"{tag}, upper quartile"
 
 
@@ -106,16 +106,16 @@ def found_by(objective: Objective, front: Sequence[Score]) -> dict[str, float]:
     """
     goals = objective.goals
     columns = zip(*map(values_of, front), strict=True) if front else ((math.nan,) for _ in goals)
-    found = {
+    by_name = {
         best(goal.name if objective.several else None): min(column, key=goal.signed)
         for goal, column in zip(goals, columns, strict=True)
     }
     if objective.several:
-        found[FRONT] = len(front)
+        by_name[FRONT] = len(front)
         worst = [goal.signed(goal.reference) for goal in goals if goal.reference is not None]
         if len(worst) == len(goals):
-            found[HYPERVOLUME] = hypervolume([objective.point(score) for score in front], tuple(worst))
-    return found
+            by_name[HYPERVOLUME] = hypervolume([objective.point(score) for score in front], tuple(worst))
+    return by_name
 
 
 class StepScalar:
@@ -131,7 +131,7 @@ class StepScalar:
 
     def __init__(self, files: EventFiles, run: str, tag: str) -> None:
         self._files, self._run, self._tag = files, run, tag
-        self._held: tuple[float, int, float] | None = None  # (time, step, value) that isn't written
+        self._buffered: tuple[float, int, float] | None = None  # (time, step, value) that isn't written
         self._last: tuple[int, float] | None = None  # (step, value) that is
         self._end = 0
 
@@ -144,15 +144,15 @@ class StepScalar:
             value: What it is.
         """
         step = self._end = max(step, self._end)
-        if self._held is not None and self._held[1] < step and self._changes(self._held[2]):
+        if self._buffered is not None and self._buffered[1] < step and self._changes(self._buffered[2]):
             self.flush()
-        self._held = when, step, value
+        self._buffered = when, step, value
 
     def flush(self) -> None:
         """Write the buffered newest step."""
-        if self._held is None:
+        if self._buffered is None:
             return
-        (when, step, value), self._held = self._held, None
+        (when, step, value), self._buffered = self._buffered, None
         if self._last is not None:
             last_step, last = self._last
             if step == last_step and not self._changes(value):
@@ -164,11 +164,11 @@ class StepScalar:
 
     def _changes(self, value: float) -> bool:
         """Return whether a value is another one than was written last."""
-        return self._last is None or not _same(value, self._last[1])
+        return self._last is None or not _equal(value, self._last[1])
 
 
-def _same(one: float, other: float) -> bool:
-    return one == other or (math.isnan(one) and math.isnan(other))
+def _equal(value: float, other: float) -> bool:
+    return value == other or (math.isnan(value) and math.isnan(other))
 
 
 class StudyRun:
@@ -187,19 +187,19 @@ class StudyRun:
         """Its course."""
         self._files, self._run = files, run
         self._steps: dict[str, StepScalar] = {}
-        self._found: Mapping[str, float] = {}
+        self._values: Mapping[str, float] = {}
         self._front: Sequence[Score] | None = None
-        """The front of `_found`; None: there was none yet."""
+        """The front of `_values`; None: there was none yet."""
 
     def take(self, entry: Entry, journaled: JournaledState) -> None:
         """Apply the journal's next entry, with the state after it."""
         self.course.take(entry, journaled)
         now = self.course.now
         if now.front != (self._front or ()):
-            self._front, self._found = now.front, found_by(self.objective, now.front)
-        for what, value in self._found.items():
+            self._front, self._values = now.front, found_by(self.objective, now.front)
+        for quantity, value in self._values.items():
             for axis in AXES:
-                self._put(by_tag(what, axis), amount_of(now, axis), value)
+                self._put(by_tag(quantity, axis), amount_of(now, axis), value)
         busy = sum(segment.width for segment in journaled.records.segments())
         self._put(self._load_tag, amount_of(now, "seconds"), busy)
 
@@ -233,7 +233,7 @@ class StudyRuns:
         sweep: The sweep.
         hparams: The HParams columns.
         name: The study's name, if there are several; empty: its runs have no folder of their own.
-        wanted: Returns whether a trial gets a run.
+        has_run: Returns whether a trial gets a run.
         column: The study's name in HParams; None: there is no such column.
     """
 
@@ -243,22 +243,22 @@ class StudyRuns:
         sweep: Sweep,
         hparams: HParams,
         name: str = "",
-        wanted: Callable[[int], bool] = lambda _: True,
+        has_run: Callable[[int], bool] = lambda _: True,
         column: str | None = None,
     ) -> None:
         self._folder = f"{name}/" if name else ""
         self.name = f"{self._folder}{STUDY_RUN}"
         """Name of the run of the study as a whole."""
-        self._trials, self._wanted = sweep.run_cap, wanted
+        self._trials, self._has_run = sweep.run_cap, has_run
         self.journaled = JournaledState(sweep)
         """The current state."""
-        self.whole = StudyRun(files, self.name, sweep)
+        self.study_run = StudyRun(files, self.name, sweep)
         """The study as a whole."""
         self._runs = TrialRuns(files, sweep, hparams, self.run_of, column)
 
     def run_of(self, trial: int) -> str | None:
         """Return a trial's run; None: it gets none."""
-        return f"{self._folder}{trial_run(trial, self._trials)}" if self._wanted(trial) else None
+        return f"{self._folder}{trial_run(trial, self._trials)}" if self._has_run(trial) else None
 
     def take(self, entry: Entry) -> None:
         """Apply the next entry of the journal.
@@ -268,7 +268,7 @@ class StudyRuns:
         """
         for _ in self.journaled.read([entry]):
             self._runs.take(entry)
-            self.whole.take(entry, self.journaled)
+            self.study_run.take(entry, self.journaled)
 
     def report(self, reports: Sequence[Report]) -> None:
         """Receive live reports of running attempts."""
@@ -276,7 +276,7 @@ class StudyRuns:
 
     def rungs(self, rungs: Sequence[RungView]) -> None:
         """Receive the state of the rungs."""
-        self.whole.rungs(rungs)
+        self.study_run.rungs(rungs)
 
     def settle(self) -> None:
         """Record that no process runs the study, so that failures are final."""
@@ -285,7 +285,7 @@ class StudyRuns:
     def flush(self) -> None:
         """Write the current state."""
         self._runs.flush(self.journaled)
-        self.whole.flush()
+        self.study_run.flush()
 
 
 def layout(sweeps: Sequence[Sweep], repeated: bool) -> Summary.Value:
@@ -295,10 +295,12 @@ def layout(sweeps: Sequence[Sweep], repeated: bool) -> Summary.Value:
         sweeps: The sweep of each study.
         repeated: Whether some differ only in the seed.
     """
-    found = list(dict.fromkeys(what for sweep in sweeps for what in found_by(sweep.objective, ())))
-    categories = [Category(title=what, chart=[_lines(by_tag(what, axis)) for axis in AXES]) for what in found]
+    quantities = list(dict.fromkeys(quantity for sweep in sweeps for quantity in found_by(sweep.objective, ())))
+    categories = [
+        Category(title=quantity, chart=[_lines(by_tag(quantity, axis)) for axis in AXES]) for quantity in quantities
+    ]
     if repeated:
-        charts = [_margins(what, axis) for what in found for axis in AXES]
+        charts = [_margins(quantity, axis) for quantity in quantities for axis in AXES]
         categories.insert(0, Category(title="over seeds: median and quartiles", chart=charts))
     loads = [_lines(tag) for tag in dict.fromkeys(map(load_tag, sweeps))]
     rungs = Chart(title="trials per rung", multiline=MultilineChartContent(tag=["^rungs/"]))
@@ -315,7 +317,7 @@ def _lines(tag: str) -> Chart:
     return Chart(title=tag, multiline=MultilineChartContent(tag=[f"^{re.escape(tag)}$"]))
 
 
-def _margins(what: str, axis: Axis) -> Chart:
-    median, lower, upper = spread_tags(what, axis)
+def _margins(quantity: str, axis: Axis) -> Chart:
+    median, lower, upper = spread_tags(quantity, axis)
     series = MarginChartContent.Series(value=median, lower=lower, upper=upper)
-    return Chart(title=by_tag(what, axis), margin=MarginChartContent(series=[series]))
+    return Chart(title=by_tag(quantity, axis), margin=MarginChartContent(series=[series]))

@@ -100,9 +100,9 @@ class _Curve:
     def rewind(self, start: int) -> None:
         """Forget all after iteration `start`."""
         self.written = start
-        for known in (self.bests, self.spent):
-            while known and known[-1][0] > start:
-                known.pop()
+        for values in (self.bests, self.spent):
+            while values and values[-1][0] > start:
+                values.pop()
 
     def compact(self) -> None:
         """Drop all data but those needed to continue, as ended trials hardly ever do."""
@@ -142,7 +142,7 @@ class TrialRuns:
         self._curves: dict[int, _Curve] = {}
         self._failed: set[int] = set()
         """Trials that may still be retried."""
-        self._begun: dict[int, tuple[Trial, float, int | None]] = {}
+        self._started: dict[int, tuple[Trial, float, int | None]] = {}
         """(trial, start in seconds since the epoch, bracket) of trials whose params aren't written yet."""
         self._now = 0.0
 
@@ -189,20 +189,20 @@ class TrialRuns:
         Args:
             journaled: The trials' states.
         """
-        for number, (trial, began, bracket) in self._begun.items():
+        for number, (trial, began, bracket) in self._started.items():
             state = journaled.records.of(number).state
             ended = state in _DECIDED or (state is TrialState.FAILED and self._curves[number].ended)
-            known = Known(self._study, str(state) if ended else None, bracket)
+            facts = Known(self._study, str(state) if ended else None, bracket)
             if (run := self._run_of(number)) is not None:
-                self._files.summary(run, began, self._hparams.session_start(trial, began, known))
-        self._begun.clear()
+                self._files.summary(run, began, self._hparams.session_start(trial, began, facts))
+        self._started.clear()
 
     def _start(self, segment: Segment, new: Trial | None, reason: str, bracket: int | None) -> None:
         if (run := self._run_of(segment.trial)) is None:
             return
         if new is not None:
             self._files.create(run, self._now)
-            self._begun[new.number] = new, self._now, bracket
+            self._started[new.number] = new, self._now, bracket
         curve = self._curves.setdefault(segment.trial, _Curve(segment.start))
         self._take_back(segment.trial, segment.start)
         self._failed.discard(segment.trial)

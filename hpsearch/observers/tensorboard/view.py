@@ -83,8 +83,8 @@ class View:
             for indices in same_but_for_seed([study.sweep for study in self._studies])
             if len(indices) > 1 and self._studies[indices[0]].sweep.objective.goals
         ]
-        left = MOST_RUNS - len(self._studies) - len(self._sides)
-        self.left_out = 0 if every_trial else max(0, sum(study.count for study in self._studies) - left)
+        most_trials = MOST_RUNS - len(self._studies) - len(self._sides)
+        self.left_out = 0 if every_trial else max(0, sum(study.count for study in self._studies) - most_trials)
         """Trials that have no run."""
         several = len(self._studies) > 1
         self._hparams = HParams(
@@ -101,11 +101,11 @@ class View:
                     study.sweep,
                     self._hparams,
                     name,
-                    _Wanted(study.count, frozenset(numbers) if self.left_out else None),
+                    _HasRun(study.count, frozenset(numbers) if self.left_out else None),
                     name if several else None,
                 ),
             )
-            for study, name, numbers in zip(self._studies, self.names, self._best(left), strict=True)
+            for study, name, numbers in zip(self._studies, self.names, self._best(most_trials), strict=True)
         ]
         self._repeats: list[tuple[str, Repeats]] = []
         for indices in self._sides:
@@ -128,7 +128,7 @@ class View:
         return [followed.runs.name for followed in self._followed] + [name for name, _ in self._repeats]
 
     @property
-    def alike(self) -> list[list[str]]:
+    def same_colour(self) -> list[list[str]]:
         """The folders of which the runs have one colour: each study's, or of one study alone none.
 
         Where there are too few colours, all studies that differ in their seed alone have one, with their medians.
@@ -138,11 +138,11 @@ class View:
         if len(self.study_runs) <= COLOURS:
             return [[_folder(run)] for run in self.study_runs]
         medians = {indices[0]: run for indices, (run, _) in zip(self._sides, self._repeats, strict=True)}
-        found = []
+        groups = []
         for indices in same_but_for_seed([study.sweep for study in self._studies]):
             runs = [self._followed[at].runs.name for at in indices]
-            found.append([_folder(run) for run in [*runs, *filter(None, [medians.get(indices[0])])]])
-        return found
+            groups.append([_folder(run) for run in [*runs, *filter(None, [medians.get(indices[0])])]])
+        return groups
 
     @property
     def problems(self) -> list[str]:
@@ -169,9 +169,13 @@ class View:
         if not goals:  # what was reported, where nothing decides
             rows = chain.from_iterable(study.trials for study in self._studies)
             return list(dict.fromkeys(name for row in rows for name in row.metrics))[:_MOST_PINNED]
-        found = dict.fromkeys(what for objective in objectives for what in found_by(objective, ()))
-        best = [HYPERVOLUME] if HYPERVOLUME in found else [what for what in found if what.startswith("best")]
-        tags = [*list(goals)[: _MOST_PINNED - 1], *(by_tag(what, "trials") for what in best)]
+        quantities = dict.fromkeys(quantity for objective in objectives for quantity in found_by(objective, ()))
+        best = (
+            [HYPERVOLUME]
+            if HYPERVOLUME in quantities
+            else [quantity for quantity in quantities if quantity.startswith("best")]
+        )
+        tags = [*list(goals)[: _MOST_PINNED - 1], *(by_tag(quantity, "trials") for quantity in best)]
         return tags[:_MOST_PINNED]
 
     def describe(self) -> None:
@@ -191,7 +195,7 @@ class View:
         for followed in self._followed:
             if not followed.problem:
                 try:
-                    _go_on(followed)
+                    _write_new_entries(followed)
                 except HpsearchError as error:
                     followed.problem = str(error)
             followed.runs.flush()
@@ -202,19 +206,19 @@ class View:
     def _best(self, count: int) -> list[list[int]]:
         """Return the numbers of the best trials of each study: in all so many, and of each study one at least."""
         ranks = [(rank, at) for at, rows in enumerate(self._ranked) for rank in range(len(rows))]
-        taken = sorted(ranks)[: max(count, len(self._ranked))]
+        chosen = sorted(ranks)[: max(count, len(self._ranked))]
         return [
-            [self._ranked[at][rank].number for rank, study in taken if study == at] for at in range(len(self._ranked))
+            [self._ranked[at][rank].number for rank, study in chosen if study == at] for at in range(len(self._ranked))
         ]
 
     def _repeated(self, indices: Sequence[int]) -> tuple[str, Repeats]:
         """Return the run of studies that differ in their seed alone, and what writes it."""
-        study, taken, number = self._studies[indices[0]], set(self.study_runs), 1
+        study, used, number = self._studies[indices[0]], set(self.study_runs), 1
         run = f"{study.sweep.name}, {len(indices)} seeds/{STUDY_RUN}"
-        while run in taken:
+        while run in used:
             number += 1
             run = f"{study.sweep.name} ({number}), {len(indices)} seeds/{STUDY_RUN}"
-        courses = [self._followed[at].runs.whole.course for at in indices]
+        courses = [self._followed[at].runs.study_run.course for at in indices]
         return run, Repeats(self._files, run, study.sweep.objective, courses)
 
     def _begin(self) -> None:
@@ -231,15 +235,15 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _HasRun:
     """Which trials get a run: some of the existing ones, and all new ones."""
 
-    known: int
+    existing: int
     chosen: Collection[int] | None
     """None: all."""
 
     def __call__(self, trial: int) -> bool:
-        return self.chosen is None or trial >= self.known or trial in self.chosen
+        return self.chosen is None or trial >= self.existing or trial in self.chosen
 
 
 def _folder(run: str) -> str:
@@ -251,7 +255,7 @@ def _may_have_brackets(study: Study) -> bool:
     return open_ or len({rung.bracket for rung in study.rungs}) > 1
 
 
-def _go_on(followed: _Followed) -> None:
+def _write_new_entries(followed: _Followed) -> None:
     """Write new entries of a study's journal.
 
     Raises:
@@ -259,13 +263,13 @@ def _go_on(followed: _Followed) -> None:
     """
     study_dir, runs = StudyDirectory(followed.study.directory), followed.runs
     with Journal.read(study_dir.journal) as journal:
-        found = journal.added(followed.position)
-    if found is None:
+        added = journal.added(followed.position)
+    if added is None:
         raise JournalError(
             f"{study_dir.path}: another study lies here than when it was opened, or its journal was written anew, so "
             "it is followed no further. Open it again."
         )
-    entries, followed.position = found
+    entries, followed.position = added
     for entry in entries:
         runs.take(entry)
         if isinstance(entry.event, Finished):
@@ -289,12 +293,12 @@ def study_names(directories: Sequence[Path]) -> list[str]:
     parts = [path.parts[1:] or ("study",) for path in paths]
     lengths = [1] * len(paths)
     while True:
-        names = ["/".join(own[-length:]) for own, length in zip(parts, lengths, strict=True)]
+        names = ["/".join(folders[-length:]) for folders, length in zip(parts, lengths, strict=True)]
         counts = Counter(names)
-        same = [at for at, name in enumerate(names) if counts[name] > 1 and lengths[at] < len(parts[at])]
-        if not same:
+        equal = [at for at, name in enumerate(names) if counts[name] > 1 and lengths[at] < len(parts[at])]
+        if not equal:
             return names
-        for at in same:
+        for at in equal:
             lengths[at] += 1
 
 
@@ -313,34 +317,36 @@ class Repeats:
         better = {best(goal.name if objective.several else None): goal.goal == "maximize" for goal in objective.goals}
         self._more_is_better: Mapping[str, bool] = {**better, FRONT: True, HYPERVOLUME: True}
         self._written: dict[str, tuple[int, tuple[float, ...]]] = {}
-        self._known: list[Moment] = []
+        self._last_moments: list[Moment] = []
 
     def flush(self) -> None:
         """Write new values."""
         now = [course.now for course in self._courses]
-        if now == self._known:
+        if now == self._last_moments:
             return
-        self._known = now
+        self._last_moments = now
         for axis in AXES:
             end = min(amount_of(moment, axis) for moment in now)
             steps = _thinned(sorted({step for course in self._courses for step in _steps(course, axis, end)}))
             for step in steps:
                 moments = [_at(course.changes, axis, step) for course in self._courses]
-                found = [found_by(self._objective, () if moment is None else moment.front) for moment in moments]
-                for what in found[0]:
-                    self._put(what, axis, step, [values[what] for values in found])
+                values_by_study = [
+                    found_by(self._objective, () if moment is None else moment.front) for moment in moments
+                ]
+                for quantity in values_by_study[0]:
+                    self._put(quantity, axis, step, [values[quantity] for values in values_by_study])
 
-    def _put(self, what: str, axis: Axis, step: int, values: Sequence[float]) -> None:
-        known = [None if math.isnan(value) else value for value in values]
-        over = spread(known, self._more_is_better[what])
+    def _put(self, quantity: str, axis: Axis, step: int, values: Sequence[float]) -> None:
+        optional_values = [None if math.isnan(value) else value for value in values]
+        over = spread(optional_values, self._more_is_better[quantity])
         if over.median is None or over.low is None or over.high is None:
             return  # too many have no value yet
         three = over.median, over.low, over.high
-        tags = spread_tags(what, axis)
+        tags = spread_tags(quantity, axis)
         last_step, last = self._written.get(tags[0], (-1, ()))
         if step > last_step or (step == last_step and three != last):
             self._written[tags[0]] = step, three
-            when = max(moment.time for moment in self._known)
+            when = max(moment.time for moment in self._last_moments)
             self._files.scalars(self._run, when, step, list(zip(tags, three, strict=True)))
 
 

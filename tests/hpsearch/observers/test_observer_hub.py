@@ -169,7 +169,7 @@ def test_without_a_bound_there_is_no_total_and_no_time_left():
 def test_observers_hear_events_reports_and_at_the_last_look_the_rungs():
     sweep = sweep_of()
     sweep_state, screen, scribe = SweepState(sweep), Screen(), Scribe()
-    watching = ObserverHub(sweep, [ObserverThread(Making.done(scribe), screen.note)], screen)
+    watching = ObserverHub(sweep, [ObserverThread(Making.existing(scribe), screen.note)], screen)
     decision = Decision(0, "stop", "why")
     report = Report(0, 1, {"loss": 1.0}, 0.1)
     watching.observe(Record(1, 9.0, OPENED, [decision]))
@@ -203,7 +203,7 @@ def test_an_observer_that_fails_is_told_of_on_the_screen():
             raise OSError("disk full")
 
     screen = Screen()
-    watching = ObserverHub(sweep_of(), [ObserverThread(Making.done(Broken()), screen.note)], screen)
+    watching = ObserverHub(sweep_of(), [ObserverThread(Making.existing(Broken()), screen.note)], screen)
     watching.observe(Record(1, 9.0, OPENED))
     watching.close()
     assert (screen.shown, screen.closed) == ([], 1)

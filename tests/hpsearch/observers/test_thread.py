@@ -67,7 +67,7 @@ def heard(scribe: Scribe) -> list[object]:
 
 def test_everyone_hears_everything_in_order_on_a_thread_of_its_own_and_is_closed_once():
     scribes, said = [Scribe(), Scribe()], list[str]()
-    threads = [ObserverThread(Making.done(scribe), said.append) for scribe in scribes]
+    threads = [ObserverThread(Making.existing(scribe), said.append) for scribe in scribes]
     for thread in threads:
         thread.observe(FIRST)
         thread.report([REPORT])
@@ -85,7 +85,7 @@ def test_everyone_hears_everything_in_order_on_a_thread_of_its_own_and_is_closed
 
 def test_what_an_observer_has_seen_in_former_runs_it_isnt_told_again():
     scribe = Scribe(seen=1)
-    thread = ObserverThread(Making.done(scribe), pytest.fail)
+    thread = ObserverThread(Making.existing(scribe), pytest.fail)
     thread.observe(FIRST)
     thread.observe(SECOND)
     close_all([thread])
@@ -95,7 +95,7 @@ def test_what_an_observer_has_seen_in_former_runs_it_isnt_told_again():
 def test_the_sweep_doesnt_wait_for_a_slow_observer_and_it_flushes_only_when_nothing_waits():
     gate = threading.Event()
     slow = Scribe(gate=gate)
-    thread = ObserverThread(Making.done(slow), pytest.fail)
+    thread = ObserverThread(Making.existing(slow), pytest.fail)
     records = [Record(number, 0.0, Lost(number, 1, "")) for number in range(1, 1001)]
     for record in records:
         thread.observe(record)
@@ -111,7 +111,7 @@ def test_one_that_hangs_holds_up_neither_the_others_nor_the_end_beyond_its_deadl
     stuck, sound = Scribe(gate=gate), Scribe()
     stuck.deadline = 0.05
     said: list[str] = []
-    threads = [ObserverThread(Making.done(stuck), said.append), ObserverThread(Making.done(sound), said.append)]
+    threads = [ObserverThread(Making.existing(stuck), said.append), ObserverThread(Making.existing(sound), said.append)]
     for thread in threads:
         thread.observe(FIRST)
         thread.observe(SECOND)
@@ -129,7 +129,7 @@ def test_a_call_that_takes_longer_than_the_deadline_lets_the_observer_go_while_t
     gate, said = threading.Event(), list[str]()
     stuck = Scribe(gate=gate)
     stuck.deadline = 0.0
-    thread = ObserverThread(Making.done(stuck), said.append)
+    thread = ObserverThread(Making.existing(stuck), said.append)
     thread.observe(FIRST)
     assert stuck.reached.wait(60)
     while not said:  # it is noticed when more is to be passed on
@@ -145,7 +145,7 @@ def test_a_call_that_takes_longer_than_the_deadline_lets_the_observer_go_while_t
 def test_an_observer_that_raises_is_let_go_and_the_others_go_on(moment):
     broken, sound = Scribe(breaks_at=moment), Scribe()
     said: list[str] = []
-    threads = [ObserverThread(Making.done(observer), said.append) for observer in (broken, sound)]
+    threads = [ObserverThread(Making.existing(observer), said.append) for observer in (broken, sound)]
     for thread in threads:
         thread.observe(FIRST)
     assert sound.flushed.wait(60)  # nothing else was waiting
@@ -166,7 +166,7 @@ def test_after_it_raised_it_hears_nothing_more(error):
 
     broken = Broken()
     said: list[str] = []
-    thread = ObserverThread(Making.done(broken), said.append)
+    thread = ObserverThread(Making.existing(broken), said.append)
     thread.observe(FIRST)
     thread.observe(SECOND)
     close_all([thread])
@@ -307,7 +307,7 @@ def test_one_that_hears_of_nothing_gets_ready_and_is_closed():
             return 0
 
     ready = Ready()
-    close_all([ObserverThread(Making.done(ready), pytest.fail)])
+    close_all([ObserverThread(Making.existing(ready), pytest.fail)])
     assert heard(ready) == ["seen", "close"]
 
 
@@ -318,7 +318,7 @@ def test_one_that_is_abandoned_before_the_sweep_runs_is_made_and_nothing_more():
             return 0
 
     clearing = Clearing()
-    thread = ObserverThread(Making.done(clearing), pytest.fail)
+    thread = ObserverThread(Making.existing(clearing), pytest.fail)
     assert thread.await_made(later(60))
     thread.abandon()
     close_all([thread])

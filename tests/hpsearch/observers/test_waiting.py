@@ -111,6 +111,6 @@ def test_the_time_of_a_run_is_told_in_three_parts():
         clock[0] = when
         times.observe(event)
     clock[0] = 142.0
-    assert times.words(100.0) == "took 42 s: 5.0 s to start, 35 s searching, 2.0 s to end"
+    assert times.text(100.0) == "took 42 s: 5.0 s to start, 35 s searching, 2.0 s to end"
     times.observe(OPENED)
-    assert times.words(100.0) == ""
+    assert times.text(100.0) == ""

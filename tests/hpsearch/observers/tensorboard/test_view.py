@@ -175,17 +175,17 @@ def test_a_logarithm_stands_in_the_first_columns_and_what_it_is_of_after_them(tm
 def test_of_more_studies_than_colours_those_share_one_that_differ_in_their_seed(runs, tmp_path):
     names = ("rough-0", "rough-1", "rough-2", "fine-1")
     view = View([runs / name for name in names], tmp_path / "few")
-    assert view.alike == [[name] for name in (*names, "rough, 3 seeds")]
+    assert view.same_colour == [[name] for name in (*names, "rough, 3 seeds")]
     many = [tmp_path / f"other-{seed}" for seed in range(3)]
     for seed, directory in enumerate(many):
         searched(directory, name="other", run_cap=1, seed=seed)
     view = View([*(runs / name for name in names), *many], tmp_path / "many")
-    assert view.alike == [
+    assert view.same_colour == [
         ["rough-0", "rough-1", "rough-2", "rough, 3 seeds"],
         ["fine-1"],
         ["other-0", "other-1", "other-2", "other, 3 seeds"],
     ]
-    assert View([runs / "rough-0"], tmp_path / "one").alike == []
+    assert View([runs / "rough-0"], tmp_path / "one").same_colour == []
 
 
 def test_a_parameter_that_is_another_thing_in_another_study_is_shown_as_text(tmp_path):
