@@ -118,7 +118,7 @@ class _Check:
         self._trials = _trials_of(sweep)
         self._fresh: ModuleState = {}
         """The user's modules in a fresh process."""
-        self._left: ModuleState = {}
+        self._after_first: ModuleState = {}
         """As the first trial leaves them."""
 
     def result(self) -> CheckResult:
@@ -127,34 +127,34 @@ class _Check:
         warm: SegmentRun | Failure | None = None
         with self._workers() as workers:
             self._say(f"trial {first.number} for {counted(self._iterations, 'iteration')}: {params_line(first.params)}")
-            whole = self._attempt(workers, first, 0, self._iterations)
-            if isinstance(whole, Failure):
-                raise TrainableError(_failure_text(f"trial {first.number} failed", whole))
+            uninterrupted = self._attempt(workers, first, 0, self._iterations)
+            if isinstance(uninterrupted, Failure):
+                raise TrainableError(_failure_text(f"trial {first.number} failed", uninterrupted))
             if (no_warm := self._why_not_warm()) is None:
                 self._say(f"trial {second.number} in the same process: {params_line(second.params)}")
                 warm = self._attempt(workers, second, 0, self._iterations)
-        expected = self._trial_run(whole)
-        self._fresh, self._left = whole.before, whole.after
+        expected = self._trial_run(uninterrupted)
+        self._fresh, self._after_first = uninterrupted.before, uninterrupted.after
         restored = self._restored(first, expected)
         alone, lanes = self._alone(second, warm is not None)
         after_other = self._after_other(warm, alone, no_warm)
-        found = [restored, after_other]
-        if any(not comparison.ok for comparison in found) or restored.verdict == "skipped":
+        comparisons = [restored, after_other]
+        if any(not comparison.ok for comparison in comparisons) or restored.verdict == "skipped":
             self._say(f"trial {first.number} again, in a fresh process")
             repeated, varying = self._repeated(first, expected)
-            found = [repeated, *(_without(comparison, repeated, varying) for comparison in found)]
+            comparisons = [repeated, *(_without(comparison, repeated, varying) for comparison in comparisons)]
         else:
             varying = ()
-            found.insert(0, TrialComparison("repeated", "equal"))
+            comparisons.insert(0, TrialComparison("repeated", "equal"))
         return CheckResult(
             sweep=self._sweep.name,
             trials=self._trials,
-            comparisons=found,
-            module_changes=whole.result.module_changes,
+            comparisons=comparisons,
+            module_changes=uninterrupted.result.module_changes,
             varying=[f"{difference.kind} {difference.name}" for difference in varying],
-            seconds=[report.seconds for report in whole.reports],
-            memory=whole.memory,
-            gpu_memory=whole.gpu_memory,
+            seconds=[report.seconds for report in uninterrupted.reports],
+            memory=uninterrupted.memory,
+            gpu_memory=uninterrupted.gpu_memory,
             checkpoint_bytes=None if expected.checkpoint is None else _bytes_in(expected.checkpoint),
             lanes=lanes,
         )
@@ -191,26 +191,26 @@ class _Check:
         if len(expected.metrics) < self._iterations:
             return TrialComparison("restored", "skipped", "the trial ended on its own after iteration 1")
         if expected.checkpoint is None:
-            what = "the script" if self._is_script else "the trainable"
+            subject = "the script" if self._is_script else "the trainable"
             return TrialComparison(
-                "restored", "skipped", f"{what} saves no checkpoint: each promotion starts from zero"
+                "restored", "skipped", f"{subject} saves no checkpoint: each promotion starts from zero"
             )
         self._say(f"trial {trial.number} up to iteration 1")
         with self._workers() as workers:
-            begun = self._attempt(workers, trial, 0, 1)
-        if isinstance(begun, Failure):
-            return TrialComparison("restored", "failed", "in a segment that ends after iteration 1", failure=begun)
-        if begun.result.checkpoint is None:
+            first = self._attempt(workers, trial, 0, 1)
+        if isinstance(first, Failure):
+            return TrialComparison("restored", "failed", "in a segment that ends after iteration 1", failure=first)
+        if first.result.checkpoint is None:
             return TrialComparison("restored", "skipped", "no checkpoint was saved at the end of iteration 1")
         self._say(f"trial {trial.number} from its checkpoint, in a fresh process")
         with self._workers() as workers:
-            rest = self._attempt(workers, trial, 1, 2, begun.result.checkpoint)
-        if isinstance(rest, Failure):
-            return TrialComparison("restored", "failed", "from the checkpoint of iteration 1", failure=rest)
-        found = differences(expected, self._trial_run(begun, rest))
-        if found and rest.result.ignored_checkpoint:
-            found.insert(0, Difference("checkpoint", "trial.checkpoint", 2, "", "", "was never read"))
-        return self._compared("restored", found, begun.after, rest.before, rest.before)
+            resumed = self._attempt(workers, trial, 1, 2, first.result.checkpoint)
+        if isinstance(resumed, Failure):
+            return TrialComparison("restored", "failed", "from the checkpoint of iteration 1", failure=resumed)
+        differing = differences(expected, self._trial_run(first, resumed))
+        if differing and resumed.result.ignored_checkpoint:
+            differing.insert(0, Difference("checkpoint", "trial.checkpoint", 2, "", "", "was never read"))
+        return self._compared("restored", differing, first.after, resumed.before, resumed.before)
 
     def _repeated(self, trial: Trial, expected: TrialRun) -> tuple[TrialComparison, Sequence[Difference]]:
         """Run a trial once more; also return what differs and decides nothing."""
@@ -218,16 +218,16 @@ class _Check:
             run = self._attempt(workers, trial, 0, self._iterations)
         if isinstance(run, Failure):
             return TrialComparison("repeated", "failed", "in another process", failure=run), ()
-        found = differences(expected, self._trial_run(run))
+        differing = differences(expected, self._trial_run(run))
         deciding = self._sweep.objective.names
         natural = [
             difference
-            for difference in found
+            for difference in differing
             if difference.kind == "state" or (difference.kind == "metric" and difference.name not in deciding)
         ]
-        if len(natural) == len(found):
+        if len(natural) == len(differing):
             return TrialComparison("repeated", "equal"), natural
-        return TrialComparison("repeated", "differs", differences=found), ()
+        return TrialComparison("repeated", "differs", differences=differing), ()
 
     def _why_not_warm(self) -> str | None:
         if self._is_script:
@@ -260,31 +260,31 @@ class _Check:
             text = f"trial {self._trials[1].number}, also in a fresh process"
             return TrialComparison("warm worker", "failed", text, failure=alone)
         if isinstance(warm, Failure):
-            suspects = self._suspects(self._fresh, self._left, alone.before)
+            suspects = self._suspects(self._fresh, self._after_first, alone.before)
             text = f"trial {self._trials[1].number} fails only in a process that has run another trial"
             return TrialComparison("warm worker", "failed", text, suspects=suspects, failure=warm)
-        found = differences(self._trial_run(alone), self._trial_run(warm))
-        return self._compared("warm worker", found, alone.before, warm.before, alone.before)
+        differing = differences(self._trial_run(alone), self._trial_run(warm))
+        return self._compared("warm worker", differing, alone.before, warm.before, alone.before)
 
     def _compared(
         self,
         name: Literal["restored", "warm worker"],
-        found: Sequence[Difference],
+        differing: Sequence[Difference],
         first: ModuleState,
         second: ModuleState,
         fresh: ModuleState,
     ) -> TrialComparison:
-        if not found:
+        if not differing:
             return TrialComparison(name, "equal")
-        return TrialComparison(name, "differs", differences=found, suspects=self._suspects(first, second, fresh))
+        return TrialComparison(name, "differs", differences=differing, suspects=self._suspects(first, second, fresh))
 
     def _suspects(self, first: ModuleState, second: ModuleState, fresh: ModuleState) -> list[Difference]:
         """Return the values of the user's modules that differ, except those that differ in every process."""
-        own = {name for name, _, _ in changes(self._fresh, fresh)}
+        always_differing = {name for name, _, _ in changes(self._fresh, fresh)}
         return [
-            Difference("module state", name, None, one, other)
-            for name, one, other in changes(first, second)
-            if name not in own
+            Difference("module state", name, None, value, other)
+            for name, value, other in changes(first, second)
+            if name not in always_differing
         ]
 
 
@@ -293,9 +293,9 @@ def _without(comparison: TrialComparison, repeated: TrialComparison, varying: Se
     if comparison.verdict != "differs":
         return comparison
     keys = {difference.key for difference in (*repeated.differences, *varying)}
-    others = [difference for difference in comparison.differences if difference.key not in keys]
-    if others:
-        return replace(comparison, differences=others)
+    remaining = [difference for difference in comparison.differences if difference.key not in keys]
+    if remaining:
+        return replace(comparison, differences=remaining)
     if repeated.ok:
         return TrialComparison(comparison.name, "equal")
     return TrialComparison(comparison.name, "skipped", "nothing is known of it, as equal runs differ")
@@ -315,18 +315,18 @@ def _trials_of(sweep: Sweep) -> tuple[Trial, Trial]:
     while len(trials) < _CONSIDERED and isinstance(event := sweep_state.next(), Started) and event.new is not None:
         trials.append(event.new)
         sweep_state.apply(event)
-    first, *others = trials
-    if not others:  # the same configuration, as another trial
+    first, *candidates = trials
+    if not candidates:  # the same configuration, as another trial
         return first, replace(first, number=first.number + 1)
 
     def distance(trial: Trial) -> int:
         return sum(trial.params.get(name) != value for name, value in first.params.items())
 
-    return first, max(others, key=distance)
+    return first, max(candidates, key=distance)
 
 
-def _failure_text(what: str, failure: Failure) -> str:
-    return f"{what}: {failure.message}\n{failure.traceback}".rstrip()
+def _failure_text(title: str, failure: Failure) -> str:
+    return f"{title}: {failure.message}\n{failure.traceback}".rstrip()
 
 
 def _bytes_in(folder: Path) -> int:

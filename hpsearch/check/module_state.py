@@ -37,19 +37,19 @@ def module_state(package: str) -> ModuleState:
     Args:
         package: The top-level package of the trainable, which may be installed.
     """
-    found: dict[str, dict[str, tuple[str, str]]] = {}
+    state: dict[str, dict[str, tuple[str, str]]] = {}
     for module_name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)
         if isinstance(path, str) and is_own(module_name, path, package):
-            found[module_name] = {}
+            state[module_name] = {}
             for name, value in _values(module, module_name):
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # of deprecated objects, when their type is inspected
                     text = _text(value, 0)
                 shown = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
                 hashed = blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
-                found[module_name][name] = (hashed, shown)
-    return found
+                state[module_name][name] = (hashed, shown)
+    return state
 
 
 def changes(before: ModuleState, after: ModuleState) -> Iterator[tuple[str, str, str]]:
@@ -114,9 +114,9 @@ def _text(value: Any, depth: int) -> str:
     if isinstance(value, (list, tuple, set, frozenset)):
         items = [_text(item, depth + 1) for item in list(value)]
         return f"[{', '.join(sorted(items) if isinstance(value, (set, frozenset)) else items)}]"
-    own = getattr(value, "__dict__", None)
-    if isinstance(own, dict) and not callable(value):
-        return f"{kind}({', '.join(f'{name}={_text(item, depth + 1)}' for name, item in list(own.items()))})"
+    attributes = getattr(value, "__dict__", None)
+    if isinstance(attributes, dict) and not callable(value):
+        return f"{kind}({', '.join(f'{name}={_text(item, depth + 1)}' for name, item in list(attributes.items()))})"
     return kind
 
 

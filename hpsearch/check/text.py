@@ -127,10 +127,10 @@ def _comparison_lines(result: CheckResult, comparison: TrialComparison) -> list[
     return lines
 
 
-def _listed(found: Sequence[Difference], first: str, second: str) -> Iterator[str]:
+def _listed(differences: Sequence[Difference], first: str, second: str) -> Iterator[str]:
     """List differences; of entries of the last checkpoint, which follow from what differs before, their number."""
-    early = [entry for entry in found if entry.iteration is not None]
-    for kind, of_kind in _by_kind(early or found):
+    early = [entry for entry in differences if entry.iteration is not None]
+    for kind, of_kind in _by_kind(early or differences):
         for entry in of_kind[:_MOST]:
             when = "" if entry.iteration is None else f" at iteration {entry.iteration}"
             values = f"{entry.expected} {first}, {entry.got} {second}" if entry.expected or entry.got else ""
@@ -138,17 +138,17 @@ def _listed(found: Sequence[Difference], first: str, second: str) -> Iterator[st
             yield f"  {kind}: {entry.name}{when}{': ' if details else ''}{details}"
         if len(of_kind) > _MOST:
             yield f"  {kind}: {len(of_kind) - _MOST:,} more"
-    if early and len(early) < len(found):
+    if early and len(early) < len(differences):
         counts = [
             f"{kind} ({len(of_kind):,})"
-            for kind, of_kind in _by_kind([entry for entry in found if entry.iteration is None])
+            for kind, of_kind in _by_kind([entry for entry in differences if entry.iteration is None])
         ]
         yield f"  in the last checkpoint: {', '.join(counts)}"
 
 
-def _by_kind(found: Sequence[Difference]) -> Iterator[tuple[str, list[Difference]]]:
-    for kind in dict.fromkeys(entry.kind for entry in found):
-        yield kind, [entry for entry in found if entry.kind == kind]
+def _by_kind(differences: Sequence[Difference]) -> Iterator[tuple[str, list[Difference]]]:
+    for kind in dict.fromkeys(entry.kind for entry in differences):
+        yield kind, [entry for entry in differences if entry.kind == kind]
 
 
 def _advice(comparison: TrialComparison) -> Iterator[str]:

@@ -135,12 +135,12 @@ class TimeLimits:
 
     def of_segment(self) -> tuple[float | None, str]:
         """Return (seconds, key): how long a segment may run from now on, and the key of that limit."""
-        left = self.left()
-        if self.segment is not None and (left is None or self.segment <= left):
+        remaining = self.remaining()
+        if self.segment is not None and (remaining is None or self.segment <= remaining):
             return self.segment, f"limits.trial_timeout ({self.segment:g} s)"
-        return left, "limits.max_time"
+        return remaining, "limits.max_time"
 
-    def left(self) -> float | None:
+    def remaining(self) -> float | None:
         """Return the seconds until the deadline; None if there is none."""
         return None if self.deadline is None else max(self.deadline - time.monotonic(), 0.0)
 
@@ -173,11 +173,11 @@ def scratch() -> Iterator[Scratch]:
     path = Path(tempfile.mkdtemp(prefix="hpsearch-check-"))
     try:
         guardian = start_guardian(path, own_group=False)
-        made = Scratch(path, guardian.mark)
+        folder = Scratch(path, guardian.mark)
         try:
-            yield made
+            yield folder
         finally:
-            made.end_processes()
+            folder.end_processes()
             guardian.stop()
     finally:
         shutil.rmtree(path, ignore_errors=True)
@@ -234,8 +234,8 @@ class CheckWorkers:
             process.send(RunSegment(trial, segment, cut_at, info))
         runs = []
         for process in self._processes:
-            left = None if until is None else max(until - time.monotonic(), 0.0)
-            answer = self._answer(process, left, limit)
+            remaining = None if until is None else max(until - time.monotonic(), 0.0)
+            answer = self._answer(process, remaining, limit)
             assert isinstance(answer, SegmentRun), answer
             runs.append(answer)
         self._addresses = [run.address for run in runs]
@@ -265,7 +265,7 @@ class CheckWorkers:
 
     def _opened(self, process: _Process, request: Open) -> WorkerOpened:
         process.send(request)
-        answer = self._answer(process, self._limits.left(), "limits.max_time")
+        answer = self._answer(process, self._limits.remaining(), "limits.max_time")
         assert isinstance(answer, WorkerOpened), answer
         return answer
 
@@ -299,9 +299,9 @@ class _Process:
         self._end = os.pidfd_open(self._process.pid)
         self.send(list(search_path))
 
-    def send(self, what: object) -> None:
+    def send(self, request: object) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `receive` reports that it has ended
-            self._connection.send(what)
+            self._connection.send(request)
 
     def receive(self, seconds: float | None) -> Response:
         """Wait for an answer.

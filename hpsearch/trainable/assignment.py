@@ -67,7 +67,7 @@ class Assignment:
 
     def to_json(self) -> dict[str, Any]:
         """Return the assignment as JSON, for a script; `from_json` reads it."""
-        values = {known.name: getattr(self, known.name) for known in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {**values, "objective": self.objective.to_json()}
 
     @classmethod

@@ -414,5 +414,5 @@ def _copy_tree(source: Path, target: Path, above: frozenset[tuple[int, int]] = f
     shutil.copystat(source, target)
 
 
-def _refused(path: Path, what: str) -> CheckpointError:
-    return CheckpointError(f"a checkpoint can hold files and directories, but {path} is {what}: take it out")
+def _refused(path: Path, subject: str) -> CheckpointError:
+    return CheckpointError(f"a checkpoint can hold files and directories, but {path} is {subject}: take it out")

@@ -201,7 +201,7 @@ class LineReader:
     def __init__(self, path: Path) -> None:
         self._file: BinaryIO = path.open("rb")
         self._number = 0
-        self._rest = b""
+        self._incomplete = b""
         self._beginning = b""
 
     def close(self) -> None:
@@ -224,10 +224,10 @@ class LineReader:
                 "write with >>, or open it to append"
             )
         self._beginning = self._beginning or appended[:_BEGINNING]
-        *lines, self._rest = (self._rest + appended).split(b"\n")
+        *lines, self._incomplete = (self._incomplete + appended).split(b"\n")
         if ended:
-            lines.append(self._rest)
-            self._rest = b""
+            lines.append(self._incomplete)
+            self._incomplete = b""
         for line in lines:
             self._number += 1
             if line.strip():

@@ -96,7 +96,7 @@ def _memory_if_exhausted(error: BaseException) -> str | None:
 def _drop_our_frames(report: traceback.TracebackException) -> None:
     pending: list[traceback.TracebackException | None] = [report]
     while pending:
-        if (one := pending.pop()) is None:
+        if (exception := pending.pop()) is None:
             continue
-        one.stack[:] = [frame for frame in one.stack if not frame.filename.startswith(_OURS)]
-        pending += [one.__cause__, one.__context__, *(one.exceptions or ())]
+        exception.stack[:] = [frame for frame in exception.stack if not frame.filename.startswith(_OURS)]
+        pending += [exception.__cause__, exception.__context__, *(exception.exceptions or ())]

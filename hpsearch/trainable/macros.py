@@ -139,10 +139,10 @@ def expand(
             return _variable(macro[1].removeprefix(_VARIABLE), environment)
         return meanings.get(macro[1], macro[0])
 
-    words: list[str] = []
+    argv: list[str] = []
     for word in command:
-        words += many[word] if word in many else [_MACRO.sub(meaning, word)]
-    return words
+        argv += many[word] if word in many else [_MACRO.sub(meaning, word)]
+    return argv
 
 
 def _variable(name: str, environment: Mapping[str, str]) -> str:

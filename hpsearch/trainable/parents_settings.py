@@ -37,16 +37,16 @@ def check_own_settings(state: object, assignment: Assignment) -> None:
     if not assignment.changed or assignment.parent_checkpoint is None:
         return
     settings, before = dict(_settings_of(state)), None
-    for name, (theirs, own) in assignment.changed.items():
+    for name, (theirs, new) in assignment.changed.items():
         candidates = {entry: value for entry, value in settings.items() if _is_named(name, entry[1])}
-        if any(_is_close(value, own) for value in candidates.values()):
+        if any(_is_close(value, new) for value in candidates.values()):
             continue
         for entry in [entry for entry, value in candidates.items() if _is_close(value, theirs)]:
             if before is None:
                 before = dict(_settings_of(read_state(Path(assignment.parent_checkpoint))))
             if _is_close(before.get(entry, math.nan), theirs):
                 raise CheckpointError(
-                    f"a fork must train with its own {name}, {own:g}, got {theirs:g}, its parent's: load optimizers "
+                    f"a fork must train with its own {name}, {new:g}, got {theirs:g}, its parent's: load optimizers "
                     f"and schedulers by hpsearch.restore(optimizer, state). {entry[0]} of its checkpoint is as in that "
                     f"of trial {assignment.parent}, where it began, as optimizer.load_state_dict leaves it"
                 )

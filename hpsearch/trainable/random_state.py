@@ -82,9 +82,9 @@ def capture() -> RandomState:
     """Return the state of the global generators, without drawing from them."""
     import torch
 
-    version, words, gauss_next = random.getstate()
+    version, numbers, gauss_next = random.getstate()
     state: dict[str, Any] = {
-        "python": {"version": version, "words": _tensor(array("I", words)), "gauss_next": gauss_next},
+        "python": {"version": version, "words": _tensor(array("I", numbers)), "gauss_next": gauss_next},
         "torch": torch.get_rng_state(),
     }
     if (numpy := sys.modules.get("numpy")) is not None:
@@ -102,8 +102,8 @@ def restore(state: RandomState) -> None:
     import torch
 
     python = state["python"]
-    words = array("I", python["words"].numpy().tobytes())
-    random.setstate((python["version"], tuple(words), python["gauss_next"]))
+    numbers = array("I", python["words"].numpy().tobytes())
+    random.setstate((python["version"], tuple(numbers), python["gauss_next"]))
     torch.set_rng_state(state["torch"])
     if "numpy" in state:
         import numpy
@@ -137,10 +137,10 @@ def from_json(state: Any) -> Any:
     return {name: from_json(value) for name, value in state.items()}
 
 
-def _tensor(words: array[int]) -> Tensor:
+def _tensor(buffer: array[int]) -> Tensor:
     import torch
 
-    return torch.frombuffer(words, dtype=torch.uint8).clone()
+    return torch.frombuffer(buffer, dtype=torch.uint8).clone()
 
 
 def _with_tensors(state: Any) -> Any:

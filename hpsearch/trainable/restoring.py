@@ -68,13 +68,13 @@ def _load_moments(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     setattr(optimizer, _MADE, [group["lr"] for group in optimizer.param_groups])
     for group, other in zip(optimizer.param_groups, state["param_groups"], strict=False):
         if "initial_lr" in other:  # a scheduler set the rate: apply the same factor to the initial rate
-            own, theirs = group.setdefault("initial_lr", group["lr"]), float(other["initial_lr"])
+            rate, theirs = group.setdefault("initial_lr", group["lr"]), float(other["initial_lr"])
             if theirs != 0:
-                group["lr"] = own * (float(other["lr"]) / theirs)
+                group["lr"] = rate * (float(other["lr"]) / theirs)
 
 
 def _reset_rates(optimizer: Optimizer) -> None:
     """Reset a restored optimizer to the rates it was created with, once: schedulers set them again."""
-    made = optimizer.__dict__.pop(_MADE, None)
-    for group, rate in zip(optimizer.param_groups, made or (), strict=False):
+    created_rates = optimizer.__dict__.pop(_MADE, None)
+    for group, rate in zip(optimizer.param_groups, created_rates or (), strict=False):
         group["lr"] = rate

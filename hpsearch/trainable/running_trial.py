@@ -115,7 +115,7 @@ class RunningTrial:
         self._state: Any = None
         self._iteration = assignment.start
         self._step: int | None = None
-        self._kept: tuple[int, str] | None = None
+        self._provisional: tuple[int, str] | None = None
         """(process id, name) of the last report's checkpoint, if it was not sent to the listener."""
         self._looped = False
         self._has_read_checkpoint = False
@@ -290,7 +290,7 @@ class RunningTrial:
                 if (name := self._write(checkpoint)) is not None:
                     self._listener.saved(self._iteration, name)
             elif self.end is None and (name := self._write(checkpoint)) is not None:
-                self._kept = (os.getpid(), name)
+                self._provisional = (os.getpid(), name)
         if self._ended and self._step is None:
             raise SegmentEnd(0)
         self._clock = time.perf_counter()
@@ -304,15 +304,15 @@ class RunningTrial:
 
         A checkpoint is not written now, since state and generators may have changed after that report.
         """
-        kept, self._kept = self._kept, None
-        if kept is not None and kept[0] == os.getpid():  # not in a forked child that returns
-            self._listener.saved(self._iteration, kept[1])
+        provisional, self._provisional = self._provisional, None
+        if provisional is not None and provisional[0] == os.getpid():  # not in a forked child that returns
+            self._listener.saved(self._iteration, provisional[1])
 
     def drop_kept(self) -> None:
         """Delete the checkpoint that was kept in case its report was the last; also called by the worker."""
-        kept, self._kept = self._kept, None
-        if kept is not None and kept[0] == os.getpid():
-            shutil.rmtree(Path(self._assignment.directory, kept[1]), ignore_errors=True)
+        provisional, self._provisional = self._provisional, None
+        if provisional is not None and provisional[0] == os.getpid():
+            shutil.rmtree(Path(self._assignment.directory, provisional[1]), ignore_errors=True)
 
     def _write(self, checkpoint: object) -> str | None:
         """Write a checkpoint of this report, and return its name; None if `checkpoint` is a function without result."""

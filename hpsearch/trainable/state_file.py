@@ -192,8 +192,9 @@ def _plain(value: Any, above: set[int]) -> bool:
     within = above | {id(value)}
     if kind in (list, tuple):
         return _all_plain(value, within)
-    own = vars(value).values() if kind is OrderedDict else ()  # the state_dict of a module has the attribute _metadata
-    return _all_plain(value, within) and _all_plain(value.values(), within) and _all_plain(own, within)
+    # The state_dict of a module has the attribute _metadata.
+    attributes = vars(value).values() if kind is OrderedDict else ()
+    return _all_plain(value, within) and _all_plain(value.values(), within) and _all_plain(attributes, within)
 
 
 def _is_plain_tensor(value: Any) -> bool:

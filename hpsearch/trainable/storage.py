@@ -36,11 +36,11 @@ unreachable server, too many open files), so that the user has to look at them."
 
 
 @contextlib.contextmanager
-def writing(what: str) -> Iterator[None]:
+def writing(subject: str) -> Iterator[None]:
     """Convert an OSError in the context.
 
     Args:
-        what: What is written, the beginning of the message.
+        subject: What is written, the beginning of the message.
 
     Raises:
         StorageError: The storage is full or failing.
@@ -49,7 +49,7 @@ def writing(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        message = f"{what} can't be written: {error}"
+        message = f"{subject} can't be written: {error}"
         if error.errno not in _OF_STORAGE:
             raise UnwritableError(message) from error
         advice = "Make room, then resume." if error.errno in _FULL else "See that it can be written, then resume."

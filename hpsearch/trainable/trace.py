@@ -43,7 +43,7 @@ class Trace:
             "iteration": iteration,
             "complete": bool(self._hooks),  # False if the script imported torch during the iteration
             "data": self._data,
-            "optimizers": [before | {"after": _options(one)} for one, before in self._optimizers.values()],
+            "optimizers": [before | {"after": _options(optimizer)} for optimizer, before in self._optimizers.values()],
         }
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")

@@ -61,8 +61,8 @@ def _checked(target: Any, named: str) -> Trainable:
     try:
         inspect.signature(trainable).bind(None)
     except TypeError as error:
-        what = f"{named}(self, trial)" if class_of(target) else f"{named}(trial)"
-        raise TrainableError(f"`trainable` is called as {what}, but {named} doesn't match: {error}") from error
+        signature = f"{named}(self, trial)" if class_of(target) else f"{named}(trial)"
+        raise TrainableError(f"`trainable` is called as {signature}, but {named} doesn't match: {error}") from error
     except ValueError:
         pass  # a builtin without a signature
     if (kind := class_of(target)) is not None:

@@ -92,9 +92,9 @@ def iteration(cell: object, name: str) -> int | None:
     return int(value)
 
 
-def same_value(one: Value, other: Value) -> bool:
+def same_value(value: Value, other: Value) -> bool:
     """Return whether two values are the same in kind: True isn't 1, and 1 isn't 1.0."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    return json.dumps(value, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def _nothing(cell: object, distribution: Distribution, name: str, is_text: bool) -> Value:

@@ -13,7 +13,7 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Params, Score, Value
 from hpsearch.warm_start.cells import same_value
 
-__all__ = ["Found", "LeftOut", "Source", "take"]
+__all__ = ["LeftOut", "Source", "SourceTrial", "select_trials"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class Found:
+class SourceTrial:
     """A trial of another search, as it was found."""
 
     params: Mapping[str, object]
@@ -36,7 +36,7 @@ class Found:
     """Score by iteration; None: at its end, whichever iteration that was."""
     reached: int | None = None
     """Iterations that it was trained for; None: to its own end, or unknown."""
-    whole: bool = True
+    is_complete: bool = True
     """It was not ended early."""
     left_out: LeftOut | None = None
     """Why it can't be used at all."""
@@ -48,34 +48,34 @@ class Source:
 
     shown: str
     """Name of the source for messages."""
-    trials: Sequence[Found]
+    trials: Sequence[SourceTrial]
     notes: Sequence[str] = field(default_factory=tuple)
     """Further notes on how they were read."""
 
 
-def take(source: Source, sweep: Sweep) -> tuple[list[Past], str]:
+def select_trials(source: Source, sweep: Sweep) -> tuple[list[Past], str]:
     """Return the results of a source that a sweep's searcher can use, with notes on their number and on the others.
 
     A trial must have a value of the sweep's space for each parameter, constants included. Its scores count at the
     iterations at which they were measured, up to the sweep's last iteration.
     """
-    taken: list[Past] = []
+    usable: list[Past] = []
     reasons, examples = Counter[str](), dict[str, str]()
     for trial in source.trials:
         answer = _past(trial, sweep)
         if isinstance(answer, Past):
-            taken.append(answer)
+            usable.append(answer)
         else:
             reasons[answer.reason] += 1
             examples.setdefault(answer.reason, answer.example)
-    told = [f"{len(taken)} of {len(source.trials)} taken"]
+    notes = [f"{len(usable)} of {len(source.trials)} taken"]
     for reason, count in reasons.most_common():
-        words = f"has{reason.removeprefix('have')}" if count == 1 and reason.startswith("have") else reason
-        told.append(f"{count} {words}" + (f": it {examples[reason]}" if examples[reason] else ""))
-    return taken, "; ".join([*told, *source.notes])
+        text = f"has{reason.removeprefix('have')}" if count == 1 and reason.startswith("have") else reason
+        notes.append(f"{count} {text}" + (f": it {examples[reason]}" if examples[reason] else ""))
+    return usable, "; ".join([*notes, *source.notes])
 
 
-def _past(trial: Found, sweep: Sweep) -> Past | LeftOut:
+def _past(trial: SourceTrial, sweep: Sweep) -> Past | LeftOut:
     if trial.left_out is not None:
         return trial.left_out
     params = _params(trial.params, sweep)
@@ -85,36 +85,36 @@ def _past(trial: Found, sweep: Sweep) -> Past | LeftOut:
         return LeftOut("have no value")
     longest = sweep.iterations
     if longest is None:
-        until = None if trial.whole else trial.reached
-        known = trial.values
+        until = None if trial.is_complete else trial.reached
+        scores = trial.values
     else:
         until = longest if trial.reached is None else min(trial.reached, longest)
-        known = {at: value for at, value in trial.values.items() if at is None or at <= longest}
-        if not known:
+        scores = {at: value for at, value in trial.values.items() if at is None or at <= longest}
+        if not scores:
             return LeftOut(f"have values only from after iteration {longest}, the last one here")
-    ends = [at for at in known if at is not None]
+    ends = [at for at in scores if at is not None]
     end = until or max(ends, default=1)
-    return Past(params, dict(sorted((end if at is None else at, value) for at, value in known.items())), until)
+    return Past(params, dict(sorted((end if at is None else at, value) for at, value in scores.items())), until)
 
 
-def _params(given: Mapping[str, object], sweep: Sweep) -> Params | LeftOut:
+def _params(values: Mapping[str, object], sweep: Sweep) -> Params | LeftOut:
     space = sweep.parameters
-    unknown = next((name for name in given if space.find(name) is None), None)
+    unknown = next((name for name in values if space.find(name) is None), None)
     if unknown is not None:
         return LeftOut(f"have {unknown}, which isn't a parameter here")
     try:
-        params = space.check(given)
+        params = space.check(values)
     except MissingParameter as error:
         return LeftOut(f"have no {'.'.join(map(str, error.key))}")
     except Broken as error:
         return LeftOut("break a constraint", error.problem)
     except InvalidKey as error:
         return LeftOut(f"have another {key_text(error.key)}", error.problem)
-    parameters = [known for name in params if (known := space.find(name)) is not None]
-    missing = next((known.name for known in parameters if known.name not in given and not _follows(known)), None)
+    parameters = [parameter for name in params if (parameter := space.find(name)) is not None]
+    missing = next((item.name for item in parameters if item.name not in values and not _follows(item)), None)
     if missing is not None:
         return LeftOut(f"have no {missing}")
-    never = next((one.name for one in parameters if not _is_drawn(one, params[one.name])), None)
+    never = next((item.name for item in parameters if not _is_drawn(item, params[item.name])), None)
     return params if never is None else LeftOut(f"have a {never} whose probability is 0 here")
 
 
@@ -126,4 +126,4 @@ def _follows(parameter: Parameter) -> bool:
 def _is_drawn(parameter: Parameter, value: Value) -> bool:
     """Return whether a value can be sampled: models don't know choices with probability 0."""
     choices = parameter.distribution
-    return not isinstance(choices, Categorical) or any(same_value(value, known) for known in choices.every_value())
+    return not isinstance(choices, Categorical) or any(same_value(value, choice) for choice in choices.every_value())

@@ -18,7 +18,7 @@ from hpsearch.space import Space
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import JointScore, Score
 from hpsearch.warm_start.cells import metric, param
-from hpsearch.warm_start.found import Found, LeftOut, Source
+from hpsearch.warm_start.found import LeftOut, Source, SourceTrial
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -126,7 +126,7 @@ def _explained(name: str) -> Iterator[None]:
 def _from_storage(storage: BaseStorage, study: str | None, sweep: Sweep, name: str) -> Source:
     import optuna
 
-    names = sorted(known.study_name for known in storage.get_all_studies())
+    names = sorted(summary.study_name for summary in storage.get_all_studies())
     if study is None and len(names) == 1:
         (study,) = names
     if study not in names:
@@ -149,50 +149,50 @@ def from_optuna(study: Study, sweep: Sweep) -> Source:
 def _read(study: Study, sweep: Sweep, name: str) -> Source:
     goals = sweep.objective.goals
     if len(study.directions) != len(goals):
-        told = "one objective" if len(goals) == 1 else f"{len(goals)} objectives"
-        raise SweepError(f"--from {name}: expected a study of {told}, got {len(study.directions)}")
+        requested = "one objective" if len(goals) == 1 else f"{len(goals)} objectives"
+        raise SweepError(f"--from {name}: expected a study of {requested}, got {len(study.directions)}")
     named = study.metric_names
-    for place, goal in enumerate(goals):
-        direction = study.directions[place].name.lower()
+    for index, goal in enumerate(goals):
+        direction = study.directions[index].name.lower()
         if direction != goal.goal:
             raise SweepError(
                 f"--from {name}: expected a study whose goal is to {goal.goal} {goal.name}, as the sweep's, got "
                 f"{direction}"
             )
-        if named and named[place] != goal.name:
+        if named and named[index] != goal.name:
             raise SweepError(
-                f"--from {name}: expected values of {goal.name!r}, the sweep's metric, got values of {named[place]!r}"
+                f"--from {name}: expected values of {goal.name!r}, the sweep's metric, got values of {named[index]!r}"
             )
     trials = study.get_trials(deepcopy=False)
     # Optuna leaves open from which step on one counts; our iterations count from 1.
     shift = 1 if any(0 in trial.intermediate_values for trial in trials) else 0
-    known = sweep.parameters
+    space = sweep.parameters
     ours = MARK in study.user_attrs
-    found = [_found(trial, shift, known, ours, sweep.objective) for trial in trials]
-    return Source(name, found, () if named else (f"its values are taken as {sweep.objective.title}",))
+    source_trials = [_source_trial(trial, shift, space, ours, sweep.objective) for trial in trials]
+    return Source(name, source_trials, () if named else (f"its values are taken as {sweep.objective.title}",))
 
 
-def _found(trial: FrozenTrial, shift: int, known: Space, ours: bool, objective: Objective) -> Found:
+def _source_trial(trial: FrozenTrial, shift: int, space: Space, ours: bool, objective: Objective) -> SourceTrial:
     from optuna.trial import TrialState
 
     if trial.state == TrialState.FAIL:
-        return Found({}, {}, left_out=LeftOut("failed"))
+        return SourceTrial({}, {}, left_out=LeftOut("failed"))
     if min(trial.intermediate_values, default=0) < 0:
-        return Found({}, {}, left_out=LeftOut("have a step below 0"))
+        return SourceTrial({}, {}, left_out=LeftOut("have a step below 0"))
     values: dict[int | None, Score] = {}
     if not objective.joint:
         values |= {step + shift: value for step, value in sorted(trial.intermediate_values.items())}
     last = max(trial.intermediate_values, default=None)
     # With several goals there are no intermediate values, but our exports have the number of iterations.
     reached = (trial.user_attrs.get("iterations") if ours else None) if last is None else last + shift
-    whole = trial.state == TrialState.COMPLETE
+    is_complete = trial.state == TrialState.COMPLETE
     # Ours have the score of a trial that was ended early, too.
-    if trial.values is not None and (whole or (ours and objective.joint)):
+    if trial.values is not None and (is_complete or (ours and objective.joint)):
         score = _score(trial, ours, objective)
         if isinstance(score, LeftOut):
-            return Found({}, {}, left_out=score)
+            return SourceTrial({}, {}, left_out=score)
         values[reached] = score
-    return Found(dict(_params(trial, known, ours)), values, reached, whole)
+    return SourceTrial(dict(_params(trial, space, ours)), values, reached, is_complete)
 
 
 def _score(trial: FrozenTrial, ours: bool, objective: Objective) -> Score | LeftOut:
@@ -210,14 +210,14 @@ def _score(trial: FrozenTrial, ours: bool, objective: Objective) -> Score | Left
     # The best value that one of ours had may be of another iteration than its metrics.
     score = objective.reported(goals | measured if ours else measured | goals)
     if score is None:
-        lacks = next(one.metric for one in objective.constraints if one.metric not in measured)
+        lacks = next(bound.metric for bound in objective.constraints if bound.metric not in measured)
         return LeftOut(f"have no {lacks}", "is wanted as user attribute metrics.NAME")
     return score
 
 
-def _params(trial: FrozenTrial, known: Space, ours: bool) -> Iterator[tuple[str, Any]]:
+def _params(trial: FrozenTrial, space: Space, ours: bool) -> Iterator[tuple[str, Any]]:
     for name, value in trial.params.items():
-        parameter = known.find(name)
+        parameter = space.find(name)
         distribution = None if parameter is None else parameter.distribution
         if distribution is not None and isinstance(value, str) and ours:
             theirs = optuna_parameter(distribution, [])

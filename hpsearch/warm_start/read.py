@@ -16,7 +16,7 @@ from hpsearch.searchers import KNOWN, Past
 from hpsearch.study.warm_start import WarmStart
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Score, TrialRow, TrialState
-from hpsearch.warm_start.found import Found, LeftOut, Source, take
+from hpsearch.warm_start.found import LeftOut, Source, SourceTrial, select_trials
 from hpsearch.warm_start.table import dataframe_name, from_csv, from_dataframe, from_parquet
 
 if TYPE_CHECKING:
@@ -40,23 +40,23 @@ def read_warm_start(sources: Sequence[Given], sweep: Sweep) -> WarmStart:
             trial that can be taken.
     """
     _check_method(sweep)
-    names = [source_name(one) for one in sources]
+    names = [source_name(item) for item in sources]
     past: list[Past] = []
-    told = []
-    known: dict[str, set[tuple[str, str]]] = {}
-    for one in sources:
-        source = _read(one, sweep)
-        taken, words = take(source, sweep)
-        if not taken:
+    descriptions = []
+    earlier: dict[str, set[tuple[str, str]]] = {}
+    for item in sources:
+        source = _read(item, sweep)
+        trials, notes = select_trials(source, sweep)
+        if not trials:
             raise SweepError(
                 f"--from {source.shown}: expected trials of this sweep's parameters with values of "
-                f"{sweep.objective.title}, got none: {words}. Give the sweep the parameters and ranges of that search, "
+                f"{sweep.objective.title}, got none: {notes}. Give the sweep the parameters and ranges of that search, "
                 "or leave the source out"
             )
-        _check_new(str(one) if isinstance(one, str | Path) else source.shown, taken, known)
-        past += taken
-        told.append(f"{source.shown}: {words}")
-    return WarmStart(tuple(names), tuple(told), tuple(past))
+        _check_new(str(item) if isinstance(item, str | Path) else source.shown, trials, earlier)
+        past += trials
+        descriptions.append(f"{source.shown}: {notes}")
+    return WarmStart(tuple(names), tuple(descriptions), tuple(past))
 
 
 def source_name(source: Given) -> str:
@@ -92,8 +92,8 @@ def _check_method(sweep: Sweep) -> None:
     searcher = sweep.searcher
     if searcher.capabilities.learns and searcher.capabilities.recalls:
         return
-    capabilities = {method: known.capabilities for method, known in KNOWN.items()}
-    able = ", ".join(sorted(method for method, known in capabilities.items() if known.learns and known.recalls))
+    capabilities = {method: kind.capabilities for method, kind in KNOWN.items()}
+    able = ", ".join(sorted(method for method, kind in capabilities.items() if kind.learns and kind.recalls))
     why = "can't begin with results" if searcher.capabilities.learns else "doesn't learn from results"
     advice = f"take one of {able}, or leave --from out"
     if searcher.capabilities.learns:
@@ -103,7 +103,7 @@ def _check_method(sweep: Sweep) -> None:
     )
 
 
-def _check_new(shown: str, taken: Sequence[Past], known: dict[str, set[tuple[str, str]]]) -> None:
+def _check_new(shown: str, past: Sequence[Past], earlier: dict[str, set[tuple[str, str]]]) -> None:
     """Check that a source isn't an earlier one under another name, a copy, or a table of its trials.
 
     Names don't suffice: a link, a URL, a study object and an export may be the same study. So params and final scores
@@ -111,17 +111,17 @@ def _check_new(shown: str, taken: Sequence[Past], known: dict[str, set[tuple[str
 
     Args:
         shown: Its name, as the user wrote it.
-        taken: Its trials.
-        known: Trials of the earlier sources, by name; this one is added.
+        past: Its trials.
+        earlier: Trials of the earlier sources, by name; this one is added.
     """
-    trials = {(json.dumps(one.params, sort_keys=True), repr([*one.values.values()][-1])) for one in taken}
-    for name, others in known.items():
-        if trials <= others or others <= trials:
+    trials = {(json.dumps(trial.params, sort_keys=True), repr([*trial.values.values()][-1])) for trial in past}
+    for name, former in earlier.items():
+        if trials <= former or former <= trials:
             raise SweepError(
                 f"--from {shown}: expected each source once, but these are the trials of {name}, too: those that "
                 "were taken from one of them are in both. Leave that one out"
             )
-    known[shown] = trials
+    earlier[shown] = trials
 
 
 def _read(source: Given, sweep: Sweep) -> Source:
@@ -235,7 +235,7 @@ def _from_study(study: Study, sweep: Sweep) -> Source:
             )
     rows = study.trials
     curves = study.scores(here)
-    trials = [_found(row, curves.get(row.number, []), study.sweep) for row in rows]
+    trials = [_source_trial(row, curves.get(row.number, []), study.sweep) for row in rows]
     return Source(str(study.directory), trials)
 
 
@@ -243,9 +243,9 @@ def _names(names: Sequence[str]) -> str:
     return " and ".join(map(repr, names))
 
 
-def _found(row: TrialRow, curve: list[tuple[int, Score]], sweep: Sweep) -> Found:
+def _source_trial(row: TrialRow, curve: list[tuple[int, Score]], sweep: Sweep) -> SourceTrial:
     if row.state is TrialState.FAILED:
-        return Found({}, {}, left_out=LeftOut("failed"))
-    whole = row.state is TrialState.COMPLETE
+        return SourceTrial({}, {}, left_out=LeftOut("failed"))
+    is_complete = row.state is TrialState.COMPLETE
     # One that returned before its last iteration had got all that there was for it.
-    return Found(row.params, dict(curve), sweep.iterations if whole else row.iterations, whole)
+    return SourceTrial(row.params, dict(curve), sweep.iterations if is_complete else row.iterations, is_complete)

@@ -17,7 +17,7 @@ from hpsearch.space import Space
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Score, TrialState
 from hpsearch.warm_start import cells
-from hpsearch.warm_start.found import Found, LeftOut, Source
+from hpsearch.warm_start.found import LeftOut, Source, SourceTrial
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,9 +44,9 @@ def from_csv(path: Path, sweep: Sweep) -> Source:
         with path.open(encoding="utf-8-sig", newline="") as file:
             head, *rows = csv.reader(file, strict=True)
     except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
-        told = getattr(error, "strerror", None) or error
-        told = "an empty file" if "not enough values" in str(error) else told
-        raise SweepError(f"--from {path}: expected a table in CSV, in UTF-8 and with a head, got: {told}") from error
+        problem = getattr(error, "strerror", None) or error
+        problem = "an empty file" if "not enough values" in str(error) else problem
+        raise SweepError(f"--from {path}: expected a table in CSV, in UTF-8 and with a head, got: {problem}") from error
     for line, row in enumerate(rows, 2):
         if row and len(row) != len(head):
             raise SweepError(
@@ -73,8 +73,8 @@ def from_parquet(path: Path, sweep: Sweep) -> Source:
     except (OSError, pa.ArrowException) as error:
         raise SweepError(f"--from {path}: expected a table in Parquet, got: {error}") from error
     rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
-    told = [["nan" if isinstance(cell, float) and math.isnan(cell) else cell for cell in row] for row in rows]
-    return _read(table.column_names, told, sweep, str(path), is_text=True)
+    texts = [["nan" if isinstance(cell, float) and math.isnan(cell) else cell for cell in row] for row in rows]
+    return _read(table.column_names, texts, sweep, str(path), is_text=True)
 
 
 def from_dataframe(frame: pd.DataFrame, sweep: Sweep) -> Source:
@@ -107,31 +107,31 @@ class _Columns:
 
 def _read(head: Sequence[str], rows: Sequence[Sequence[Any]], sweep: Sweep, name: str, is_text: bool) -> Source:
     columns = _columns([column.strip() for column in head], sweep, name)
-    found: dict[object, list[Found]] = {}
-    for place, row in enumerate(rows):
+    by_trial: dict[object, list[SourceTrial]] = {}
+    for index, row in enumerate(rows):
         trial = _trial(row, columns, sweep, is_text)
-        found.setdefault(_same_trial(row, place, columns, trial), []).append(trial)
+        by_trial.setdefault(_same_trial(row, index, columns, trial), []).append(trial)
     notes = [f"columns that weren't read: {', '.join(columns.unread)}"] if columns.unread else []
-    return Source(name, [_joined(rows_of_one) for rows_of_one in found.values()], notes)
+    return Source(name, [_joined(rows_of_one) for rows_of_one in by_trial.values()], notes)
 
 
 def _columns(head: Sequence[str], sweep: Sweep, shown: str) -> _Columns:
     twice = sorted({column for column in head if head.count(column) > 1})
     if twice:
         raise SweepError(f"--from {shown}: expected each column once, but {', '.join(twice)} stands there twice")
-    places = {column: place for place, column in enumerate(head)}
+    indices = {column: index for index, column in enumerate(head)}
     names, space = sweep.objective.names, sweep.parameters
     ours = any(column.startswith(_PARAMS) for column in head)
     if ours:
-        params = {c.removeprefix(_PARAMS): place for c, place in places.items() if c.startswith(_PARAMS)}
+        params = {c.removeprefix(_PARAMS): index for c, index in indices.items() if c.startswith(_PARAMS)}
         reported = [c for c in head if c.startswith(_METRICS)]
-        values = {name: _own_column(name, places) for name in names}
-        if len(names) == 1 and values[names[0]] is None and not reported and "value" in places:
+        values = {name: _own_column(name, indices) for name in names}
+        if len(names) == 1 and values[names[0]] is None and not reported and "value" in indices:
             values = {names[0]: "value"}
         metrics = [c.removeprefix(_METRICS) for c in reported]
     else:
-        params = {name: place for name, place in places.items() if space.find(name) is not None}
-        values = {name: name if name in places else None for name in names}
+        params = {name: index for name, index in indices.items() if space.find(name) is not None}
+        values = {name: name if name in indices else None for name in names}
         metrics = [c for c in head if c not in params]
         both = next((name for name in names if name in params), None)
         if both is not None:
@@ -144,75 +144,75 @@ def _columns(head: Sequence[str], sweep: Sweep, shown: str) -> _Columns:
         raise SweepError(
             f"--from {shown}: expected a column {lacking!r}, the sweep's metric, got none; {nearest(lacking, metrics)}"
         )
-    taken = {} if ours else params
-    iteration = next((c for c in _ITERATIONS if c in places and c not in taken), None)
-    trial = "trial" if "trial" in places and "trial" not in taken else None
-    state = "state" if "state" in places and "state" not in taken else None
+    param_columns = {} if ours else params
+    iteration = next((c for c in _ITERATIONS if c in indices and c not in param_columns), None)
+    trial = "trial" if "trial" in indices and "trial" not in param_columns else None
+    state = "state" if "state" in indices and "state" not in param_columns else None
     read = {*values.values(), iteration, trial, state, *(_PARAMS + name if ours else name for name in params)}
     unread = [c for c in head if c not in read and not c.startswith((_METRICS, _VALUES)) and not (ours and c in _OURS)]
     return _Columns(
         params,
-        {name: places[column] for name, column in values.items() if column is not None},
-        None if iteration is None else places[iteration],
-        None if trial is None else places[trial],
-        None if state is None else places[state],
+        {name: indices[column] for name, column in values.items() if column is not None},
+        None if iteration is None else indices[iteration],
+        None if trial is None else indices[trial],
+        None if state is None else indices[state],
         unread,
     )
 
 
-def _own_column(metric: str, places: Mapping[str, int]) -> str | None:
+def _own_column(metric: str, indices: Mapping[str, int]) -> str | None:
     """Return the column of a metric in a table of ours; None where there is none."""
-    return next((c for c in (metric, f"{_VALUES}{metric}", f"{_METRICS}{metric}") if c in places), None)
+    return next((c for c in (metric, f"{_VALUES}{metric}", f"{_METRICS}{metric}") if c in indices), None)
 
 
-def _trial(row: Sequence[Any], columns: _Columns, sweep: Sweep, is_text: bool) -> Found:
+def _trial(row: Sequence[Any], columns: _Columns, sweep: Sweep, is_text: bool) -> SourceTrial:
     """Return a row's trial."""
     state = None if columns.state is None else row[columns.state]
     if str(state) == TrialState.FAILED:
         return _left_out("failed")
     try:
         params = _params(row, columns, sweep, is_text)
-        read = {name: cells.metric(row[place], name) for name, place in columns.metrics.items()}
+        read = {name: cells.metric(row[index], name) for name, index in columns.metrics.items()}
         score = sweep.objective.reported({name: value for name, value in read.items() if value is not None})
         if score is None:
-            return Found(params, {})
+            return SourceTrial(params, {})
         at = None if columns.iteration is None else cells.iteration(row[columns.iteration], "iteration")
     except InvalidKey as error:
         return _left_out(f"have a cell in {key_text(error.key)} that can't be read", error.problem)
-    return Found(params, {at: score}, at, str(state) not in _UNENDED)
+    return SourceTrial(params, {at: score}, at, str(state) not in _UNENDED)
 
 
-def _left_out(reason: str, example: str = "") -> Found:
-    return Found({}, {}, left_out=LeftOut(reason, example))
+def _left_out(reason: str, example: str = "") -> SourceTrial:
+    return SourceTrial({}, {}, left_out=LeftOut(reason, example))
 
 
 def _params(row: Sequence[Any], columns: _Columns, sweep: Sweep, is_text: bool) -> dict[str, object]:
     space = sweep.parameters
     always = space.columns([]) if space.conditional else space.names
-    found: dict[str, object] = {}
+    params: dict[str, object] = {}
     empty: dict[str, object] = {}
-    for name, place in columns.params.items():
+    for name, index in columns.params.items():
         parameter = space.find(name)
         distribution = None if parameter is None else parameter.distribution
-        is_empty = cells.is_empty(row[place])
+        is_empty = cells.is_empty(row[index])
         if is_empty and (distribution is None or not cells.allows_empty(distribution)):
             continue  # it has no such parameter
-        cell = row[place] if distribution is None else cells.param(row[place], distribution, name, is_text)
-        (empty if is_empty and name not in always else found)[name] = cell
+        cell = row[index] if distribution is None else cells.param(row[index], distribution, name, is_text)
+        (empty if is_empty and name not in always else params)[name] = cell
     for name, cell in empty.items():
-        if _applies(name, cell, found, space):
-            found[name] = cell
-    return found
+        if _applies(name, cell, params, space):
+            params[name] = cell
+    return params
 
 
-def _applies(name: str, cell: object, found: Mapping[str, object], space: Space) -> bool:
+def _applies(name: str, cell: object, params: Mapping[str, object], space: Space) -> bool:
     """Return whether an empty cell is a value like others, rather than an inactive parameter."""
     with suppress(InvalidKey):
-        return name in space.check({**found, name: cell}, partial=True)
+        return name in space.check({**params, name: cell}, partial=True)
     return False
 
 
-def _same_trial(row: Sequence[Any], index: int, columns: _Columns, trial: Found) -> object:
+def _same_trial(row: Sequence[Any], index: int, columns: _Columns, trial: SourceTrial) -> object:
     """Return the key of a row's trial: its number, or its params if it has none."""
     if columns.trial is not None:
         return str(row[columns.trial])
@@ -221,7 +221,7 @@ def _same_trial(row: Sequence[Any], index: int, columns: _Columns, trial: Found)
     return repr(sorted(trial.params.items()))
 
 
-def _joined(rows: Sequence[Found]) -> Found:
+def _joined(rows: Sequence[SourceTrial]) -> SourceTrial:
     """Return the trial of these rows."""
     first, last = rows[0], rows[-1]
     if len(rows) == 1:

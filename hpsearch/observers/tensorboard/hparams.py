@@ -82,7 +82,7 @@ class HParams:
         self._logs = {
             name: self._free(f"log10({name})")
             for name, distributions in self._distributions.items()
-            if self._kinds[name] is float and any(isinstance(distribution, _ON_LOG_SCALE) for distribution in distributions)
+            if self._kinds[name] is float and any(isinstance(item, _ON_LOG_SCALE) for item in distributions)
         }
         self._study, self._state, self._bracket, self._parent, self._inherited = map(
             self._free, ("study", "state", "bracket", "parent trial", "inherited iteration")

@@ -74,7 +74,7 @@ def test_our_own_table_gives_the_same_params_back_or_says_which_cell_stands_for_
                 continue
             assert json.dumps(space.check(found.params)) == json.dumps(row.params)
             assert found.values == {2: row.value}
-            assert (found.reached, found.whole) == (2, True)
+            assert (found.reached, found.is_complete) == (2, True)
 
 
 def csv_file(folder: Path, text: str) -> Path:
