@@ -122,7 +122,7 @@ def _span(distribution: Distribution | None, values: Sequence[float], absent: st
     ends = [*values, *(float(end) for end in _ends(distribution) if _is_number(end))]
     low, high = min(ends), max(ends)
     log = isinstance(distribution, LogUniform | LogIntUniform | LogNormal)
-    whole = isinstance(distribution, Numeric) and distribution.whole
+    whole = isinstance(distribution, Numeric) and distribution.is_integer
     return _Span(between(low, high, log, whole), low, high, absent)
 
 

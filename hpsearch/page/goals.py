@@ -118,7 +118,7 @@ def growth(study: Study) -> Section | None:
     chart = Chart(
         "Hypervolume of the front",
         summary,
-        Linear(-0.5, max(count - 0.5, 0.5), whole=True),
+        Linear(-0.5, max(count - 0.5, 0.5), is_integer=True),
         scale_of([0.0, *(value for _, value in grown)]),
         ("trial", "hypervolume"),
     )

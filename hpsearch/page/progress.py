@@ -42,7 +42,7 @@ def history(study: Study) -> Section | None:
     goal, last, best = objective.goals[0], len(study.trials) - 1.0, _best(study)
     summary = _found(study, rows)
     up, beyond = _scale([row.values[0] for row in rows] + [value for _, value in best], goal.goal == "minimize")
-    chart = Chart("Best so far", summary, Linear(-0.5, last + 0.5, whole=True), up, ("trial", goal.name))
+    chart = Chart("Best so far", summary, Linear(-0.5, last + 0.5, is_integer=True), up, ("trial", goal.name))
     for name, (ink, hollow) in _KINDS.items():
         chosen = [row for row in rows if _kind(row) == name]
         for row in chosen:
@@ -141,7 +141,7 @@ def _curves(
     values = [y for trial in shown for _, y in known[trial] if math.isfinite(y)]
     up, beyond = _scale(values, goal.goal == "minimize")
     last = max(x for trial in shown for x, _ in known[trial])
-    scale = Log(1, last) if last >= 30 else Linear(1, max(last, 2), whole=True)
+    scale = Log(1, last) if last >= 30 else Linear(1, max(last, 2), is_integer=True)
     across = Marked(scale, (float(last), 1.0, *reversed(shades)))
     thick = {row.number for row in study.leaders}
     summary = _told(shown, known, rows, study, index)

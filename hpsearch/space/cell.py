@@ -139,8 +139,8 @@ class Cell(Structure):
 
     def to_json(self) -> dict[str, Value]:
         """Return the cell as JSON."""
-        own = {} if self.inputs is None else {"inputs": self.inputs}
-        return {"cell": self.operations[0].to_json(), "nodes": self.nodes, "each": self.each, **own}
+        inputs = {} if self.inputs is None else {"inputs": self.inputs}
+        return {"cell": self.operations[0].to_json(), "nodes": self.nodes, "each": self.each, **inputs}
 
 
 def canonical_order(inputs: int, nodes: Sequence[Node]) -> list[int]:
@@ -219,12 +219,12 @@ def _orders(
 def _after_inputs(inputs: int, nodes: Sequence[Node], colours: list[int]) -> list[int]:
     """Return the nodes in topological order; of those that are ready, the one with the smallest colour first."""
     remaining = sorted(range(len(nodes)), key=colours.__getitem__)
-    done = set(range(inputs))
+    computed = set(range(inputs))
     order = []
     while remaining:
-        index = next(index for index in remaining if all(source in done for source, _ in nodes[index]))
+        index = next(index for index in remaining if all(source in computed for source, _ in nodes[index]))
         remaining.remove(index)
-        done.add(inputs + index)
+        computed.add(inputs + index)
         order.append(inputs + index)
     return order
 

@@ -47,22 +47,22 @@ class Categorical(Distribution):
 
     def weight(self, value: Value) -> float:
         """Return the relative weight of a value; 0 if it is not listed."""
-        return sum(share for item, share in self._weighted() if _identity(item) == _identity(value))
+        return sum(weight for item, weight in self._weighted() if _identity(item) == _identity(value))
 
     def _weighted(self) -> Iterator[tuple[Value, float]]:
         """Yield each value with its relative weight."""
         shares = [1.0] * len(self.values) if self.probabilities is None else self.probabilities
         return zip(self.values, shares, strict=True)
 
-    def _check_probabilities(self, shares: Sequence[float]) -> None:
-        if len(shares) != len(self.values):
-            problem = f"must be as many as values ({len(self.values)}), got {len(shares)}"
+    def _check_probabilities(self, probabilities: Sequence[float]) -> None:
+        if len(probabilities) != len(self.values):
+            problem = f"must be as many as values ({len(self.values)}), got {len(probabilities)}"
             raise InvalidKey(("probabilities",), problem)
-        for index, share in enumerate(shares):
-            if not 0 <= share <= 1:
-                raise InvalidKey(("probabilities", index), f"must be between 0 and 1, got {share}")
-        if not math.isclose(sum(shares), 1.0, abs_tol=1e-6):
-            raise InvalidKey(("probabilities",), f"must sum to 1, got {sum(shares):.9g}")
+        for index, probability in enumerate(probabilities):
+            if not 0 <= probability <= 1:
+                raise InvalidKey(("probabilities", index), f"must be between 0 and 1, got {probability}")
+        if not math.isclose(sum(probabilities), 1.0, abs_tol=1e-6):
+            raise InvalidKey(("probabilities",), f"must sum to 1, got {sum(probabilities):.9g}")
 
     @cached_property
     def _thresholds(self) -> list[float]:
@@ -78,8 +78,8 @@ class Categorical(Distribution):
         if self.prior is None:
             return self.draw(bits)
         count = len(self.values)
-        rest = bits_of_mixture(count - 1, 2 * count - 1, bits)
-        return own_copy(self.prior) if rest is None else self.draw(rest)
+        other_bits = bits_of_mixture(count - 1, 2 * count - 1, bits)
+        return own_copy(self.prior) if other_bits is None else self.draw(other_bits)
 
     def at(self, share: float) -> Value:
         """Return the value at a cumulative probability in [0, 1)."""
@@ -98,7 +98,7 @@ class Categorical(Distribution):
         """Return the values whose probability is not 0, without duplicates."""
         if self.probabilities is None:
             return self.grid()
-        return Categorical([value for value, share in self._weighted() if share > 0]).grid()
+        return Categorical([value for value, weight in self._weighted() if weight > 0]).grid()
 
     @cached_property
     def _indices(self) -> Mapping[object, int]:
@@ -121,9 +121,9 @@ class Categorical(Distribution):
         others = self._others(value)
         if not others:
             return super().mutate(value, bits)
-        values, shares = zip(*others, strict=True)
-        whole = sum(shares)
-        return Categorical(values, [share / whole for share in shares]).at(share_of(bits))
+        values, weights = zip(*others, strict=True)
+        total = sum(weights)
+        return Categorical(values, [weight / total for weight in weights]).at(share_of(bits))
 
     def neighbours(self, value: Value) -> list[Value]:
         """Return every other value whose probability is not 0."""
@@ -131,16 +131,16 @@ class Categorical(Distribution):
 
     def _others(self, value: Value) -> list[tuple[Value, float]]:
         """Return the other values whose probability is not 0, with their probabilities."""
-        own = _identity(value)
-        return [(item, share) for item, share in self._weighted() if share > 0 and _identity(item) != own]
+        identity = _identity(value)
+        return [(item, weight) for item, weight in self._weighted() if weight > 0 and _identity(item) != identity]
 
     def accept(self, value: object) -> Value:
         """Return the listed value that equals this value."""
-        same = _equal(value, self.values)
-        if not same:
-            known = ", ".join(shown(item) for item in self.values[:8])
-            raise InvalidKey((), f"must be one of the values ({known}), got {shown(value)}")
-        return own_copy(same[0])
+        equal = _equal(value, self.values)
+        if not equal:
+            listed = ", ".join(shown(item) for item in self.values[:8])
+            raise InvalidKey((), f"must be one of the values ({listed}), got {shown(value)}")
+        return own_copy(equal[0])
 
 
 @dataclass(frozen=True)
@@ -230,12 +230,12 @@ def _list_of(read: Callable[[object, KeyPath], Value]) -> Callable[[object, KeyP
     return read_list
 
 
-def _equal(value: object, known: Iterable[Value]) -> list[Value]:
+def _equal(value: object, values: Iterable[Value]) -> list[Value]:
     """Return the known values of the same type that equal this value; if there are none, equal numbers."""
     got = plain(value)
-    own = _identity(got)
-    same = [item for item in known if _identity(item) == own]
-    return same or [item for item in known if is_number(item) and is_number(got) and item == got]
+    identity = _identity(got)
+    equal = [item for item in values if _identity(item) == identity]
+    return equal or [item for item in values if is_number(item) and is_number(got) and item == got]
 
 
 def _identity(value: Value) -> object:

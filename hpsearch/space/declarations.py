@@ -92,16 +92,16 @@ def _declared(parameters: Mapping[object, object], path: KeyPath, names: tuple[s
     for name, value in parameters.items():
         if not isinstance(name, str):
             raise InvalidKey(path, f"must have strings as names, got {shown(name)}")
-        here, own = (*path, name), (*names, name)
+        here, names_here = (*path, name), (*names, name)
         if isinstance(value, When):
-            yield _conditional(value, here, own)
+            yield _conditional(value, here, names_here)
         elif isinstance(value, Mapping):
             _refuse_wandb(value, here)
             if not value:
                 raise InvalidKey(here, "must hold at least one parameter, got none")
-            yield from _declared(value, here, own)
+            yield from _declared(value, here, names_here)
         else:
-            yield Declared(own, _distribution(value, here))
+            yield Declared(names_here, _distribution(value, here))
 
 
 def _conditional(when: When, path: KeyPath, names: tuple[str, ...]) -> Declared:

@@ -155,7 +155,7 @@ class Numeric(Distribution):
 
     step: float | None
     points: int | None
-    whole: ClassVar[bool] = False
+    is_integer: ClassVar[bool] = False
     """Whether all values are integers."""
     fewest_points: ClassVar[int]
     """Minimum number of points of a grid."""
@@ -167,7 +167,7 @@ class Numeric(Distribution):
 
     def _check(self) -> None:
         if self.step is not None:
-            self._set("step", integer if self.whole or isinstance(self.step, int) else number)
+            self._set("step", integer if self.is_integer or isinstance(self.step, int) else number)
             if self.step <= 0:
                 raise InvalidKey(("step",), f"must be greater than 0, got {self.step}")
             if self.step < sys.float_info.min:  # its multiples could not be told apart
@@ -225,8 +225,8 @@ class Numeric(Distribution):
         least, greatest = self.ends
         if self.steps is not None:
             return [self._next_to(value, above) for above, end in ((False, least), (True, greatest)) if value != end]
-        shares = [self.share(value) + move for move in (-MOVE, MOVE)]
-        drawn = [self.quantile(share) for share in shares if 0 <= share <= 1]
+        positions = [self.share(value) + move for move in (-MOVE, MOVE)]
+        drawn = [self.quantile(position) for position in positions if 0 <= position <= 1]
         return [near for near in drawn if near != value]
 
     def _next_to(self, value: float, above: bool) -> int | float:
@@ -262,8 +262,8 @@ def bits_near(center: float, bits: int, deviation: float = _PRIOR_DEVIATION) -> 
     below, above = _STANDARD.cdf(-center / deviation), _STANDARD.cdf((1.0 - center) / deviation)
     low_bits = DRAW_BITS - _PRECISION
     mass = below + math.ldexp(bits >> low_bits, -_PRECISION) * (above - below)
-    share = center + deviation * _STANDARD.inv_cdf(min(max(mass, _LEAST), 1.0 - _LEAST))
-    first = min(max(int(math.ldexp(share, _PRECISION)), 0), (1 << _PRECISION) - 1)
+    position = center + deviation * _STANDARD.inv_cdf(min(max(mass, _LEAST), 1.0 - _LEAST))
+    first = min(max(int(math.ldexp(position, _PRECISION)), 0), (1 << _PRECISION) - 1)
     # The low bits are kept: without them a range of more than 2**53 integers would have gaps.
     return (first << low_bits) | (bits & ((1 << low_bits) - 1))
 

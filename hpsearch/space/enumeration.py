@@ -72,12 +72,12 @@ class Enumeration:
         """
         if not self._filtered:
             return self.bound
-        if self._kept is None:
+        if self._passing is None:
             problem = (
                 f"must have at most {self._most:,} points, as conditions, constraints or equal cells rule some out"
             )
             raise InvalidKey((), problem, "narrow the parameters, or take random or tpe")
-        return len(self._kept)
+        return len(self._passing)
 
     @property
     def counted(self) -> int | None:
@@ -96,7 +96,7 @@ class Enumeration:
         """
         if not 0 <= index < self.size:
             raise SweepError(f"a grid point must be between 0 and {self.size - 1}, got {index}")
-        return self._numbered(index) if self._kept is None else dict(own_copy(self._kept[index]))
+        return self._numbered(index) if self._passing is None else dict(own_copy(self._passing[index]))
 
     def points(self, most: int) -> list[dict[str, Value]] | None:
         """Return all configurations; None if there are more than `most`, or they cannot be listed."""
@@ -118,17 +118,17 @@ class Enumeration:
         )
 
     @cached_property
-    def _kept(self) -> list[dict[str, Value]] | None:
+    def _passing(self) -> list[dict[str, Value]] | None:
         """The configurations that pass the filter; None if nothing is filtered, or there are too many."""
         if not self._filtered:
             return None
-        kept: dict[object, dict[str, Value]] = {}
+        configurations: dict[object, dict[str, Value]] = {}
         for index, point in enumerate(self._candidates()):
             if index >= self._most:
                 return None
             if point is not None:
-                kept.setdefault(index if self._key is None else self._key(point), point)
-        return list(kept.values())
+                configurations.setdefault(index if self._key is None else self._key(point), point)
+        return list(configurations.values())
 
     def _candidates(self) -> Iterator[dict[str, Value] | None]:
         """Yield each configuration in order; None for one that breaks a constraint."""
@@ -209,5 +209,5 @@ class Enumeration:
             if item.holds.tag is not None:
                 out[".".join(here)] = value
             for inner, inside in reversed(item.holds.groups(value)):
-                digit, rest = divmod(digit, self._count(inside, here + inner))
-                self._decode(inside, here + inner, rest, out)
+                digit, remainder = divmod(digit, self._count(inside, here + inner))
+                self._decode(inside, here + inner, remainder, out)

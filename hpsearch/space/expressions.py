@@ -171,12 +171,12 @@ class Expression:
 def _equated(node: ast.Compare) -> Iterator[tuple[ast.Name, ast.Constant]]:
     """Yield the pairs of a name and a constant that a comparison tests for equality or membership."""
     sides = [node.left, *node.comparators]
-    for op, one, other in zip(node.ops, sides[:-1], sides[1:], strict=True):
+    for op, lower, upper in zip(node.ops, sides[:-1], sides[1:], strict=True):
         if not isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn):
             continue
-        ones, others = (side.elts if isinstance(side, ast.List | ast.Tuple) else [side] for side in (one, other))
-        for left in ones:
-            for right in others:
+        lefts, rights = (side.elts if isinstance(side, ast.List | ast.Tuple) else [side] for side in (lower, upper))
+        for left in lefts:
+            for right in rights:
                 match left, right:
                     case (ast.Name(), ast.Constant()):
                         yield left, right
@@ -311,7 +311,7 @@ def _compiled(node: ast.expr, names: tuple[str, ...], depth: int = 0) -> _Comput
             return lambda read: constant
         case ast.Name(id=placeholder):
             name = names[int(placeholder[1:])]
-            return lambda read: _known(read(name))
+            return lambda read: _readable(read(name))
         case ast.List(elts=elements) | ast.Tuple(elts=elements):
             items = operands(*elements)
             return lambda read: [item(read) for item in items]
@@ -345,7 +345,7 @@ def _compiled(node: ast.expr, names: tuple[str, ...], depth: int = 0) -> _Comput
     raise InvalidKey((), problem, "quote names with other signs than letters in backquotes: `drop-out`")
 
 
-def _known(value: Value) -> Value:
+def _readable(value: Value) -> Value:
     """Return the value of a parameter that is active and not NaN."""
     if value is ABSENT:
         raise _IsAbsent
@@ -382,5 +382,5 @@ def _check_call(name: str, arguments: int) -> None:
         raise InvalidKey((), problem, nearest(name, [*_FUNCTIONS, *_OF_NAMES]))
     count = _FUNCTIONS[name][1]
     if not arguments or (count is not None and arguments != count):
-        wanted = "at least one" if count is None else "one"
-        raise InvalidKey((), f"must give {name} {wanted} argument, got {arguments}")
+        required = "at least one" if count is None else "one"
+        raise InvalidKey((), f"must give {name} {required} argument, got {arguments}")

@@ -40,8 +40,8 @@ class Mutations(ABC):
 
     def mutable(self, point: Params) -> tuple[Parameter, ...]:
         """Return the parameters of a configuration for which another value can be sampled."""
-        known = [(parameter, point[name]) for name in point if (parameter := self.find(name)) is not None]
-        return tuple(parameter for parameter, value in known if parameter.distribution.mutable(value))
+        candidates = [(parameter, point[name]) for name in point if (parameter := self.find(name)) is not None]
+        return tuple(parameter for parameter, value in candidates if parameter.distribution.mutable(value))
 
     def mutate(self, params: Params, seed: int) -> dict[str, Value]:
         """Return a copy of a configuration in which one parameter has another value.
@@ -64,7 +64,7 @@ class Mutations(ABC):
         mutable = self.mutable(point)
         if not mutable:
             raise InvalidKey((), "must hold a parameter with another value than the point has, or nothing can change")
-        own = self.key(point)
+        key = self.key(point)
         for attempt in range(_ATTEMPTS):
             attempt_seed = _attempt_seed(seed, attempt)
             chosen = min(mutable, key=lambda known: mutation_bits(attempt_seed, known.path)[0])
@@ -73,7 +73,7 @@ class Mutations(ABC):
                 child = self.build(_completed(moved, attempt_seed))
             except Broken:
                 continue
-            if self.key(child) != own:
+            if self.key(child) != key:
                 return child
         problem = f"must have another point nearby that keeps the constraints, but {_ATTEMPTS:,} moves led to none"
         raise Broken((), problem)

@@ -45,7 +45,7 @@ class _Range(Numeric):
 
     def _check(self) -> None:
         for name in ("min", "max"):
-            self._set(name, integer if self.whole else number)
+            self._set(name, integer if self.is_integer else number)
         if self.logarithmic and self.min <= 0:
             raise InvalidKey(("min",), f"must be greater than 0 on a logarithmic scale, got {self.min}")
         if self.max <= self.min:
@@ -69,7 +69,7 @@ class _Range(Numeric):
     def steps(self) -> Multiples | None:
         if self.step is not None:
             return Multiples.between(self.step, self.min, self.max)
-        return Multiples(1, int(self.min), int(self.max)) if self.whole else None
+        return Multiples(1, int(self.min), int(self.max)) if self.is_integer else None
 
     @property
     def ends(self) -> tuple[int | float, int | float]:
@@ -103,8 +103,8 @@ class _Range(Numeric):
             return list(dict.fromkeys(map(float if steps is None else steps.nearest, exact)))
         values = self.every_value()
         if values is None:
-            what = "a continuous parameter" if steps is None else f"{steps.count} values (more than {GRID_LIMIT})"
-            raise InvalidKey(("points",), f"is required for a grid over {what}", add=((), "points: 5"))
+            size = "a continuous parameter" if steps is None else f"{steps.count} values (more than {GRID_LIMIT})"
+            raise InvalidKey(("points",), f"is required for a grid over {size}", add=((), "points: 5"))
         return values
 
     def every_value(self) -> list[int | float] | None:
@@ -120,9 +120,9 @@ class _Range(Numeric):
         return self.draw(bits if self.prior is None else bits_near(self.share(self.prior), bits))
 
     def accept(self, value: object) -> int | float:
-        checked = integer(value, ()) if self.whole else number(value, ())
+        checked = integer(value, ()) if self.is_integer else number(value, ())
         clipped = min(max(checked, self.min), self.max)
-        if checked != clipped and (self.whole or not math.isclose(checked, clipped, rel_tol=self.bound_tolerance)):
+        if checked != clipped and (self.is_integer or not math.isclose(checked, clipped, rel_tol=self.bound_tolerance)):
             raise InvalidKey((), f"must be between {self.min} and {self.max}, got {checked}")
         return self._accept_multiple(clipped)
 
@@ -146,7 +146,7 @@ class LogUniform(_Range):
 
 @dataclass(frozen=True)
 class _IntRange(_Range):
-    whole: ClassVar[bool] = True
+    is_integer: ClassVar[bool] = True
 
     min: int
     max: int
@@ -254,15 +254,15 @@ class _Normal(Numeric):
 
     def draw(self, bits: int) -> int | float:
         # The middles of 2**52 equal parts: with one more bit the last would round to 1, whose quantile is infinite.
-        share = share_of(bits, 52) + 2.0**-53
-        return self.at_deviations(NormalDist().inv_cdf(share))
+        probability = share_of(bits, 52) + 2.0**-53
+        return self.at_deviations(NormalDist().inv_cdf(probability))
 
     def grid(self) -> list[int | float]:
         if self.points is None:
             raise InvalidKey(("points",), "is required for a grid over an unbounded parameter", add=((), "points: 5"))
         quantile = NormalDist().inv_cdf
         shares = [(index + 0.5) / self.points for index in range(self.points)]
-        return list(dict.fromkeys(self.at_deviations(quantile(share)) for share in shares))
+        return list(dict.fromkeys(self.at_deviations(quantile(probability)) for probability in shares))
 
     def every_value(self) -> list[int | float] | None:
         """Return the multiples from the smallest to the largest that can be sampled."""

@@ -134,9 +134,9 @@ class Space(Mutations):
 
     def columns(self, points: Iterable[Params]) -> tuple[str, ...]:
         """Return the names of the parameters that are always active, or active in one of `points`, in order."""
-        seen = dict.fromkeys(name for point in points for name in point)
-        known = [name for name in seen if self.find(name) is not None]
-        return tuple(sorted({*self._tree.always, *known}, key=self._tree.position))
+        names = dict.fromkeys(name for point in points for name in point)
+        declared = [name for name in names if self.find(name) is not None]
+        return tuple(sorted({*self._tree.always, *declared}, key=self._tree.position))
 
     def build(self, choose: Choose) -> dict[str, Value]:
         """Return the configuration that `choose` selects.
@@ -354,9 +354,9 @@ class Space(Mutations):
             parameter = self.find(name)
             assert parameter is not None
             if isinstance(parameter.distribution, Derived):
-                own = point.get(name, ABSENT)
-                if own is ABSENT or own != value:
-                    gives = "which isn't known yet" if own is ABSENT else shown(own)
+                own_value = point.get(name, ABSENT)
+                if own_value is ABSENT or own_value != value:
+                    gives = "which isn't known yet" if own_value is ABSENT else shown(own_value)
                     problem = f"must be what {parameter.distribution.expression} gives, {gives}, got {shown(value)}"
                     raise InvalidKey(parameter.path, problem, "leave it out: it follows from the others")
             elif name not in point:

@@ -99,7 +99,7 @@ class Copies(Numeric):
     """The number of copies of an unbounded block: each further copy has probability 1/2."""
 
     kind: ClassVar[str] = "copies"
-    whole: ClassVar[bool] = True
+    is_integer: ClassVar[bool] = True
     fewest_points: ClassVar[int] = 2
 
     min: int

@@ -131,7 +131,7 @@ class Tree:
     def find(self, name: str) -> Parameter | None:
         """Return the parameter of a flat name; None if there is none."""
         node = self._node(name)
-        return None if node is None or "*" in node.path else self._own(node.path, node.declared.holds)
+        return None if node is None or "*" in node.path else self._own_parameter(node.path, node.declared.holds)
 
     def structure(self, name: str) -> Structure | None:
         """Return the structure of a flat name; None if there is none."""
@@ -167,16 +167,16 @@ class Tree:
         self, parts: tuple[str, ...], declared: Sequence[Declared], path: tuple[str, ...], position: Position
     ) -> _Node | None:
         for index, item in enumerate(declared):
-            words = item.parts
-            if parts[: len(words)] != words:
+            prefix = item.parts
+            if parts[: len(prefix)] != prefix:
                 continue
-            here, at, rest = (*path, *item.path), (*position, index), parts[len(words) :]
-            if not rest:
+            here, at, remaining = (*path, *item.path), (*position, index), parts[len(prefix) :]
+            if not remaining:
                 return _Node(here, at, item)
-            entered = item.holds.enter(rest) if isinstance(item.holds, Structure) else None
+            entered = item.holds.enter(remaining) if isinstance(item.holds, Structure) else None
             if entered is not None:
                 copy, inner, inside, used = entered
-                node = self._follow(rest[used:], inside, here + inner, (*at, copy))
+                node = self._follow(remaining[used:], inside, here + inner, (*at, copy))
                 if node is not None:
                     return node
         return None
@@ -184,14 +184,14 @@ class Tree:
     def _is_prefix(self, parts: tuple[str, ...], declared: Sequence[Declared]) -> bool:
         """Return whether these are the first parts of a flat name."""
         for item in declared:
-            words = item.parts
-            if parts == words[: len(parts)]:
+            prefix = item.parts
+            if parts == prefix[: len(parts)]:
                 return True
-            rest = parts[len(words) :]
+            remaining = parts[len(prefix) :]
             entered = None
-            if parts[: len(words)] == words and isinstance(item.holds, Structure):
-                entered = item.holds.enter(rest)
-            if entered is not None and self._is_prefix(rest[entered[3] :], entered[2]):
+            if parts[: len(prefix)] == prefix and isinstance(item.holds, Structure):
+                entered = item.holds.enter(remaining)
+            if entered is not None and self._is_prefix(remaining[entered[3] :], entered[2]):
                 return True
         return False
 
@@ -209,15 +209,15 @@ class Tree:
             InvalidKey: A name is not in the space, or its value does not match the structure.
         """
         for word, value in params.items():
-            here, own = (*key, str(word)), (*path, str(word))
-            name = ".".join(own)
+            here, inner_path = (*key, str(word)), (*path, str(word))
+            name = ".".join(inner_path)
             structure = self.structure(name)
             if structure is not None:
-                yield from self._unnested_structure(structure, value, here, own)
+                yield from self._unnested_structure(structure, value, here, inner_path)
             elif self.find(name) is not None:
                 yield here, name, value
             elif isinstance(value, Mapping) and self._is_prefix(tuple(name.split(".")), self.declared):
-                yield from self.unnested(value, here, own)
+                yield from self.unnested(value, here, inner_path)
             else:
                 raise InvalidKey(here, "isn't a parameter", nearest(name, self.some_names()))
 
@@ -231,26 +231,26 @@ class Tree:
         if structure.tag is not None:
             yield key, ".".join(path), tag
         for inner, inside in groups.items():
-            words: KeyPath = tuple(int(word) if word.isdecimal() else word for word in inner)
-            own = path + inner
-            beneath = self.structure(".".join(own)) if inner else None
+            inner_key: KeyPath = tuple(int(word) if word.isdecimal() else word for word in inner)
+            inner_path = path + inner
+            beneath = self.structure(".".join(inner_path)) if inner else None
             if beneath is not None:
-                yield from self._unnested_structure(beneath, inside, key + words, own)
-            elif inner and self.find(".".join(own)) is not None:
-                yield key + words, ".".join(own), inside
+                yield from self._unnested_structure(beneath, inside, key + inner_key, inner_path)
+            elif inner and self.find(".".join(inner_path)) is not None:
+                yield key + inner_key, ".".join(inner_path), inside
             elif isinstance(inside, Mapping):
-                yield from self.unnested(inside, key + words, own)
+                yield from self.unnested(inside, key + inner_key, inner_path)
             else:
-                raise InvalidKey(key + words, "must be a mapping of names to values")
+                raise InvalidKey(key + inner_key, "must be a mapping of names to values")
 
     def parameter(self, path: tuple[str, ...], distribution: Distribution, holder: Structure | None) -> Parameter:
         """Return the parameter of a path, the same object each time."""
-        known = self._leaves.get(path)
-        if known is None:
-            known = self._leaves[path] = Parameter(path, distribution, holder)
-        return known
+        parameter = self._leaves.get(path)
+        if parameter is None:
+            parameter = self._leaves[path] = Parameter(path, distribution, holder)
+        return parameter
 
-    def _own(self, path: tuple[str, ...], holds: Distribution | Structure) -> Parameter | None:
+    def _own_parameter(self, path: tuple[str, ...], holds: Distribution | Structure) -> Parameter | None:
         """Return the parameter of a declaration itself; None for a structure without a tag."""
         if not isinstance(holds, Structure):
             return self.parameter(path, holds, None)
@@ -263,9 +263,9 @@ class Tree:
         for item in declared:
             here, holds = (*path, *item.path), item.holds
             sure = certain and item.when is None
-            own = self._own(here, holds)
-            if own is not None:
-                yield own, sure
+            parameter = self._own_parameter(here, holds)
+            if parameter is not None:
+                yield parameter, sure
             if not isinstance(holds, Structure):
                 continue
             least = {inner for inner, _ in holds.certain_groups()} if sure else set()
@@ -273,12 +273,12 @@ class Tree:
                 yield from self._every(inside, here + inner, inner in least)
 
     def _check(
-        self, declared: Sequence[Declared], path: tuple[str, ...], position: Position, own: bool = False
+        self, declared: Sequence[Declared], path: tuple[str, ...], position: Position, names_own: bool = False
     ) -> None:
         """Check names and expressions; of several copies, only the first and the last."""
         if len(position) > 2 * _DEEPEST:
             raise InvalidKey(path[:3], f"must not be nested deeper than {_DEEPEST} structures")
-        if not own:
+        if not names_own:
             _check_names(declared, path)
         for index, item in enumerate(declared):
             here, at = (*path, *item.path), (*position, index)
@@ -291,8 +291,8 @@ class Tree:
                 raise InvalidKey(here, problem, "move it out of the structure, and below it")
             if isinstance(item.holds, Structure):
                 groups = list(enumerate(item.holds.every_group()))
-                alike = len({id(inside) for _, (_, inside) in groups}) == 1
-                for copy, (inner, inside) in groups[:: max(len(groups) - 1, 1)] if alike else groups:
+                are_equal = len({id(inside) for _, (_, inside) in groups}) == 1
+                for copy, (inner, inside) in groups[:: max(len(groups) - 1, 1)] if are_equal else groups:
                     self._check(inside, here + inner, (*at, copy), item.holds.names_own)
 
     def _check_names(self, expression: Expression, scope: tuple[str, ...], position: Position, key: KeyPath) -> None:
@@ -310,38 +310,38 @@ class Tree:
         """Raise an InvalidKey if a choice is compared with a value it never has: it is probably misspelt."""
         node = self._resolved(name, scope)
         assert node is not None
-        own = self._own(node.path, node.declared.holds)
-        choices = None if own is None else own.distribution
+        parameter = self._own_parameter(node.path, node.declared.holds)
+        choices = None if parameter is None else parameter.distribution
         if not isinstance(choices, Categorical):
             return
         try:
             choices.accept(value)
         except InvalidKey as error:
-            texts = [known for known in choices.grid() if isinstance(known, str)]
+            texts = [choice for choice in choices.grid() if isinstance(choice, str)]
             advice = nearest(value, texts) if isinstance(value, str) and texts else ""
             raise InvalidKey(key, f"must compare {name} with what it may be: it {error.problem}", advice) from None
 
 
-def _count(declared: Sequence[Declared], known: dict[int, int]) -> int:
+def _count(declared: Sequence[Declared], counts: dict[int, int]) -> int:
     """Count the possible parameters; of an unbounded block, one copy more than the minimum."""
-    if id(declared) not in known:
+    if id(declared) not in counts:
         count = 0
         for item in declared:
             holds = item.holds
             count += not isinstance(holds, Structure) or holds.tag is not None
             if isinstance(holds, Structure):
-                count += sum(_count(inside, known) for _, inside in holds.every_group())
-        known[id(declared)] = count
-    return known[id(declared)]
+                count += sum(_count(inside, counts) for _, inside in holds.every_group())
+        counts[id(declared)] = count
+    return counts[id(declared)]
 
 
 def _check_names(declared: Sequence[Declared], path: tuple[str, ...]) -> None:
-    seen: dict[str, Declared] = {}
+    by_name: dict[str, Declared] = {}
     for item in declared:
         for name in item.path:
             check_name(name, (*path, *item.path))
         name = ".".join(item.path)
-        other = seen.setdefault(name, item)
+        other = by_name.setdefault(name, item)
         if other is not item:
             raise InvalidKey(
                 (*path, *item.path),
@@ -353,10 +353,10 @@ def _check_names(declared: Sequence[Declared], path: tuple[str, ...]) -> None:
         if item.path in groups:
             raise InvalidKey((*path, *item.path), "can't be a parameter and a group at once")
         if isinstance(item.holds, Structure):
-            inside = next((name for name in seen if name.startswith(f"{'.'.join(item.path)}.")), None)
+            inside = next((name for name in by_name if name.startswith(f"{'.'.join(item.path)}.")), None)
             if inside is not None and item.path:
                 problem = f"has the name of what {'.'.join(item.path)} holds ({inside})"
-                raise InvalidKey((*path, *seen[inside].path), problem, "rename one")
+                raise InvalidKey((*path, *by_name[inside].path), problem, "rename one")
 
 
 def nested(declared: Sequence[Declared], flat: Params, path: tuple[str, ...] = (), canonical: bool = False) -> Value:

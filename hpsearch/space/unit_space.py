@@ -107,7 +107,7 @@ class _Axis:
     def share(self, value: Value) -> float:
         raise NotImplementedError
 
-    def value(self, share: float) -> Value:
+    def value(self, fraction: float) -> Value:
         raise NotImplementedError
 
     def features(self, shares: Floats) -> Floats:
@@ -123,8 +123,8 @@ class _Number(_Axis):
     def share(self, value: Value) -> float:
         return self.distribution.share(value)
 
-    def value(self, share: float) -> Value:
-        return self.distribution.quantile(share)
+    def value(self, fraction: float) -> Value:
+        return self.distribution.quantile(fraction)
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,8 @@ class _Few(_Number):
     def _positions(self) -> Floats:
         return np.array([self.share(value) for value in self.listed])
 
-    def value(self, share: float) -> Value:
-        return self.listed[int(np.abs(self._positions - share).argmin())]
+    def value(self, fraction: float) -> Value:
+        return self.listed[int(np.abs(self._positions - fraction).argmin())]
 
     def features(self, shares: Floats) -> Floats:
         nearest = np.abs(self._positions[None, :] - shares[:, None]).argmin(axis=1)
@@ -169,8 +169,8 @@ class _Listed(_Axis):
     def _indices(self, shares: Floats) -> NDArray[np.int64]:
         return np.minimum((shares * len(self.values)).astype(np.int64), len(self.values) - 1)
 
-    def value(self, share: float) -> Value:
-        return own_copy(self.values[int(self._indices(np.array([share]))[0])])
+    def value(self, fraction: float) -> Value:
+        return own_copy(self.values[int(self._indices(np.array([fraction]))[0])])
 
 
 class _Rank(_Listed):

@@ -150,7 +150,7 @@ class Walk:
         """Return the value of a parameter; if the path contains `*`, the list of the values of all copies."""
         if "*" not in path:
             name = ".".join(path)
-            if name not in self.point and any(name == known or name.startswith(f"{known}.") for known in self._unknown):
+            if name not in self.point and any(name == other or name.startswith(f"{other}.") for other in self._unknown):
                 raise _Unknown
             return self.point.get(name, ABSENT)
         star = path.index("*")

@@ -124,7 +124,7 @@ def _changes(top: yaml.Node | None, text: str) -> Iterator[Change]:
     if isinstance(command, yaml.SequenceNode):
         yield from _macros(command)
     elif isinstance(command, yaml.ScalarNode) and _is_written(command) and command.style is None:
-        yield _written(command, json.dumps(_words(command.value)), "command was one text")
+        yield _written(command, json.dumps(_argv(command.value)), "command was one text")
     for key, _ in top.value:
         meant = key.value.replace("-", "_")
         if meant != key.value and meant in _KEYS and meant not in sections:
@@ -152,14 +152,14 @@ def _parameter(
     if isinstance(values, yaml.ScalarNode) and _is_written(values):
         yield _written(values, f"[{_source(values, text)}]", "values was no list")
     listed = "categorical" if "values" in inside else "constant" if "value" in inside else None
-    known = named.value if isinstance(named, yaml.ScalarNode) else None
+    named_value = named.value if isinstance(named, yaml.ScalarNode) else None
     if listed is not None and isinstance(named, yaml.ScalarNode) and not named.value.startswith(listed):
         yield _written(named, listed, f"distribution was {named.value}, beside what is listed")
-    for bound in (inside.get(key) for key in _WHOLE if known == "int_uniform"):
+    for bound in (inside.get(key) for key in _WHOLE if named_value == "int_uniform"):
         if isinstance(bound, yaml.ScalarNode) and bound.style is None and _FLOAT_OF_INTEGER.fullmatch(bound.value):
             yield _written(bound, bound.value.partition(".")[0], f"{bound.value} is a float, of an integer parameter")
     last = node.value[-1][1] if node.value else None
-    ranged = "min" in inside and "max" in inside and known in _CONTINUOUS and not inside.keys() & {"q", "points"}
+    ranged = "min" in inside and "max" in inside and named_value in _CONTINUOUS and not inside.keys() & {"q", "points"}
     if grid and ranged and isinstance(last, yaml.ScalarNode) and not _is_whole(inside):
         gap = ", " if node.flow_style else f"\n{' ' * node.value[0][0].start_mark.column}"
         yield Change(
@@ -172,11 +172,11 @@ def _parameter(
 
 
 def _is_whole(inside: dict[str, yaml.Node]) -> bool:
-    whole = "tag:yaml.org,2002:int"
-    return inside["min"].tag == whole and inside["max"].tag == whole and "distribution" not in inside
+    integer_tag = "tag:yaml.org,2002:int"
+    return inside["min"].tag == integer_tag and inside["max"].tag == integer_tag and "distribution" not in inside
 
 
-def _words(line: str) -> list[str]:
+def _argv(line: str) -> list[str]:
     """Split a command like a shell; at spaces if its quotes are not closed."""
     try:
         return shlex.split(line)

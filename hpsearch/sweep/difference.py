@@ -27,7 +27,7 @@ def difference(stored: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
     Settings of how it runs, and the source, are not compared.
     """
-    lines = [f"{key}: {one} in the study, {other} here" for key, (one, other) in differing(stored, new).items()]
+    lines = [f"{key}: {before} in the study, {after} here" for key, (before, after) in differing(stored, new).items()]
     paths = [
         {".".join(item["path"]): item["path"] for item in sweep["parameters"] if "path" in item}
         for sweep in (stored, new)
@@ -49,7 +49,7 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tup
     width_counts = _depends_on_width(one) or _depends_on_width(other)
     first, second = (_leaves(sweep, width_counts) for sweep in (one, other))
     pairs = {key: (first.get(key, _ABSENT), second.get(key, _ABSENT)) for key in [*first, *second]}
-    return {key_text(key): (_text(a), _text(b)) for key, (a, b) in pairs.items() if not _same(a, b)}
+    return {key_text(key): (_text(a), _text(b)) for key, (a, b) in pairs.items() if not _equal(a, b)}
 
 
 def _leaves(sweep: Mapping[str, Any], width_counts: bool) -> dict[KeyPath, Value]:
@@ -108,11 +108,11 @@ def _names(parameters: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield from (f"{name}.{inner}" for inner in _names(item.get("parameters", ())))
 
 
-def _same(one: object, other: object) -> bool:
+def _equal(value: object, other: object) -> bool:
     # As JSON, since 1 == 1.0 == True in Python, but they are different values of a parameter.
-    if one is _ABSENT or other is _ABSENT:
-        return one is other
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    if value is _ABSENT or other is _ABSENT:
+        return value is other
+    return json.dumps(value, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def _path_text(path: Sequence[str]) -> str:

@@ -91,20 +91,20 @@ class Document:
         return SweepError("\n".join(lines))
 
 
-def read_document(path: Path, what: str = "sweep") -> Document:
+def read_document(path: Path, kind: str = "sweep") -> Document:
     """Read and parse a file.
 
     Args:
         path: Path of the file.
-        what: What the file describes, for errors.
+        kind: What the file describes, for errors.
 
     Raises:
         SweepError: The file cannot be read or is not valid YAML. Names file and line.
     """
-    return parse_document(read_text(path, what), str(path), what=what)
+    return parse_document(read_text(path, kind), str(path), kind=kind)
 
 
-def read_text(path: Path, what: str = "sweep") -> str:
+def read_text(path: Path, kind: str = "sweep") -> str:
     """Return the text of a file.
 
     Raises:
@@ -114,13 +114,13 @@ def read_text(path: Path, what: str = "sweep") -> str:
     try:
         if not path.is_file():
             status = "is a directory" if path.is_dir() else "isn't a file" if path.exists() else "doesn't exist"
-            raise SweepError(f"{name}: must be a {what} file, but it {status}")
+            raise SweepError(f"{name}: must be a {kind} file, but it {status}")
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise SweepError(f"{name}: must be a readable {what} file; {error}") from None
+        raise SweepError(f"{name}: must be a readable {kind} file; {error}") from None
     if len(content) > _MOST_BYTES:
-        raise SweepError(f"{name}: must be a {what} file of at most {_MOST_BYTES:,} bytes, got more")
+        raise SweepError(f"{name}: must be a {kind} file of at most {_MOST_BYTES:,} bytes, got more")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -134,7 +134,7 @@ def parse_value(text: str, name: str) -> object:
 
 
 def parse_document(
-    text: str, name: str, empty_is_null: bool = False, what: str = "sweep", lines: Sequence[int] | None = None
+    text: str, name: str, empty_is_null: bool = False, kind: str = "sweep", lines: Sequence[int] | None = None
 ) -> Document:
     """Parse the text of a file.
 
@@ -142,7 +142,7 @@ def parse_document(
         text: YAML.
         name: The file, for errors.
         empty_is_null: An empty text holds null; False: it is an error.
-        what: What it describes, for errors.
+        kind: What it describes, for errors.
         lines: For each line of the text, the number of its line in the file; None: the text is the file's.
 
     Raises:
@@ -154,7 +154,7 @@ def parse_document(
         loader = _Loader(text)
         node = loader.get_single_node()
         if node is None and not empty_is_null:
-            raise SweepError(f"{name}: must hold a {what}, but it is empty")
+            raise SweepError(f"{name}: must hold a {kind}, but it is empty")
         if node is not None:
             document.value = _Builder(loader, document, lines).build(node, ())
     except yaml.reader.ReaderError as error:
@@ -181,7 +181,7 @@ def _line(error: yaml.MarkedYAMLError) -> int:
 def _message(error: yaml.MarkedYAMLError) -> str:
     if isinstance(error, yaml.composer.ComposerError) and error.context == "expected a single document in the stream":
         return "a second document begins here, but a file must have one"
-    parts = [part for part in (error.context, error.problem) if part]
+    parts = [text for text in (error.context, error.problem) if text]
     return ", ".join(parts).replace("\n", " ")
 
 

@@ -60,12 +60,12 @@ def checked_outcome_constraints(constraints: Sequence[object]) -> tuple[str, ...
     return tuple(map(str, dict.fromkeys(parsed)))
 
 
-def _parsed_constraint(value: object, others: Sequence[OutcomeConstraint], key: KeyPath) -> OutcomeConstraint:
+def _parsed_constraint(value: object, former: Sequence[OutcomeConstraint], key: KeyPath) -> OutcomeConstraint:
     try:
         constraint = OutcomeConstraint.parse(value)
     except InvalidKey as error:
         raise error.under(key) from None
-    if any(constraint.excludes(other) for other in others):
+    if any(constraint.excludes(other) for other in former):
         problem = f"must leave a value of {constraint.metric} that keeps all constraints, got {constraint}"
         raise InvalidKey(key, problem, "mend it, or the one before it")
     return constraint
@@ -97,7 +97,7 @@ def check_ranking(
         _check_without_metric(objective, method, searcher, early)
     key = None if searcher is None else searcher.capabilities.unsupported_key(objective)
     if key is not None:
-        learning = {name: known.capabilities for name, known in SEARCHERS.items() if known.capabilities.learns}
+        learning = {name: entry.capabilities for name, entry in SEARCHERS.items() if entry.capabilities.learns}
         able = [name for name, capabilities in learning.items() if not capabilities.unsupported_key(objective)]
         raise InvalidKey(
             (key,),
@@ -106,7 +106,7 @@ def check_ranking(
         )
     key = None if early is None else early.capabilities.unsupported_key(objective)
     if early is not None and key is not None:
-        able = [kind for kind, known in SCHEDULERS.items() if not known.capabilities.unsupported_key(objective)]
+        able = [kind for kind, entry in SCHEDULERS.items() if not entry.capabilities.unsupported_key(objective)]
         raise InvalidKey(
             (key,),
             f"must be {_REQUIRED[key]} where early_terminate is of type {early.kind}, which compares single numbers",

@@ -54,11 +54,11 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> list[Overri
         if not equals or not all(key.split(".")):
             raise SweepError(f"{prefix}: must be KEY=VALUE, such as early_terminate.max_iter=81")
         path = dotted_path(document.value, key)
-        whole = _is_whole_range(document.value, path)
+        is_integer = _is_whole_range(document.value, path)
         _put(document, path, parse_value(value, prefix), prefix)
-        if whole:
+        if is_integer:
             ranges[path[:-1]] = prefix
-        for inside in [known for known in document.marks if known[: len(path)] == path]:
+        for inside in [marked for marked in document.marks if marked[: len(path)] == path]:
             del document.marks[inside]
         out.append(Override(override, path))
     for path, prefix in ranges.items():
@@ -72,11 +72,11 @@ def dotted_path(value: object, key: str | KeyPath) -> KeyPath:
     Names of parameters may contain dots. The keys `parameters` of groups, and those of structures, may be left out:
     `parameters.optimizer.lr.max` finds `parameters -> optimizer -> parameters -> lr -> max`.
     """
-    rest = list(key) if not isinstance(key, str) else _parts(key)
+    remaining = list(key) if not isinstance(key, str) else _parts(key)
     out: list[str | int] = []
-    while rest:
-        value, used = _follow(value, rest, out)
-        rest = rest[used:]
+    while remaining:
+        value, used = _follow(value, remaining, out)
+        remaining = remaining[used:]
     return tuple(out)
 
 
@@ -84,15 +84,15 @@ def _parts(key: str) -> list[str | int]:
     return [int(part) if part.isdecimal() and len(part) < 10 else part for part in key.split(".")]
 
 
-def _follow(value: object, rest: list[str | int], out: list[str | int]) -> tuple[object, int]:
+def _follow(value: object, remaining: list[str | int], out: list[str | int]) -> tuple[object, int]:
     """Follow the next part of a key: append to `out`, and return the value and the number of parts used."""
-    first = rest[0]
+    first = remaining[0]
     if isinstance(value, list) and isinstance(first, int):
         out.append(first)
         return (value[first] if first < len(value) else None), 1
     if isinstance(value, Mapping):
-        for used in range(len(rest), 0, -1):  # the longest name wins: model.lr before model
-            name = ".".join(map(str, rest[:used]))
+        for used in range(len(remaining), 0, -1):  # the longest name wins: model.lr before model
+            name = ".".join(map(str, remaining[:used]))
             if name in value:
                 out.append(name)
                 return value[name], used
@@ -232,5 +232,5 @@ def _changed(sweep: Sweep, key: str, value: Any) -> Sweep:
     except InvalidKey as error:
         raise error.under((section, int(index)) if index else (section,)) from None
     if index:
-        changed = tuple(changed if known is settings else known for known in value_of_section)
+        changed = tuple(changed if item is settings else item for item in value_of_section)
     return replace(sweep, **{section: changed})

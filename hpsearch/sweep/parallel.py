@@ -108,8 +108,8 @@ class Strategies:
 
     @cached_property
     def _own_parameters(self) -> Sequence[_ParallelParameter]:
-        own = list(_parallel_parameters(self.parameters.declared, ()))
-        return own if self.section is not None or any(param.key == "strategy" for param in own) else ()
+        parameters = list(_parallel_parameters(self.parameters.declared, ()))
+        return parameters if self.section is not None or any(param.key == "strategy" for param in parameters) else ()
 
     @property
     def named(self) -> bool:
@@ -143,10 +143,10 @@ class Strategies:
         if not self.named:
             return {}
         options: dict[str, Any] = asdict(self.section or Parallel())
-        own = {name[len(_PREFIX) :]: value for name, value in params.items() if name.startswith(_PREFIX)}
-        options |= {key: value for key, value in own.items() if "." not in key}
+        settings = {name[len(_PREFIX) :]: value for name, value in params.items() if name.startswith(_PREFIX)}
+        options |= {key: value for key, value in settings.items() if "." not in key}
         branch = f"strategy.{options['strategy']}."
-        options |= {key.removeprefix(branch): value for key, value in own.items() if key.startswith(branch)}
+        options |= {key.removeprefix(branch): value for key, value in settings.items() if key.startswith(branch)}
         return {key: value for key, value in options.items() if value is not None}
 
     def is_asynchronous(self, params: Params) -> bool:
@@ -183,19 +183,19 @@ class Strategies:
 
     def _check_parameter(self, parameter: _ParallelParameter) -> None:
         path, key, holds = parameter.path, parameter.key, parameter.holds
-        known = settings_fields(Parallel)
-        if key not in known or (parameter.strategy is not None and key == "strategy"):
-            raise InvalidKey(path, f"isn't a known key of {SECTION}", nearest(key, known))
+        fields = settings_fields(Parallel)
+        if key not in fields or (parameter.strategy is not None and key == "strategy"):
+            raise InvalidKey(path, f"isn't a known key of {SECTION}", nearest(key, fields))
         if isinstance(holds, Structure) and not (key == "strategy" and isinstance(holds, Choice)):
             raise InvalidKey(path, f"must be a parameter with one value, got a {holds.kind}")
         if key == "strategy" and isinstance(holds, Derived):
             raise InvalidKey(path, "must say which strategies there may be, got a derived value", "give values")
         for value in parameter.values:
             try:
-                known[key].check(value, path)
+                fields[key].check(value, path)
             except InvalidKey as error:
-                own = "a parameter of your own must be called otherwise" if key == "strategy" else ""
-                raise InvalidKey(error.key, error.problem, error.advice or own) from None
+                advice = "a parameter of your own must be called otherwise" if key == "strategy" else ""
+                raise InvalidKey(error.key, error.problem, error.advice or advice) from None
         if key != "strategy":
             self._check_meaning(path, key, self.possible if parameter.strategy is None else [parameter.strategy])
 
@@ -227,8 +227,10 @@ class Strategies:
         """Return the maximum number of servers of a trial with a strategy."""
         if "servers" not in KEYS[strategy]:
             return 0
-        own = [param for param in self._own_parameters if param.key == "servers" and param.strategy in (None, strategy)]
-        searched = [value for param in own for value in param.values if isinstance(value, int)]
+        servers = [
+            param for param in self._own_parameters if param.key == "servers" and param.strategy in (None, strategy)
+        ]
+        searched = [value for param in servers for value in param.values if isinstance(value, int)]
         section = None if self.section is None else self.section.servers
         return max([*searched, section or 1])
 
@@ -237,14 +239,14 @@ def _parallel_parameters(declared: Sequence[Declared], prefix: KeyPath) -> Itera
     """Yield the parameters `parallel.*` at the top level and in groups."""
     for item in declared:
         path = (*prefix, *item.path)
-        first, *rest = ".".join(map(str, path)).split(".")
+        first, *tail = ".".join(map(str, path)).split(".")
         if first != SECTION:
             continue
         if isinstance(item.holds, ParameterGroup):
             yield from _parallel_parameters(item.holds.declared, path)
-        elif rest:
-            yield _ParallelParameter(("parameters", *path), ".".join(rest), None, item.holds)
-            if rest == ["strategy"] and isinstance(item.holds, Choice):
+        elif tail:
+            yield _ParallelParameter(("parameters", *path), ".".join(tail), None, item.holds)
+            if tail == ["strategy"] and isinstance(item.holds, Choice):
                 for branch, inside in item.holds.branches.items():
                     for inner in inside:
                         here = ("parameters", *path, branch, *inner.path)

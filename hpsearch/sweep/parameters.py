@@ -122,20 +122,20 @@ def _declared(
     for name, config in value.items():
         if not isinstance(name, str):
             raise InvalidKey(path, f"must have strings as keys, got {shown(name)}")
-        here, own = (*path, name), (*names, name)
+        here, names_here = (*path, name), (*names, name)
         with mistakes.collect():
             when = _expression(config["when"], (*here, "when")) if _has(config, "when") else None
             if not _has(config, "parameters"):
-                yield Declared(own, _read_parameter(config, here), when)
+                yield Declared(names_here, _read_parameter(config, here), when)
                 continue
             KeyReader(config, here, ("parameters", "when")).mistakes.raise_collected()
             inside, beneath = config["parameters"], (*here, "parameters")
             if when is not None:
-                yield Declared(own, ParameterGroup(_group(inside, beneath, mistakes)), when)
+                yield Declared(names_here, ParameterGroup(_group(inside, beneath, mistakes)), when)
             elif not isinstance(inside, Mapping) or not inside:
                 _group(inside, beneath, mistakes)
             else:
-                yield from _declared(inside, beneath, own, mistakes)
+                yield from _declared(inside, beneath, names_here, mistakes)
 
 
 def _has(config: object, key: str) -> TypeGuard[Mapping[str, object]]:
@@ -160,9 +160,9 @@ def _read_parameter(config: object, path: KeyPath) -> Distribution | Structure:
     form = _STRUCTURES[kind]
     unused = next((key for key in config if key not in (kind, "when", *form.keys)), None)
     if unused is not None:
-        takes = f", which takes {', '.join(form.keys)}" if form.keys else ""
+        keys_text = f", which takes {', '.join(form.keys)}" if form.keys else ""
         raise InvalidKey(
-            (*path, unused), f"has no meaning beside {kind}{takes}", nearest(str(unused), form.keys or [kind])
+            (*path, unused), f"has no meaning beside {kind}{keys_text}", nearest(str(unused), form.keys or [kind])
         )
     mistakes = Mistakes()
     inside = form.read(config[kind], (*path, kind), mistakes)

@@ -84,8 +84,10 @@ class Resources(Settings):
         """Maximum number of trials that a worker trains concurrently."""
         if self.trials_per_worker != "auto":
             return self.trials_per_worker
-        whole = self.cpus_per_worker > 1 or self.gpus_per_worker > 0 or self.workers_per_trial > 1 or self.fresh_process
-        return 1 if whole else _LANES
+        is_exclusive = (
+            self.cpus_per_worker > 1 or self.gpus_per_worker > 0 or self.workers_per_trial > 1 or self.fresh_process
+        )
+        return 1 if is_exclusive else _LANES
 
     @property
     def widest(self) -> int:

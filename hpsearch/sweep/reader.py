@@ -52,7 +52,7 @@ class KeyReader:
                 raise InvalidKey(path, f"must have strings as keys, got {shown(key)}")
             if key not in keys:
                 advice = (hints or {}).get(key) or nearest(key, keys)
-                self._misspelt.update(known for known in keys if advice == f"did you mean {known}?")
+                self._misspelt.update(candidate for candidate in keys if advice == f"did you mean {candidate}?")
                 self.mistakes.errors.append(InvalidKey((*path, key), "isn't a known key", advice))
 
     def has(self, key: str) -> bool:
@@ -154,10 +154,10 @@ def section(
     """
     if isinstance(value, settings):
         return value
-    known = settings_fields(settings)
+    fields = settings_fields(settings)
     if isinstance(value, Mapping):
-        word_for = {key: NONE for key, field in known.items() if field.none_is_word}
+        word_for = {key: NONE for key, field in fields.items() if field.none_is_word}
         value = {key: word_for.get(key) if item is None else item for key, item in value.items()}
-    table = KeyReader(value, path, (*also, *known), hints)
-    required = {key: f"{key}: {example(key, table)}" for key, field in known.items() if field.required}
-    return table.build(settings, **table.read({key: field.read for key, field in known.items()}, required))
+    table = KeyReader(value, path, (*also, *fields), hints)
+    required = {key: f"{key}: {example(key, table)}" for key, field in fields.items() if field.required}
+    return table.build(settings, **table.read({key: field.read for key, field in fields.items()}, required))

@@ -39,7 +39,7 @@ def json_schema() -> dict[str, Any]:
     It accepts every valid sweep file, except a sweep under a key `sweep`. It also accepts files that the reader refuses
     because of conflicts between keys.
     """
-    text, whole = {"type": "string"}, {"type": "integer"}
+    text, integer = {"type": "string"}, {"type": "integer"}
     properties: dict[str, Any] = {
         "name": text,
         "trainable": text,
@@ -51,11 +51,11 @@ def json_schema() -> dict[str, Any]:
         "early_terminate": {
             "anyOf": [*map(_scheduler, KNOWN), _wandbs_hyperband(), _own_scheduler(), {"enum": [NONE]}]
         },
-        **{key: {"anyOf": [whole | {"minimum": 1}, {"enum": [NONE]}]} for key in ("max_iter", "run_cap")},
+        **{key: {"anyOf": [integer | {"minimum": 1}, {"enum": [NONE]}]} for key in ("max_iter", "run_cap")},
         "points_to_try": {"type": "array", "items": {"type": "object"}},
         **{name: {"anyOf": [text, {"type": "array", "items": text}]} for name in ("observers", "loggers")},
         "on_end": {"anyOf": [text, {"type": "array", "items": {"type": ["string", "number"]}, "minItems": 1}]},
-        "seed": whole | {"minimum": 0},
+        "seed": integer | {"minimum": 0},
         "outcome_constraints": {"anyOf": [text, {"type": "array", "items": text}]},
         **{name: _object(settings) for name, settings in SECTIONS.items()},
         "metric": {"anyOf": [_metric(), {"type": "array", "items": _metric(), "minItems": 1}]},
@@ -124,8 +124,8 @@ def _metric() -> dict[str, Any]:
 
 def _wandbs_hyperband() -> dict[str, Any]:
     """Return the schema of W&B's hyperband, whose keys differ from those of `Bands`."""
-    whole = {"type": "integer", "minimum": 1}
-    keys: dict[str, dict[str, Any]] = dict.fromkeys(("min_iter", "max_iter", "s"), whole)
+    integer = {"type": "integer", "minimum": 1}
+    keys: dict[str, dict[str, Any]] = dict.fromkeys(("min_iter", "max_iter", "s"), integer)
     keys |= {"eta": {"type": "number"}, "strict": {"type": "boolean"}}
     return {
         "type": "object",
@@ -164,9 +164,9 @@ def _structure(kind: str) -> dict[str, Any]:
         "chain": {"anyOf": [{"type": "array", "minItems": 1}, branches]},
         "cell": {"anyOf": [{"type": "array", "minItems": 1}, branches]},
     }
-    whole = {"type": ["integer", "null"], "minimum": 0}
+    integer = {"type": ["integer", "null"], "minimum": 0}
     beside: dict[str, Any] = {
-        key: {"enum": ["edge", "node", None]} if key == "each" else whole for key in STRUCTURE_FORMS[kind]
+        key: {"enum": ["edge", "node", None]} if key == "each" else integer for key in STRUCTURE_FORMS[kind]
     }
     return _holding(kind, inside[kind], beside)
 

@@ -228,11 +228,11 @@ class Sweep:
         sections = {key: kind for key, kind in SECTIONS.items() if key != "metric"}
         kinds: dict[str, type] = {"parameters": Space, "early_terminate": EarlyTerminate, **sections}
         for key, kind in kinds.items():
-            part = getattr(self, key)
-            if not isinstance(part, kind) and (key not in ("early_terminate", "parallel") or part is not None):
+            section = getattr(self, key)
+            if not isinstance(section, kind) and (key not in ("early_terminate", "parallel") or section is not None):
                 article = "an" if kind is EarlyTerminate else "a"
                 example = _EXAMPLES.get(key, f"hpsearch.{kind.__name__}(...)")
-                raise InvalidKey((key,), f"must be {article} {kind.__name__}, got {shown(part)}", f"write {example}")
+                raise InvalidKey((key,), f"must be {article} {kind.__name__}, got {shown(section)}", f"write {example}")
 
     def _check_what_runs(self) -> None:
         if self.command is not None:
@@ -293,14 +293,14 @@ class Sweep:
         if self.search.lag is None:
             return
         if early is not None and not early.capabilities.in_order:
-            who, advice = (
+            subject, advice = (
                 f"early_terminate of type {early.kind}, which",
                 "hyperband and successive_halving don't; or remove it",
             )
             if is_implied:
-                who = f"method {self.method} without early_terminate, which runs over {early.kind} and so"
+                subject = f"method {self.method} without early_terminate, which runs over {early.kind} and so"
                 advice = f"name early_terminate: {{type: hyperband, max_iter: {early.max_iter}}}, or remove it"
-            problem = f"must not be given with {who} decides in completion order"
+            problem = f"must not be given with {subject} decides in completion order"
             raise InvalidKey(("search", "lag"), problem, advice)
         if self.resources.widest > self.resources.workers_per_trial:
             raise InvalidKey(
@@ -348,7 +348,7 @@ class Sweep:
 
     def to_json(self) -> dict[str, Any]:
         """Return the sweep as JSON; `from_json` reads it."""
-        values = {known.name: _as_json(getattr(self, known.name)) for known in fields(self)}
+        values = {field.name: _as_json(getattr(self, field.name)) for field in fields(self)}
         return {**values, "draws": DRAWS}
 
     @classmethod
@@ -361,21 +361,21 @@ class Sweep:
             SweepError: It is not a sweep of this version.
         """
         try:
-            own = {**_DEFAULTS, **config}
-            if missing := {known.name for known in fields(cls)} - own.keys():
+            values = {**_DEFAULTS, **config}
+            if missing := {field.name for field in fields(cls)} - values.keys():
                 raise KeyError(min(missing))
-            if (draws := own.pop("draws")) != DRAWS:
+            if (draws := values.pop("draws")) != DRAWS:
                 raise ValueError(f"draws must be {DRAWS}, got {shown(draws)}")
-            early = own["early_terminate"]
-            own["parameters"] = Space.from_json(own["parameters"])
-            own["early_terminate"] = None if early is None else early_terminate_from_json(early)
+            early = values["early_terminate"]
+            values["parameters"] = Space.from_json(values["parameters"])
+            values["early_terminate"] = None if early is None else early_terminate_from_json(early)
             for name, section in SECTIONS.items():
-                if own[name] is None:
+                if values[name] is None:
                     continue
-                configs = own[name] if isinstance(own[name], list) else [own[name]]
+                configs = values[name] if isinstance(values[name], list) else [values[name]]
                 settings = [section(**config) for config in configs]
-                own[name] = tuple(settings) if isinstance(own[name], list) else settings[0]
-            return cls(**own, read_back=True)
+                values[name] = tuple(settings) if isinstance(values[name], list) else settings[0]
+            return cls(**values, read_back=True)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             problem = f"{type(error).__name__}: {error}"
             raise SweepError(f"what was recorded must be a sweep of this version of hpsearch; {problem}") from error

@@ -104,12 +104,12 @@ def _arguments(value: Mapping[str, Any]) -> list[str]:
     command, names = value.get("command"), _names(value.get("parameters"), "")
     if not isinstance(command, list):
         return []
-    words = " ".join(map(str, command))
-    if "${args" not in words and not any(f"${{{name}}}" in words for name in names):
+    text = " ".join(map(str, command))
+    if "${args" not in text and not any(f"${{{name}}}" in text for name in names):
         reads = "wandb.config, hpsearch.current_trial() or $HPSEARCH_PARAMS"
         return [f"command passes no parameters: add ${{args}}, unless the script reads them from {reads}"]
     flags = [name for name, config in names.items() if config.get("value") is False or False in _booleans(config)]
-    if "${args_no_boolean_flags}" not in words or not flags:
+    if "${args_no_boolean_flags}" not in text or not flags:
         return []
     problem = f"command: ${{args_no_boolean_flags}} leaves out {', '.join(flags)} where false"
     return [f"{problem}: the script must have false as its default, or it trains with true"]

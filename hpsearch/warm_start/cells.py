@@ -40,7 +40,7 @@ def param(cell: object, distribution: Distribution, name: str, is_text: bool) ->
     if choices is None:
         value = _number(cell) if isinstance(cell, str) and is_text else _plain(cell)
         # Whoever has columns of one type each, as pandas, makes floats of integers where one is missing.
-        is_whole = isinstance(distribution, Numeric) and distribution.whole and isinstance(value, float)
+        is_whole = isinstance(distribution, Numeric) and distribution.is_integer and isinstance(value, float)
         return int(value) if is_whole and value.is_integer() else value  # type: ignore[attr-defined, call-overload]
     if not isinstance(cell, str):
         return cell

@@ -44,7 +44,7 @@ class Linear:
 
     low: float
     high: float
-    whole: bool = False
+    is_integer: bool = False
     """Only integers are marked."""
 
     def share(self, value: object) -> float:
@@ -61,7 +61,7 @@ class Linear:
         least = span / most
         power = 10.0 ** math.floor(math.log10(least))
         step = next(step * power for step in _STEPS if step * power >= least * (1 - 1e-9))
-        step = max(1.0, math.ceil(step)) if self.whole else step
+        step = max(1.0, math.ceil(step)) if self.is_integer else step
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         return [(index * step, _text(index * step, step)) for index in range(first, last + 1)]
 
@@ -136,7 +136,7 @@ class Names:
         return [(name, name) for name in self.names[::every]]
 
 
-def scale_of(values: Iterable[float], log: bool = False, whole: bool = False) -> Linear | Log:
+def scale_of(values: Iterable[float], log: bool = False, is_integer: bool = False) -> Linear | Log:
     """Return a scale for values, with a margin at both ends, ignoring immense values.
 
     It is logarithmic if that is requested and all values are sufficiently above 0. Without values it is from 0 to 1.
@@ -147,16 +147,16 @@ def scale_of(values: Iterable[float], log: bool = False, whole: bool = False) ->
         room = (high / low) ** _ROOM
         return Log(low / room, high * room)
     room = _ROOM * (high - low)
-    return Linear(low - room, high + room, whole)
+    return Linear(low - room, high + room, is_integer)
 
 
-def between(low: float, high: float, log: bool = False, whole: bool = False) -> Linear | Log:
+def between(low: float, high: float, log: bool = False, is_integer: bool = False) -> Linear | Log:
     """Return a scale between two ends, without margins; immense ends are replaced by smaller ones.
 
     It is logarithmic if that is requested and the lower end is above 0.
     """
     low, high = (min(max(end, -FAR), FAR) for end in (low, high))
-    return Log(low, high) if log and low > 0 else Linear(low, high, whole)
+    return Log(low, high) if log and low > 0 else Linear(low, high, is_integer)
 
 
 def _text(value: float, step: float) -> str:

@@ -40,7 +40,7 @@ def test_marks_are_round():
     assert [text for _, text in Linear(0.2, 0.975).ticks()] == ["0.2", "0.4", "0.6", "0.8"]
     assert [text for _, text in Linear(0, 1.2).ticks()] == ["0", "0.2", "0.4", "0.6", "0.8", "1", "1.2"]
     assert [text for _, text in Log(1e-5, 0.1).ticks()] == ["1e-05", "0.0001", "0.001", "0.01", "0.1"]
-    assert [text for _, text in Linear(1, 3, whole=True).ticks()] == ["1", "2", "3"]
+    assert [text for _, text in Linear(1, 3, is_integer=True).ticks()] == ["1", "2", "3"]
 
 
 def test_names_stand_evenly_and_what_is_not_finite_is_no_end():
@@ -89,10 +89,10 @@ def test_a_scale_of_any_numbers_has_marks(values, log):
 @pytest.mark.parametrize(
     ("scale", "marks", "texts"),
     [
-        (Linear(1, 27, whole=True), (27.0, 1.0, 9.0, 3.0), ["1", "3", "5", "9", "15", "20", "25", "27"]),
-        (Linear(1, 9, whole=True), (9.0, 1.0, 3.0), ["1", "2", "3", "4", "5", "6", "7", "8", "9"]),
+        (Linear(1, 27, is_integer=True), (27.0, 1.0, 9.0, 3.0), ["1", "3", "5", "9", "15", "20", "25", "27"]),
+        (Linear(1, 9, is_integer=True), (9.0, 1.0, 3.0), ["1", "2", "3", "4", "5", "6", "7", "8", "9"]),
         (Log(1, 81), (81.0, 1.0, 27.0, 9.0, 3.0), ["1", "2", "3", "5", "9", "27", "50", "81"]),
-        (Linear(1, 100, whole=True), (100.0, 1.0, 99.0, 200.0), ["1", "20", "40", "60", "80", "100"]),
+        (Linear(1, 100, is_integer=True), (100.0, 1.0, 99.0, 200.0), ["1", "20", "40", "60", "80", "100"]),
     ],
 )
 def test_what_matters_is_marked_before_round_numbers(scale, marks, texts):
