@@ -86,12 +86,12 @@ def weighted(rows: Sequence[TrialRow], objective: Objective, weights: Mapping[st
     Raises:
         HpsearchError: The weights are invalid.
     """
-    known = [goal.name for goal in objective.goals]
-    if not known:
+    names = [goal.name for goal in objective.goals]
+    if not names:
         raise HpsearchError("weights: expected metrics that decide, but the sweep names none")
     for name, weight in weights.items():
-        if name not in known:
-            raise HpsearchError(f"weights: expected metrics that decide, got {name!r}; {nearest(name, known)}")
+        if name not in names:
+            raise HpsearchError(f"weights: expected metrics that decide, got {name!r}; {nearest(name, names)}")
         if not 0 <= weight < math.inf:
             raise HpsearchError(f"weights: expected a finite number of at least 0 for {name}, got {weight!r}")
     if not any(weights.values()):
@@ -145,15 +145,15 @@ def reference_point(
     Raises:
         HpsearchError: It names another metric, or a value isn't finite.
     """
-    known = [goal.name for goal in goals]
+    names = [goal.name for goal in goals]
     for name, value in references.items():
-        if name not in known:
-            raise HpsearchError(f"reference: expected metrics that decide, got {name!r}; {nearest(name, known)}")
+        if name not in names:
+            raise HpsearchError(f"reference: expected metrics that decide, got {name!r}; {nearest(name, names)}")
         if not math.isfinite(value):
             raise HpsearchError(f"reference: expected a finite number for {name}, got {value!r}")
     points = []
     for index, goal in enumerate(goals):
-        seen = [value for score in scores if math.isfinite(value := goal.signed(values_of(score)[index]))]
+        finite = [value for score in scores if math.isfinite(value := goal.signed(values_of(score)[index]))]
         reference = references.get(goal.name, goal.reference)
-        points.append(max(seen, default=0.0) if reference is None else goal.signed(reference))
+        points.append(max(finite, default=0.0) if reference is None else goal.signed(reference))
     return tuple(points)

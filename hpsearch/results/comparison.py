@@ -150,7 +150,7 @@ class Comparison:
     def amounts(self, axis: Axis) -> list[float]:
         """Return the costs to compare at: fractions of what every run has spent."""
         least = min(getattr(run.course.end, axis) for run in self.runs)
-        marks = [least * share for share in _SHARES]
+        marks = [least * fraction for fraction in _SHARES]
         if axis == "seconds":
             return marks if least else []
         return list(dict.fromkeys(float(int(mark)) for mark in marks if mark >= 1))
@@ -162,31 +162,31 @@ class Comparison:
     @cached_property
     def differences(self) -> list[SideDifference]:
         """Differences of every side but the first: at their ends, and at equal cost."""
-        found = []
+        differences = []
         for side in self.sides[1:]:
-            found.append(self._difference(side, None, None))
-            found += [self._difference(side, axis, marks[-1]) for axis in AXES if (marks := self.amounts(axis))]
-        return found
+            differences.append(self._difference(side, None, None))
+            differences += [self._difference(side, axis, marks[-1]) for axis in AXES if (marks := self.amounts(axis))]
+        return differences
 
     def _difference(self, side: Side, axis: Axis | None, amount: float | None) -> SideDifference:
         sides = self.sides[0], side
         shared = {run.seed for run in sides[0].runs} & {run.seed for run in side.runs}
         pairs = len(shared) if len(shared) > 1 else 0
-        left_out = tuple(run for one in sides for run in one.runs if pairs and run.seed not in shared)
-        first, other = (_values([run for run in one.runs if run not in left_out], axis, amount) for one in sides)
+        left_out = tuple(run for item in sides for run in item.runs if pairs and run.seed not in shared)
+        first, other = (_values([run for run in item.runs if run not in left_out], axis, amount) for item in sides)
         without = tuple(run for run, value in [*first.items(), *other.items()] if value is None)
-        found = SideDifference(side.label, axis, amount, pairs=pairs, left_out=left_out, without=without)
+        difference = SideDifference(side.label, axis, amount, pairs=pairs, left_out=left_out, without=without)
         if without:
-            return found
+            return difference
         sign = 1.0 if side.more_is_better else -1.0
         left, right = _by_seed(first, sign), _by_seed(other, sign)
         if not pairs:
             mean, interval = mean_of_two(list(right.values()), list(left.values()))
-            return replace(found, mean=mean, interval=interval)
+            return replace(difference, mean=mean, interval=interval)
         both = [(right[seed], value) for seed, value in left.items()]
         mean, interval = mean_of_pairs([better - worse for better, worse in both])
         p_value = signed_rank(both) if pairs >= _LEAST_FOR_WILCOXON else None
-        return replace(found, mean=mean, interval=interval, p_value=p_value)
+        return replace(difference, mean=mean, interval=interval, p_value=p_value)
 
 
 def compare(*given: Study | str | Path) -> Comparison:
@@ -209,10 +209,10 @@ def compare(*given: Study | str | Path) -> Comparison:
             raise HpsearchError(
                 f"{study.directory}: expected different studies, got this one twice{there}; name it once"
             )
-        wanted, got = first.sweep.objective, study.sweep.objective
-        if _aims(wanted) != _aims(got):
+        aimed, got = first.sweep.objective, study.sweep.objective
+        if _aims(aimed) != _aims(got):
             raise HpsearchError(
-                f"{study.directory}: expected a study that is to {_aim(wanted)}, as {first.directory} is, got one that "
+                f"{study.directory}: expected a study that is to {_aim(aimed)}, as {first.directory} is, got one that "
                 f"is to {_aim(got)}; compare those apart"
             )
     objective = first.sweep.objective
@@ -221,12 +221,12 @@ def compare(*given: Study | str | Path) -> Comparison:
             f"{first.directory}: expected studies with a metric to compare by, but its sweep names none"
         )
     courses = [study.course() for study in studies]
-    fronts = [score for known in courses for moment in known.changes for score in moment.front]
+    fronts = [score for course in courses for moment in course.changes for score in moment.front]
     worst = _references(study.sweep.objective for study in studies)
     reference = reference_point(objective.goals, worst, fronts) if objective.several else None
     runs = [
-        ComparedRun(study, known, tuple(_value(moment, objective, reference) for moment in known.changes))
-        for study, known in zip(studies, courses, strict=True)
+        ComparedRun(study, course, tuple(_value(moment, objective, reference) for moment in course.changes))
+        for study, course in zip(studies, courses, strict=True)
     ]
     groups = [[runs[index] for index in indices] for indices in same_but_for_seed([each.sweep for each in studies])]
     more = objective.several or objective.goals[0].goal == "maximize"
@@ -239,38 +239,38 @@ def same_but_for_seed(sweeps: Sequence[Sweep]) -> list[list[int]]:
     """Group the indices of studies that differ only in their seed, in order."""
     groups: list[list[int]] = []
     for index, sweep in enumerate(sweeps):
-        same = next((group for group in groups if not _without_seed(sweeps[group[0]], sweep)), None)
-        if same is None:
+        equal = next((group for group in groups if not _without_seed(sweeps[group[0]], sweep)), None)
+        if equal is None:
             groups.append([index])
         else:
-            same.append(index)
+            equal.append(index)
     return groups
 
 
 def _values(runs: Iterable[ComparedRun], axis: Axis | None, amount: float | None) -> dict[ComparedRun, float | None]:
     """Return the best value at a cost, or at the end; None if it isn't finite."""
-    found = {run: run.value if axis is None or amount is None else run.at(axis, amount) for run in runs}
-    return {run: None if value is None or abs(value) > _LARGEST else value for run, value in found.items()}
+    values = {run: run.value if axis is None or amount is None else run.at(axis, amount) for run in runs}
+    return {run: None if value is None or abs(value) > _LARGEST else value for run, value in values.items()}
 
 
 def _by_seed(values: Mapping[ComparedRun, float | None], sign: float) -> dict[int, float]:
     """Return the mean value of each seed, so that several studies with one seed count once."""
-    found: dict[int, list[float]] = {}
+    by_seed: dict[int, list[float]] = {}
     for run, value in values.items():
         if value is not None:
-            found.setdefault(run.seed, []).append(sign * value)
-    return {seed: statistics.fmean(of_seed) for seed, of_seed in found.items()}
+            by_seed.setdefault(run.seed, []).append(sign * value)
+    return {seed: statistics.fmean(of_seed) for seed, of_seed in by_seed.items()}
 
 
-def _is_same(one: Study, other: Study) -> bool:
+def _is_same(study: Study, other: Study) -> bool:
     """Return whether two are the same study: by another path, by a link, or as a copy.
 
     Studies in memory have no path, so only identity counts.
     """
-    if one is other or not StudyDirectory(one.directory).exists():
-        return one is other
-    is_known = one.created > 0 and one.identity == other.identity  # a study may have no time of creation
-    return is_known or one.directory.resolve() == other.directory.resolve()
+    if study is other or not StudyDirectory(study.directory).exists():
+        return study is other
+    is_known = study.created > 0 and study.identity == other.identity  # a study may have no time of creation
+    return is_known or study.directory.resolve() == other.directory.resolve()
 
 
 def _aims(objective: Objective) -> tuple[list[tuple[str, str, str]], set[OutcomeConstraint]]:
@@ -286,16 +286,16 @@ def _aim(objective: Objective) -> str:
 
 def _references(objectives: Iterable[Objective]) -> dict[str, float]:
     """Return the worst reference value of each goal over all objectives."""
-    found: dict[str, float] = {}
+    references: dict[str, float] = {}
     for goal in (goal for objective in objectives for goal in objective.goals):
         if goal.reference is not None:
-            found[goal.name] = max(found.get(goal.name, goal.reference), goal.reference, key=goal.signed)
-    return found
+            references[goal.name] = max(references.get(goal.name, goal.reference), goal.reference, key=goal.signed)
+    return references
 
 
-def _without_seed(one: Sweep, other: Sweep) -> dict[str, tuple[str, str]]:
-    found = differing(one.to_json(), other.to_json())
-    return {key: both for key, both in found.items() if key != "seed"}
+def _without_seed(sweep: Sweep, other: Sweep) -> dict[str, tuple[str, str]]:
+    difference = differing(sweep.to_json(), other.to_json())
+    return {key: both for key, both in difference.items() if key != "seed"}
 
 
 def _labels(studies: Sequence[Study]) -> list[str]:

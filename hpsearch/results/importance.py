@@ -104,14 +104,14 @@ def _shares_of(sweep: Sweep, rows: Sequence[TrialRow], values: Sequence[float]) 
 
     common = set.intersection(*(set(row.params) for row in rows))
     names = [name for name in sweep.parameters.columns(row.params for row in rows) if name in common]
-    known: dict[str, _Known] = {}
+    columns: dict[str, _Scaled] = {}
     for name in names:
-        parameter, own = sweep.parameters.find(name), [row.params[name] for row in rows]
-        if parameter is None or all(value == own[0] for value in own):
+        parameter, column = sweep.parameters.find(name), [row.params[name] for row in rows]
+        if parameter is None or all(value == column[0] for value in column):
             continue
-        if (counterpart := optuna_parameter(parameter.distribution, own)) is not None:
-            known[name] = _known(counterpart, own)
-    if not known or len(set(values)) < 2:
+        if (counterpart := optuna_parameter(parameter.distribution, column)) is not None:
+            columns[name] = _scale(counterpart, column)
+    if not columns or len(set(values)) < 2:
         return {}
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -119,19 +119,19 @@ def _shares_of(sweep: Sweep, rows: Sequence[TrialRow], values: Sequence[float]) 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             study = optuna.create_study()
-            distributions = {name: scaled.distribution for name, scaled in known.items()}
+            distributions = {name: scaled.distribution for name, scaled in columns.items()}
             for index, value in enumerate(_shares(values)):
-                params = {name: scaled.values[index] for name, scaled in known.items()}
+                params = {name: scaled.values[index] for name, scaled in columns.items()}
                 study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=value))
             evaluator = FanovaImportanceEvaluator(n_trees=_TREES, seed=0)
-            found = get_param_importances(study, evaluator=evaluator, params=list(known))
+            importances = get_param_importances(study, evaluator=evaluator, params=list(columns))
     finally:
         optuna.logging.set_verbosity(level)
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+    return dict(sorted(importances.items(), key=lambda item: -item[1]))
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Scaled:
     """A parameter as the trees see it."""
 
     distribution: BaseDistribution
@@ -139,7 +139,7 @@ class _Known:
     """Of each trial."""
 
 
-def _known(parameter: OptunaParameter, values: Sequence[Value]) -> _Known:
+def _scale(parameter: OptunaParameter, values: Sequence[Value]) -> _Scaled:
     """Scale numbers to fractions of their range, or to steps from its lower end, which doesn't change the trees.
 
     Trees use 32-bit floats, which can't represent 1e300, or distinguish 1e9 from 1e9 + 1.
@@ -154,13 +154,13 @@ def _known(parameter: OptunaParameter, values: Sequence[Value]) -> _Known:
         ends = [distribution.low - beyond, distribution.high + beyond]
         numbers = [*ends, *(float(value) for value in values)]
         shares = _shares([math.log(number) for number in numbers] if distribution.log else numbers)
-        return _Known(FloatDistribution(0.0, 1.0), shares[2:])
+        return _Scaled(FloatDistribution(0.0, 1.0), shares[2:])
     if isinstance(distribution, FloatDistribution | IntDistribution):
         step = distribution.step or 1
         last = round((distribution.high - distribution.low) / step)
         steps = [min(max(round((value - distribution.low) / step), 0), last) for value in values]
-        return _Known(IntDistribution(0, last), steps)
-    return _Known(parameter.distribution, [parameter.value(value) for value in values])
+        return _Scaled(IntDistribution(0, last), steps)
+    return _Scaled(parameter.distribution, [parameter.value(value) for value in values])
 
 
 def _shares(values: Sequence[float]) -> list[float]:

@@ -40,8 +40,8 @@ class TrialCurves(Generic[T]):
                 if isinstance(event, Failed):
                     self._sound[event.trial] = dict(self._points[event.trial])
                 for report in event.reports:
-                    if (found := self._read(report)) is not None:
-                        self._points[report.trial][report.iteration] = found
+                    if (reading := self._read(report)) is not None:
+                        self._points[report.trial][report.iteration] = reading
             case Reverted(trial=trial, iteration=last):
                 self._points[trial] = {i: value for i, value in self._points[trial].items() if i <= last}
         for decision in decisions:
@@ -73,21 +73,21 @@ def curves_of(
     Raises:
         HpsearchError: No report has this metric; or it is None, and not exactly one decides.
     """
-    own = objective.names
-    if metric is None and not own:
+    names = objective.names
+    if metric is None and not names:
         raise HpsearchError(f"{where}: expected the name of a metric, as the sweep names none")
     if metric is None and objective.several:
         raise HpsearchError(f"{where}: expected the name of a metric, as {objective.title} decide together")
-    name = own[0] if metric is None else metric
-    known = dict.fromkeys(own)  # in the order of reporting
+    name = names[0] if metric is None else metric
+    reported = dict.fromkeys(names)  # in the order of reporting
 
     def read(report: Report) -> float | None:
-        known.update(dict.fromkeys(report.metrics))
+        reported.update(dict.fromkeys(report.metrics))
         return report.metrics.get(name)
 
     curves = over_iterations(entries, read)
-    if name not in known:
-        raise HpsearchError(f"{where}: no report holds a metric {name!r}; {nearest(name, known)}")
+    if name not in reported:
+        raise HpsearchError(f"{where}: no report holds a metric {name!r}; {nearest(name, reported)}")
     return curves
 
 

@@ -118,12 +118,12 @@ class Rerun:
                 runs.setdefault(identity(row.params), []).append(row)
         return tuple(
             Configuration(
-                **{name: known[name] for name in OWN},
+                **{name: origin[name] for name in OWN},
                 params=points[index],
                 asked=self.origin["seeds"],
                 runs=tuple(runs.get(identity(points[index]), ())),
             )
-            for index, known in enumerate(origins)
+            for index, origin in enumerate(origins)
         )
 
     @cached_property
@@ -132,17 +132,17 @@ class Rerun:
 
         Those whose means satisfy the constraints on outcomes come before the others.
         """
-        scores = {index: self._score(known) for index, known in enumerate(self.former)}
+        scores = {index: self._score(configuration) for index, configuration in enumerate(self.former)}
         return tuple(self.former[index] for index in self.study.sweep.objective.rank(scores))
 
-    def _score(self, known: Configuration) -> Score | None:
+    def _score(self, configuration: Configuration) -> Score | None:
         """Return what the means of a configuration are worth."""
         objective = self.study.sweep.objective
-        if known.mean is None:
+        if configuration.mean is None:
             return None
-        reported = [self.study.metrics_of(row) for row in known.ended] if objective.constraints else []
+        reported = [self.study.metrics_of(row) for row in configuration.ended] if objective.constraints else []
         means = {name: statistics.mean(metrics[name] for metrics in reported) for name in objective.names[1:]}
-        return objective.reported({**means, self.metric: known.mean})
+        return objective.reported({**means, self.metric: configuration.mean})
 
     @property
     def best(self) -> Configuration:
@@ -163,8 +163,10 @@ class Rerun:
     def varying(self) -> tuple[str, ...]:
         """The params that the sweep varies: all but its constants."""
         space = self.study.sweep.parameters
-        known = ((name, space.find(name)) for name in self.study.names)
-        return tuple(name for name, parameter in known if parameter is not None and parameter.distribution.searched)
+        parameters = ((name, space.find(name)) for name in self.study.names)
+        return tuple(
+            name for name, parameter in parameters if parameter is not None and parameter.distribution.searched
+        )
 
     def records(self) -> list[dict[str, Any]]:
         """Return the rows of `dataframe` as objects, with all params, groups nested, as an object in each."""
@@ -199,9 +201,9 @@ class Rerun:
 
         return rerun_text(self, screen)
 
-    def broken(self, known: Configuration) -> list[str]:
+    def broken(self, configuration: Configuration) -> list[str]:
         """Name the constraints on outcomes that the means of a configuration break."""
-        return list(self.study.sweep.objective.broken(self._score(known)))
+        return list(self.study.sweep.objective.broken(self._score(configuration)))
 
 
 def identity(params: Params) -> str:

@@ -62,12 +62,14 @@ def all_alike(rows: Sequence[TrialRow]) -> bool:
     Args:
         rows: Those that have values.
     """
-    found: defaultdict[int, set[tuple[float, ...]]] = defaultdict(set)
+    by_length: defaultdict[int, set[tuple[float, ...]]] = defaultdict(set)
     for row in rows:
-        found[row.iterations].add(row.values)
+        by_length[row.iterations].add(row.values)
     params = {json.dumps(row.params, sort_keys=True) for row in rows}
     return (
-        len(params) >= FEWEST and len(params) >= 2 * len(found) and all(len(values) == 1 for values in found.values())
+        len(params) >= FEWEST
+        and len(params) >= 2 * len(by_length)
+        and all(len(values) == 1 for values in by_length.values())
     )
 
 
@@ -94,19 +96,19 @@ def _differing_in_one(rows: Sequence[TrialRow], space: Space) -> Iterator[tuple[
 
     What is derived follows from the others, and how workers are parallel isn't the training's to read.
     """
-    known: dict[str, bool] = {}
+    varying: dict[str, bool] = {}
     for name in (name for row in rows for name in row.params):
-        if name not in known:
+        if name not in varying:
             parameter = space.find(name)
             derived = parameter is None or isinstance(parameter.distribution, Derived)
-            known[name] = not derived and not name.startswith(f"{SECTION}.")
-    keys = [{name: hash((name, json.dumps(row.params[name]))) for name in row.params if known[name]} for row in rows]
-    wholes = [sum(own.values()) + hash(row.iterations) for row, own in zip(rows, keys, strict=True)]
-    for name in known:
+            varying[name] = not derived and not name.startswith(f"{SECTION}.")
+    keys = [{name: hash((name, json.dumps(row.params[name]))) for name in row.params if varying[name]} for row in rows]
+    totals = [sum(hashes.values()) + hash(row.iterations) for row, hashes in zip(rows, keys, strict=True)]
+    for name in varying:
         groups: defaultdict[int, defaultdict[int, list[TrialRow]]] = defaultdict(lambda: defaultdict(list))
-        for row, own, whole in zip(rows, keys, wholes, strict=True):
-            if name in own:
-                groups[whole - own[name]][own[name]].append(row)
+        for row, hashes, total in zip(rows, keys, totals, strict=True):
+            if name in hashes:
+                groups[total - hashes[name]][hashes[name]].append(row)
         yield name, [list(by_value.values()) for by_value in groups.values() if len(by_value) > 1]
 
 

@@ -30,10 +30,10 @@ def spread(values: Sequence[float | None], more_is_better: bool) -> Spread:
         values: One for each run; None if it has none. Between a number and None is None.
         more_is_better: None is below all numbers; else above them.
     """
-    known = sorted(value for value in values if value is not None)
-    absent = [None] * (len(values) - len(known))
-    ordered = [*absent, *known] if more_is_better else [*known, *absent]
-    return Spread(*(_quantile(ordered, share) for share in (0.5, 0.25, 0.75)))
+    present = sorted(value for value in values if value is not None)
+    absent = [None] * (len(values) - len(present))
+    ordered = [*absent, *present] if more_is_better else [*present, *absent]
+    return Spread(*(_quantile(ordered, quantile) for quantile in (0.5, 0.25, 0.75)))
 
 
 def mean_of_pairs(differences: Sequence[float]) -> tuple[float, tuple[float, float]]:
@@ -43,20 +43,23 @@ def mean_of_pairs(differences: Sequence[float]) -> tuple[float, tuple[float, flo
     return mean, (mean - half, mean + half)
 
 
-def mean_of_two(one: Sequence[float], other: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
+def mean_of_two(first: Sequence[float], second: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
     """Return the difference of two means, and its 95 % interval by Welch's t.
 
     There is no interval if either sample is a single number.
     """
-    mean = statistics.fmean(one) - statistics.fmean(other)
-    if len(one) < 2 or len(other) < 2:
+    mean = statistics.fmean(first) - statistics.fmean(second)
+    if len(first) < 2 or len(second) < 2:
         return mean, None
-    errors = [statistics.stdev(values) / math.sqrt(len(values)) for values in (one, other)]
+    errors = [statistics.stdev(values) / math.sqrt(len(values)) for values in (first, second)]
     error = math.hypot(*errors)
     if not error:
         return mean, (mean, mean)
     # Shares of the whole, as the fourth powers of small errors are 0.
-    shares = [(own / error) ** 4 / (len(values) - 1) for own, values in zip(errors, (one, other), strict=True)]
+    shares = [
+        (error_of_mean / error) ** 4 / (len(values) - 1)
+        for error_of_mean, values in zip(errors, (first, second), strict=True)
+    ]
     half = _t(1 / sum(shares)) * error
     return mean, (mean - half, mean + half)
 
@@ -67,7 +70,7 @@ def signed_rank(pairs: Sequence[tuple[float, float]]) -> float:
     Wilcoxon, "Individual Comparisons by Ranking Methods", Biometrics Bulletin 1(6), 1945. All signs are equally likely
     where nothing differs, so it counts in how many of them the ranks of one sign add up to as little, or as much.
     """
-    differences = [one - other for one, other in pairs]
+    differences = [first - second for first, second in pairs]
     ranks = _doubled_ranks([abs(difference) for difference in differences], _errors(pairs))
     above = sum(rank for rank, difference in zip(ranks, differences, strict=True) if difference > 0)
     ways = Counter({0: 1})  # by the sum of ranks
@@ -90,18 +93,18 @@ def _errors(pairs: Sequence[tuple[float, float]]) -> list[float]:
     return [2 * epsilon * max(map(abs, pair)) for pair in pairs]
 
 
-def _quantile(ordered: Sequence[float | None], share: float) -> float | None:
+def _quantile(ordered: Sequence[float | None], quantile: float) -> float | None:
     """Return a quantile between neighbours, linearly."""
-    position = share * (len(ordered) - 1)
-    at, rest = int(position), position - int(position)
-    below, above = ordered[at], ordered[at + 1] if rest else ordered[at]
+    position = quantile * (len(ordered) - 1)
+    at, fraction = int(position), position - int(position)
+    below, above = ordered[at], ordered[at + 1] if fraction else ordered[at]
     if below == above:
         return below
     if below is None or above is None:
         return None
     apart = above - below
-    found = below + rest * apart if math.isfinite(apart) else (1 - rest) * below + rest * above
-    return None if math.isnan(found) else found
+    interpolated = below + fraction * apart if math.isfinite(apart) else (1 - fraction) * below + fraction * above
+    return None if math.isnan(interpolated) else interpolated
 
 
 def _doubled_ranks(values: Sequence[float], errors: Sequence[float]) -> list[int]:

@@ -36,15 +36,15 @@ def find_studies(folder: Path) -> Iterator[Path]:
     """
     if not folder.is_dir():
         raise JournalError(f"{folder}: expected a folder with studies, but there is none. Name the folder they are in.")
-    seen: set[tuple[int, int]] = set()
+    visited: set[tuple[int, int]] = set()
     waiting = [folder]
     while waiting:
         here = waiting.pop()
         try:
             status = here.stat()
-            if (status.st_dev, status.st_ino) in seen:
+            if (status.st_dev, status.st_ino) in visited:
                 continue
-            seen.add((status.st_dev, status.st_ino))
+            visited.add((status.st_dev, status.st_ino))
             with os.scandir(here) as entries:
                 inside = sorted((entry for entry in entries), key=lambda entry: entry.name, reverse=True)
         except OSError as error:
@@ -84,19 +84,21 @@ def last_change(path: Path, event: float | None, created: float) -> float:
     return min(created if event is None else event, written(path))
 
 
-def newest_study(folder: Path, tell: Callable[[str], None]) -> Path:
+def newest_study(folder: Path, say: Callable[[str], None]) -> Path:
     """Return the study with the latest activity.
 
     Args:
         folder: Folder of studies.
-        tell: Called with a message on each study that can't be read.
+        say: Called with a message on each study that can't be read.
 
     Raises:
         JournalError: There is none.
     """
-    found = sorted(((written(path), path) for path in find_studies(folder)), reverse=True) if folder.is_dir() else []
+    candidates = (
+        sorted(((written(path), path) for path in find_studies(folder)), reverse=True) if folder.is_dir() else []
+    )
     best: tuple[float, Path] | None = None
-    for latest, path in found:
+    for latest, path in candidates:
         if best is not None and best[0] >= latest:
             break  # nothing happened in the others since they were written
         try:
@@ -104,7 +106,7 @@ def newest_study(folder: Path, tell: Callable[[str], None]) -> Path:
                 event = journal.last_time()
                 created = 0.0 if event is not None else float(journal.study().get("created", 0.0))
         except HpsearchError as error:
-            tell(f"{path} is passed over: {error}")
+            say(f"{path} is passed over: {error}")
             continue
         when = last_change(path, event, created)
         if best is None or when > best[0]:
@@ -159,8 +161,8 @@ def summarize(paths: Sequence[Path], now: float) -> list[StudySummary]:
         now: In seconds since the epoch.
     """
     with sizes_beside(paths) as sizes:
-        found = [_summary(path, now) for path in paths]
-        return [replace(summary, size=size) for summary, size in zip(found, sizes(), strict=True)]
+        summaries = [_summary(path, now) for path in paths]
+        return [replace(summary, size=size) for summary, size in zip(summaries, sizes(), strict=True)]
 
 
 def _summary(path: Path, now: float) -> StudySummary:
@@ -168,8 +170,8 @@ def _summary(path: Path, now: float) -> StudySummary:
     study_dir = StudyDirectory(path)
     try:
         holder, stamp = study_dir.holder(), _fingerprint(study_dir)
-        if holder is None and (known := _kept(path, stamp)) is not None:
-            return known
+        if holder is None and (cached := _cached_summary(path, stamp)) is not None:
+            return cached
         with Journal.read(study_dir.journal) as journal:
             record = journal.study()
             watch, is_live = _Watch(), lambda: (holder or study_dir.holder()) is not None
@@ -177,7 +179,7 @@ def _summary(path: Path, now: float) -> StudySummary:
             labels = labels_in(journal.all_requests())
     except HpsearchError as error:
         text = str(error).removeprefix(f"{study_dir.path}: ").removeprefix(f"{study_dir.journal}: ")
-        return StudySummary(path, text, changed=_made(path), begun=_made(path))
+        return StudySummary(path, text, changed=_created_at(path), begun=_created_at(path))
     objective, leaders = study.sweep.objective, [row for row in study.leaders if row.feasible]
     single = leaders[0] if leaders and not objective.several else None
     running = max(0.0, now - watch.last) if watch.last is not None and study.state == "running" else 0.0
@@ -205,8 +207,8 @@ def _summary(path: Path, now: float) -> StudySummary:
 def _fingerprint(study_dir: StudyDirectory) -> list[tuple[int, int, int]]:
     """Return (inode, bytes, time of the last change in ns) of the journal's files that hold something."""
     paths = (study_dir.journal, study_dir.journal.with_name(f"{study_dir.journal.name}-wal"))
-    found = [path.stat() for path in paths if path.exists()]
-    return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in found if status.st_size]
+    stats = [path.stat() for path in paths if path.exists()]
+    return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in stats if status.st_size]
 
 
 def _keep(summary: StudySummary, stamp: list[tuple[int, int, int]]) -> None:
@@ -217,7 +219,7 @@ def _keep(summary: StudySummary, stamp: list[tuple[int, int, int]]) -> None:
             put_in_place(json.dumps(record, default=str).encode(), summary.directory / _SUMMARY)
 
 
-def _kept(path: Path, stamp: list[tuple[int, int, int]]) -> StudySummary | None:
+def _cached_summary(path: Path, stamp: list[tuple[int, int, int]]) -> StudySummary | None:
     """Return the summary that is written beside a journal, if the journal is the same as then."""
     try:
         record = json.loads((path / _SUMMARY).read_bytes())
@@ -248,7 +250,7 @@ class _Watch:
             yield entry
 
 
-def _made(path: Path) -> float:
+def _created_at(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:

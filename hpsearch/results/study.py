@@ -280,8 +280,8 @@ class Study:
 
     def reports(self) -> dict[int, list[Report]]:
         """Return each trial's reports that count, by iteration."""
-        found = over_iterations(self._entries(), lambda report: report)
-        return {trial: [report for _, report in reports] for trial, reports in found.items()}
+        by_trial = over_iterations(self._entries(), lambda report: report)
+        return {trial: [report for _, report in reports] for trial, reports in by_trial.items()}
 
     def scores(self, objective: Objective | None = None) -> dict[int, list[tuple[int, Score]]]:
         """Return what each trial was worth over its iterations, of the reports that count, NaN where it was reported.
@@ -289,8 +289,8 @@ class Study:
         Args:
             objective: What it is worth to; None: to the sweep. Reports that lack what decides are left out.
         """
-        wanted = objective or self.sweep.objective
-        return over_iterations(self._entries(), lambda report: wanted.reported(report.metrics))
+        requested = objective or self.sweep.objective
+        return over_iterations(self._entries(), lambda report: requested.reported(report.metrics))
 
     def course(self) -> Course:
         """Return the course of the best trial, or of the Pareto front, over trials, iterations and seconds."""

@@ -35,15 +35,15 @@ class LogFile:
 
 def logs_of(study: Path, trial: int) -> list[LogFile]:
     """Return the logs of a trial's attempts that printed something, in their order, and of each the ranks' logs."""
-    found = []
+    logs = []
     for attempt in _numbered(study / "trials" / f"{trial:05d}"):
         folder = study / "trials" / f"{trial:05d}" / str(attempt)
         paths = {0: folder / _LOG}
         for name in _names(folder):
             if (rank := _RANK.fullmatch(name)) is not None:
                 paths[int(rank[1])] = folder / name / _LOG
-        found += [LogFile(trial, attempt, rank, path) for rank, path in sorted(paths.items()) if path.is_file()]
-    return found
+        logs += [LogFile(trial, attempt, rank, path) for rank, path in sorted(paths.items()) if path.is_file()]
+    return logs
 
 
 def logs_of_all(study: Path) -> Iterator[LogFile]:

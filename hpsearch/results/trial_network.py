@@ -127,9 +127,9 @@ class TrialNetwork:
         if self.architecture is None or self.weights is None:
             raise HpsearchError(f"{self.where} must have a network with its weights: {self.unknown or self.no_weights}")
         with torch.random.fork_rng(devices=[]):  # the initial weights aren't kept
-            made: nn.Module = self._built(network)
+            module: nn.Module = self._built(network)
         try:
-            made.load_state_dict(dict(self.weights))
+            module.load_state_dict(dict(self.weights))
         except RuntimeError as error:
             problem = " ".join(line.strip() for line in str(error).splitlines()[1:3]) or str(error)
             raise HpsearchError(
@@ -137,7 +137,7 @@ class TrialNetwork:
                 f"builds now, but: {problem} Has an operation of your own changed since it was trained? Put it back as "
                 "it was then."
             ) from error
-        return made.eval()
+        return module.eval()
 
     def _built(self, build: Callable[..., T], **more: Any) -> T:
         from hpsearch_trainers.architectures import ArchitectureError
@@ -180,19 +180,19 @@ def trial_network(study: Study, trial: int | None = None) -> TrialNetwork:
             state = read_state(study.directory / str(row.address or row.checkpoint))
         except UnreadableCheckpointError as error:
             path, no_weights = None, str(error)
-    found = state if isinstance(state, Mapping) else {}
-    architecture, weights = found.get("architecture"), weights_in(found)
+    entries = state if isinstance(state, Mapping) else {}
+    architecture, weights = entries.get("architecture"), weights_in(entries)
     if weights is None and not no_weights:
         no_weights = "its checkpoint has no mapping of weights as 'model'"
     unknown, built_again = "", architecture is None
     if built_again:
         architecture, built, unknown = _built_again(study, row)
-        found = {**built, **found}
+        entries = {**built, **entries}
     elif not isinstance(architecture, Mapping) or set(architecture) - _ARGUMENTS or "value" not in architecture:
         architecture, unknown = None, f"'architecture' in {path} must be what architecture_of gives: {_HOW}"
-    name, kept = ("", None) if weights is None else weights
-    step = _training_step(study, row, found)
-    return TrialNetwork(study, row, path, architecture, built_again, kept, name, step, unknown, no_weights)
+    name, state_dict = ("", None) if weights is None else weights
+    step = _training_step(study, row, entries)
+    return TrialNetwork(study, row, path, architecture, built_again, state_dict, name, step, unknown, no_weights)
 
 
 def _built_again(study: Study, row: TrialRow) -> tuple[Mapping[str, Any] | None, Mapping[str, Any], str]:
@@ -219,19 +219,22 @@ def _built_again(study: Study, row: TrialRow) -> tuple[Mapping[str, Any] | None,
         return None, {}, f"{sweep.trainable} isn't a Trainer, and no checkpoint names an architecture: {_HOW}"
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            made = trainable(SimpleNamespace(params=sweep.parameters.nest(row.params)))
-            for parameter in made.model.parameters():
+            trainer = trainable(SimpleNamespace(params=sweep.parameters.nest(row.params)))
+            for parameter in trainer.model.parameters():
                 parameter.grad = parameter.detach().clone().zero_()
-            made.optimizer.step()  # what it keeps isn't there before
+            trainer.optimizer.step()  # what it keeps isn't there before
     except Interrupted:
         raise
     except Exception as error:  # a user's own code
         return None, {}, f"{sweep.trainable} can't build it again: {exception_line(error)}"
-    architecture = architecture_of(made.model)
+    architecture = architecture_of(trainer.model)
     if architecture is None:
         return None, {}, f"the model of {sweep.trainable} isn't one that hpsearch_trainers.architectures.network made"
-    kept = {"optimizer": made.optimizer.state_dict(), "optimizer_class": type(made.optimizer).__qualname__}
-    return architecture, kept, ""
+    optimizer_state = {
+        "optimizer": trainer.optimizer.state_dict(),
+        "optimizer_class": type(trainer.optimizer).__qualname__,
+    }
+    return architecture, optimizer_state, ""
 
 
 def _trainable(study: Study) -> Any:
@@ -253,9 +256,12 @@ def _training_step(study: Study, row: TrialRow, state: Mapping[str, Any]) -> Tra
     reported = math.isfinite(rows) and rows >= 1
     on_one = math.ceil(rows / row.width) if reported else _DEFAULT_ROWS
     optimizer = state.get("optimizer")
-    kept = optimizer.get("state") if isinstance(optimizer, Mapping) else None
-    if not isinstance(kept, Mapping):
+    per_parameter = optimizer.get("state") if isinstance(optimizer, Mapping) else None
+    if not isinstance(per_parameter, Mapping):
         return TrainingStep(on_one, reported, "", 1)
     # Tensors, except counters.
-    copies = max((sum(getattr(value, "dim", int)() > 0 for value in own.values()) for own in kept.values()), default=0)
+    copies = max(
+        (sum(getattr(value, "dim", int)() > 0 for value in entries.values()) for entries in per_parameter.values()),
+        default=0,
+    )
     return TrainingStep(on_one, reported, str(state.get("optimizer_class", "")), copies)

@@ -171,8 +171,8 @@ class AsynchronousHalving(Scheduler):
 
     def _bracket_of(self, number: int, dealt: Sequence[int]) -> int:
         """Return the bracket that most lacks trials, of equals the first; `dealt` holds the trials of each."""
-        whole = sum(self._shares)
-        return min(range(len(dealt)), key=lambda bracket: dealt[bracket] * whole - self._shares[bracket] * (number + 1))
+        total = sum(self._shares)
+        return min(range(len(dealt)), key=lambda bracket: dealt[bracket] * total - self._shares[bracket] * (number + 1))
 
     def _stop_at_the_end(self) -> Sequence[Decision]:
         """Stop all trials that wait, if nothing runs, can be promoted or is to be created."""
@@ -271,9 +271,9 @@ class SortedRung(RunningRung):
 
     def remove(self, trial: int) -> bool:
         """Forget a trial that waits; return whether there was one."""
-        others = [entry for entry in self._waiting if entry[1] != trial]
-        is_removed = len(others) < len(self._waiting)
-        self._waiting = others
+        remaining = [entry for entry in self._waiting if entry[1] != trial]
+        is_removed = len(remaining) < len(self._waiting)
+        self._waiting = remaining
         return is_removed
 
     def stop(self) -> Sequence[tuple[int, int, int, bool]]:

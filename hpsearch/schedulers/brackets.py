@@ -173,15 +173,15 @@ def iterations(bracket: Bracket) -> int:
 
 
 def upcoming(
-    cycle: Sequence[Bracket], begun: int, eta: int, trials: int | None, brackets: int | None
+    cycle: Sequence[Bracket], started: int, eta: int, trials: int | None, brackets: int | None
 ) -> tuple[int, int]:
-    """Return (trials, iterations when each promotion resumes) of what follows the first `begun` brackets.
+    """Return (trials, iterations when each promotion resumes) of what follows the first `started` brackets.
 
     The cost doesn't grow with the number of rounds.
 
     Args:
         cycle: The brackets of one round; rounds repeat.
-        begun: Brackets already taken from the rounds.
+        started: Brackets already taken from the rounds.
         eta: 1 of `eta` trials is promoted at each rung.
         trials: Trials that may still start, or None for no bound.
         brackets: Brackets that may still begin, or None for no bound. One of the two bounds must be set.
@@ -193,12 +193,12 @@ def upcoming(
         rounds.append(trials // round_trials)
     if brackets is not None:
         rounds.append(brackets // len(cycle))
-    whole = min(rounds)
-    trials_left = round_trials if trials is None else trials - whole * round_trials
-    brackets_left = len(cycle) if brackets is None else brackets - whole * len(cycle)
-    total_trials = whole * round_trials
-    total_iterations = whole * sum(iterations(bracket) for bracket in cycle)
-    for position in range(begun, begun + min(brackets_left, len(cycle))):
+    shortest = min(rounds)
+    trials_left = round_trials if trials is None else trials - shortest * round_trials
+    brackets_left = len(cycle) if brackets is None else brackets - shortest * len(cycle)
+    total_trials = shortest * round_trials
+    total_iterations = shortest * sum(iterations(bracket) for bracket in cycle)
+    for position in range(started, started + min(brackets_left, len(cycle))):
         bracket = cut(cycle[position % len(cycle)], trials_left, eta)
         trials_left -= bracket.trials
         total_trials += bracket.trials

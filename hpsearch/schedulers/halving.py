@@ -360,8 +360,8 @@ class BracketScheduler(Scheduler):
         middle of a rung counts as if it had run to the end of the rung.
         """
         if self._total is None:
-            begun = self._begun_trials, self._begun_iterations
-            self._total = begun if self._exhausted else self._total_within(*self._bounds())
+            started = self._begun_trials, self._begun_iterations
+            self._total = started if self._exhausted else self._total_within(*self._bounds())
         return self._total
 
     @property
@@ -385,21 +385,21 @@ class BracketScheduler(Scheduler):
         """Yield (bracket, first rung, trials to create) of the bracket that is being filled and of those after it."""
         if (filling := self._filling) is not None:
             yield filling.index, filling.rung, filling.rung.size - filling.started
-        begun, trials = len(self._views), self._begun_trials
-        while (plan := self._plan(begun, trials)) is not None:
-            yield begun, plan.rungs[0], plan.trials
-            begun, trials = begun + 1, trials + plan.trials
+        started, trials = len(self._views), self._begun_trials
+        while (plan := self._plan(started, trials)) is not None:
+            yield started, plan.rungs[0], plan.trials
+            started, trials = started + 1, trials + plan.trials
 
     def _plan_to_begin(self) -> Bracket | None:
         """Return the plan of the next bracket; None where no more may begin."""
         return self._plan(len(self._views), self._begun_trials)
 
-    def _plan(self, begun: int, trials: int) -> Bracket | None:
-        """Return the plan of a bracket after `begun` others with `trials` in all; None where none may begin."""
+    def _plan(self, started: int, trials: int) -> Bracket | None:
+        """Return the plan of a bracket after `started` others with `trials` in all; None where none may begin."""
         run_cap, brackets = self._bounds()
-        if self._exhausted or (brackets is not None and begun >= brackets):
+        if self._exhausted or (brackets is not None and started >= brackets):
             return None
-        plan = self._cycle[begun % len(self._cycle)]
+        plan = self._cycle[started % len(self._cycle)]
         if run_cap is not None:
             plan = cut(plan, run_cap - trials, self._eta)
         return plan if plan.trials else None

@@ -150,10 +150,10 @@ class MedianStoppingScheduler(Scheduler):
         """
         if trial in self._running:
             return super().prune(trial)
-        others = [entry for entry in self._continuing if entry[1] != trial]
-        if len(others) == len(self._continuing):
+        remaining = [entry for entry in self._continuing if entry[1] != trial]
+        if len(remaining) == len(self._continuing):
             raise ValueError(f"only a trial that runs or waits can be pruned, not trial {trial}")
-        self._continuing = others
+        self._continuing = remaining
         self._courses.pop(trial, None)
         return ()
 
@@ -177,11 +177,11 @@ class MedianStoppingScheduler(Scheduler):
 
     def _judged(self, course: _Course | None, look: int) -> tuple[bool, str]:
         """Return whether a trial is stopped, and why."""
-        others, at = self._averages[look], f"iteration {self._looks[look]}"
-        if len(others) < self._min_trials:
-            return False, f"{at}: {len(others)} others were here, {self._min_trials} must have been"
-        middle = _median(others)
-        compared = f"{self._shown(middle)}, the median of {len(others)} others' averages"
+        averages, at = self._averages[look], f"iteration {self._looks[look]}"
+        if len(averages) < self._min_trials:
+            return False, f"{at}: {len(averages)} others were here, {self._min_trials} must have been"
+        middle = _median(averages)
+        compared = f"{self._shown(middle)}, the median of {len(averages)} others' averages"
         if course is None:
             return True, f"{at}: NaN, against {compared}"
         stops = course.best > middle  # of like infinities the median may be NaN: then it goes on

@@ -161,8 +161,8 @@ class SoftRanking:
         ranked_here = [before for _, before in sorted(self._sort_keys)]
         return all(map(self._equal, ranked_here, ranked_before))
 
-    def _equal(self, one: SortKey, other: SortKey) -> bool:
-        return one == other or abs(one[1] - other[1]) <= self.epsilon
+    def _equal(self, key: SortKey, other: SortKey) -> bool:
+        return key == other or abs(key[1] - other[1]) <= self.epsilon
 
 
 def _crossed_back(one: Mapping[int, float], other: Mapping[int, float]) -> float | None:
@@ -176,6 +176,6 @@ def _crossed_back(one: Mapping[int, float], other: Mapping[int, float]) -> float
 
 def _percentile(ordered: Sequence[float]) -> float:
     """Return the 90th percentile of sorted numbers, by linear interpolation."""
-    whole, part = divmod(_PERCENTILE * (len(ordered) - 1), 1)
-    low, high = ordered[int(whole)], ordered[min(int(whole) + 1, len(ordered) - 1)]
-    return low + part * (high - low)
+    index, fraction = divmod(_PERCENTILE * (len(ordered) - 1), 1)
+    low, high = ordered[int(index)], ordered[min(int(index) + 1, len(ordered) - 1)]
+    return low + fraction * (high - low)

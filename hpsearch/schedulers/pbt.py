@@ -107,7 +107,7 @@ class _Member:
         return self.values[count - 1] if count and self.iterations[count - 1] == iteration else None
 
     @property
-    def own(self) -> list[int]:
+    def observed_iterations(self) -> list[int]:
         """The iterations at which its current trial was observed, the newest first."""
         return self.iterations[: bisect_right(self.iterations, self.began) - len(self.iterations) - 1 : -1]
 
@@ -365,31 +365,31 @@ class PopulationBasedTraining(Scheduler):
         Returns:
             The members from best to worst, and the iteration; no members and 0 if there is no such iteration.
         """
-        for iteration in member.own:
+        for iteration in member.observed_iterations:
             values = {index: other.value_at(iteration) for index, other in enumerate(self._members)}
-            known = {index: value for index, value in values.items() if value is not None}
+            scored = {index: value for index, value in values.items() if value is not None}
             coming = self._to_come() + sum(
-                index not in known and other.state != "over" and other.failures < _MOST_FAILURES
+                index not in scored and other.state != "over" and other.failures < _MOST_FAILURES
                 for index, other in enumerate(self._members)
             )
-            if coming <= int(self._quantile * (len(known) + coming) + _DUST):
-                return self._objective.rank(known), iteration
+            if coming <= int(self._quantile * (len(scored) + coming) + _DUST):
+                return self._objective.rank(scored), iteration
         return [], 0
 
     def _comes_soon(self, member: _Member, ranked: Sequence[int], iteration: int) -> bool:
         """Return whether one that is to replace a member will be as advanced after its next interval."""
-        own = member.value_at(iteration)
+        value = member.value_at(iteration)
         return any(
             self._may_be_copied(other)
             and other.iteration < member.iteration <= self._until[self._rung_after(other.iteration)]
-            and self._objective.improves(other.value_at(iteration), own)
+            and self._objective.improves(other.value_at(iteration), value)
             for other in (self._members[index] for index in ranked[: self._share_of(ranked)])
         )
 
     def _by_newest(self) -> list[int]:
         """Rank the members by their newest values."""
-        known = enumerate(self._members)
-        return self._objective.rank({index: member.values[-1] for index, member in known if member.values})
+        members = enumerate(self._members)
+        return self._objective.rank({index: member.values[-1] for index, member in members if member.values})
 
     def _share_of(self, ranked: Sequence[int]) -> int:
         """Return how many of the ranked members are replaced, and how many are copied."""
@@ -398,8 +398,8 @@ class PopulationBasedTraining(Scheduler):
     def _may_fork(self, forks: int) -> bool:
         if self._run_cap is None:
             return True
-        begun = sum(verdict.parent is not None for verdict in self._judged)
-        return self._numbered + self._to_come() + begun + forks - self._forks < self._run_cap
+        forked = sum(verdict.parent is not None for verdict in self._judged)
+        return self._numbered + self._to_come() + forked + forks - self._forks < self._run_cap
 
     def _chosen(self, index: int, ranked: Sequence[int], forks: int) -> StateAt | None:
         """Return the state that is forked to replace a member: one of the best, in turn; None where there is none."""

@@ -64,11 +64,11 @@ def options_as(settings: type[S], search: Search, method: str) -> S:
     Raises:
         InvalidKey: There is an unknown option, or one has an invalid value.
     """
-    known, options = settings_fields(settings), search.options or {}
+    fields, options = settings_fields(settings), search.options or {}
     for name in options:
-        if name not in known:
-            problem = f"isn't an option of {method}, which takes {', '.join(known)}"
-            raise InvalidKey(("search", "options", name), problem, nearest(name, known))
+        if name not in fields:
+            problem = f"isn't an option of {method}, which takes {', '.join(fields)}"
+            raise InvalidKey(("search", "options", name), problem, nearest(name, fields))
     try:
         return settings(**options)
     except InvalidKey as error:
@@ -288,20 +288,20 @@ def refuse_priors(problem: Problem, by: str) -> None:
             )
 
 
-def refuse_constraints(problem: Problem, who: str) -> None:
+def refuse_constraints(problem: Problem, method: str) -> None:
     """Refuse constraints that a searcher can't keep, and functions that may refuse a configuration.
 
     Raises:
         InvalidKey: There is one.
     """
     if problem.space.constraints:
-        raise InvalidKey(("constraints",), f"must not be given for {who}", "take random, tpe or evolution")
+        raise InvalidKey(("constraints",), f"must not be given for {method}", "take random, tpe or evolution")
     if problem.space.calls:
-        text = f"must not have a value derived by a function, which may refuse points, for {who}"
+        text = f"must not have a value derived by a function, which may refuse points, for {method}"
         raise InvalidKey(("parameters",), text, "take random, tpe or evolution")
 
 
-def refuse_conditions(problem: Problem, who: str) -> None:
+def refuse_conditions(problem: Problem, method: str) -> None:
     """Refuse a space with conditional parameters.
 
     Raises:
@@ -310,11 +310,11 @@ def refuse_conditions(problem: Problem, who: str) -> None:
     space = problem.space
     if space.conditional:
         some = next(name for name in space.some_names() if name not in space.columns([]))
-        text = f"must be parameters that every trial has for {who}, but {some} doesn't always apply"
+        text = f"must be parameters that every trial has for {method}, but {some} doesn't always apply"
         raise InvalidKey(("parameters",), text, "take tpe, gp or evolution")
 
 
-def listed(problem: Problem, who: str) -> tuple[Parameter, ...]:
+def listed(problem: Problem, method: str) -> tuple[Parameter, ...]:
     """Return all parameters that a configuration of the space may have.
 
     Raises:
@@ -322,6 +322,6 @@ def listed(problem: Problem, who: str) -> tuple[Parameter, ...]:
     """
     unbounded = problem.space.unbounded
     if unbounded is not None:
-        text = f"is required where the method is {who}: a repeated block needs a bound"
+        text = f"is required where the method is {method}: a repeated block needs a bound"
         raise InvalidKey(("parameters", *unbounded, "max"), text, "add max: 4, or take random, tpe or evolution")
     return problem.space.parameters

@@ -132,18 +132,20 @@ class CurveSearcher(LearningSearcher):
 
     def _model_of(self, curves: Sequence[LearningCurve]) -> tuple[CurveModel, Points]:
         """Fit the model; return it, and the final points of the trials."""
-        seen = [(index, length, value) for index, curve in enumerate(curves) for length, value in curve.values.items()]
-        indices = np.array([index for index, _, _ in seen])
-        lengths = np.array([length for _, length, _ in seen], dtype=np.float64)
+        observed = [
+            (index, length, value) for index, curve in enumerate(curves) for length, value in curve.values.items()
+        ]
+        indices = np.array([index for index, _, _ in observed])
+        lengths = np.array([length for _, length, _ in observed], dtype=np.float64)
         sign = 1.0 if self.problem.objective.goals[0].goal == "maximize" else -1.0
-        values = _settled(sign * np.array([value for _, _, value in seen], dtype=np.float64))
+        values = _settled(sign * np.array([value for _, _, value in observed], dtype=np.float64))
         longest = lengths.max()
         progress = np.log(lengths) / math.log(longest) if longest > 1 else np.ones_like(lengths)
         trials = self._ends(np.array([self._shares_of(curve) for curve in curves]))
         trials = Points(trials.features, trials.progress, np.array([curve.trial for curve in curves]))
         points = Points(trials.features[indices], progress, trials.trials[indices])
-        kept = _selected(progress, values, self._most)
-        points, values, progress = points.at(kept), values[kept], progress[kept]
+        selected = _selected(progress, values, self._most)
+        points, values, progress = points.at(selected), values[selected], progress[selected]
         fit = _selected(progress, values, max(self._most // 2, 1))
         logs = fitted(self._space.starts, points.at(fit), values[fit])
         return CurveModel(logs, self._space.starts, points, values), trials
@@ -155,9 +157,11 @@ class CurveSearcher(LearningSearcher):
     def _unfinished(self, curves: Sequence[LearningCurve], promise: Floats) -> Indices:
         """Return the indices of the trials that may still finish a whole training, the most promising ones."""
         longest = max(length for curve in curves for length in curve.values)
-        begun = [p for p, curve in enumerate(curves) if curve.trial >= 0 and 0 < max(curve.values, default=0) < longest]
+        started = [
+            p for p, curve in enumerate(curves) if curve.trial >= 0 and 0 < max(curve.values, default=0) < longest
+        ]
         new = [index for index, curve in enumerate(curves) if not curve.values]
-        chosen = sorted(begun, key=lambda index: -promise[index])[:_EXPECTED] + new[-_EXPECTED:]
+        chosen = sorted(started, key=lambda index: -promise[index])[:_EXPECTED] + new[-_EXPECTED:]
         return np.array(sorted(chosen), dtype=np.int64)
 
     def _varied(self, shares: Floats, count: int, width: float, rng: np.random.Generator) -> Floats:
@@ -207,8 +211,8 @@ def _selected(progress: Floats, values: Floats, most: int) -> Indices:
     if len(values) <= most:
         return np.arange(len(values))
     order = np.lexsort((-values, -progress))
-    longest, rest = order[: most // 2], np.sort(order[most // 2 :])
-    spread = rest[np.linspace(0, len(rest) - 1, most - len(longest)).round().astype(np.int64)]
+    longest, shorter = order[: most // 2], np.sort(order[most // 2 :])
+    spread = shorter[np.linspace(0, len(shorter) - 1, most - len(longest)).round().astype(np.int64)]
     return np.sort(np.concatenate([longest, spread]))
 
 
@@ -254,8 +258,8 @@ class _Scales:
 
     @classmethod
     def of(cls, logs: Floats) -> _Scales:
-        own = np.exp(logs)
-        return cls(own[:-6], *map(float, own[-6:]))
+        scales = np.exp(logs)
+        return cls(scales[:-6], *map(float, scales[-6:]))
 
     @property
     def variance(self) -> float:
@@ -337,20 +341,20 @@ def loss(logs: Floats, starts: NDArray[np.int64], points: Points, values: Floats
     inverse = cho_solve((lower, True), np.eye(len(values)), check_finite=False)
     outer = np.outer(weights, weights) - inverse
     apart = (points.progress[:, None] - points.progress[None, :]) / scales.of_progress
-    same = points.trials[:, None] == points.trials[None, :]
-    others = [
+    same_trial = points.trials[:, None] == points.trials[None, :]
+    of_scales = [
         (outer * (scales.shape * near + scales.mean) * early_slope * apart**2).sum(),
         scales.whole * (outer * near).sum(),
         scales.shape * (outer * near * early).sum(),
         scales.mean * (outer * early).sum(),
-        scales.trial * outer[same].sum(),
+        scales.trial * outer[same_trial].sum(),
         scales.noise * np.trace(outer),
     ]
     # The sum over i, j of pull_ij (z_i - z_j)^2, per column, without an array of [n, n, columns].
     pull = outer * (scales.whole + scales.shape * early) * slope
     scaled = points.features / _per_column(scales.of_axes, starts, points.features.shape[1])
     per_column = 2 * (pull.sum(axis=1) @ scaled**2 - (scaled * (pull @ scaled)).sum(axis=0))
-    gradient = -0.5 * np.concatenate([np.add.reduceat(per_column, starts), others])
+    gradient = -0.5 * np.concatenate([np.add.reduceat(per_column, starts), of_scales])
     priors = np.array([_PRIOR_AXIS] * len(starts) + list(_PRIOR_OTHERS))
     away = (logs - priors[:, 0]) / priors[:, 1]
     value = 0.5 * values @ weights + np.log(np.diag(lower)).sum() + 0.5 * (away**2).sum()
@@ -364,8 +368,8 @@ def _covariance(
     lengths = _per_column(scales.of_axes, starts, some.features.shape[1])
     near, slope = _matern(_squared_distances(some.features / lengths, others.features / lengths))
     early, early_slope = _matern(((some.progress[:, None] - others.progress[None, :]) / scales.of_progress) ** 2)
-    same = some.trials[:, None] == others.trials[None, :]
-    covariance = near * (scales.whole + scales.shape * early) + scales.mean * early + scales.trial * same
+    same_trial = some.trials[:, None] == others.trials[None, :]
+    covariance = near * (scales.whole + scales.shape * early) + scales.mean * early + scales.trial * same_trial
     return covariance, near, slope, early, early_slope
 
 

@@ -85,12 +85,12 @@ class Evolution(LearningSearcher):
 
     def _population(self) -> list[Evidence]:
         """Return the trials that may have children."""
-        known = [known for known in self._history.evidence() if known.value is not None]
-        return known[-self._options.population :]
+        trials = [trial for trial in self._history.evidence() if trial.value is not None]
+        return trials[-self._options.population :]
 
     def _proposals(self, number: int) -> Iterator[Suggestion]:
         population = self._population()
-        sort_keys = self.problem.objective.sort_keys({known.trial: known.value for known in population})
+        sort_keys = self.problem.objective.sort_keys({trial.trial: trial.value for trial in population})
         child: dict[str, Value] = {}
         inherited: StateAt | None = None
         for attempt in range(REDRAWS if population else 0):
@@ -127,7 +127,7 @@ class InheritingEvolution(Evolution):
 
     def needs(self) -> Collection[StateAt]:
         """Return the newest states of all trials that may have children."""
-        return [state for known in self._population() if (state := self._inherited(known.trial)) is not None]
+        return [state for trial in self._population() if (state := self._inherited(trial.trial)) is not None]
 
     def _inherited(self, parent: int) -> StateAt | None:
         return StateAt(parent, self._history.newest(parent)) if parent >= 0 else None

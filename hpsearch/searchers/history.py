@@ -38,7 +38,7 @@ class LearningCurve:
 
 
 @dataclass(slots=True)
-class _Known:
+class _TrialHistory:
     params: Params
     values: dict[int, Score | None] = field(default_factory=dict)
     """Iterations to reported scores."""
@@ -64,37 +64,37 @@ class History:
     def __init__(self, objective: Objective, longest: bool = True) -> None:
         self._objective = objective
         self._one_length = max if longest else min
-        self._trials: dict[int, _Known] = {}
+        self._trials: dict[int, _TrialHistory] = {}
 
     def recall(self, past: Sequence[Past]) -> None:
         """Add the trials of other searches, before all others."""
-        for number, known in enumerate(past, -len(past)):
-            ends = {math.inf if known.until is None else known.until: max(known.values)}
-            self._trials[number] = _Known(known.params, dict(known.values), ends)
+        for number, entry in enumerate(past, -len(past)):
+            ends = {math.inf if entry.until is None else entry.until: max(entry.values)}
+            self._trials[number] = _TrialHistory(entry.params, dict(entry.values), ends)
 
     def started(self, trial: Trial) -> None:
         """Add a new trial."""
-        self._trials[trial.number] = _Known(trial.params)
+        self._trials[trial.number] = _TrialHistory(trial.params)
 
     def observe(self, observation: Observation) -> None:
         """Add what a trial reported."""
-        known = self._trials[observation.trial.number]
+        record = self._trials[observation.trial.number]
         for report in observation.reports:
-            known.values[report.iteration] = self._objective.reported(report.metrics)
-        known.failed = observation.failure is not None
-        if observation.ended and not known.failed:
-            known.ends[math.inf if observation.until is None else observation.until] = observation.iteration
+            record.values[report.iteration] = self._objective.reported(report.metrics)
+        record.failed = observation.failure is not None
+        if observation.ended and not record.failed:
+            record.ends[math.inf if observation.until is None else observation.until] = observation.iteration
 
     def reverted(self, trial: Trial, iteration: int) -> None:
         """Forget what a trial reported after an iteration, and that it failed."""
-        known = self._trials[trial.number]
-        known.failed = False
-        known.values = {at: value for at, value in known.values.items() if at <= iteration}
-        known.ends = {until: last for until, last in known.ends.items() if last <= iteration}
+        record = self._trials[trial.number]
+        record.failed = False
+        record.values = {at: value for at, value in record.values.items() if at <= iteration}
+        record.ends = {until: last for until, last in record.ends.items() if last <= iteration}
 
     def dropped(self, trial: Trial) -> None:
         """Forget all that a trial reported."""
-        self._trials[trial.number] = _Known(trial.params)
+        self._trials[trial.number] = _TrialHistory(trial.params)
 
     def newest(self, trial: int) -> int:
         """Return a trial's last iteration with a report; 0 where there is none."""
@@ -105,10 +105,10 @@ class History:
 
         Trials that ended before the compared length are left out.
         """
-        length = self._one_length((until for known in self._trials.values() for until in known.ends), default=None)
+        length = self._one_length((until for record in self._trials.values() for until in record.ends), default=None)
         if length is None:
             return []
-        trials = [(trial, known, self._value(known, length)) for trial, known in sorted(self._trials.items())]
+        trials = [(trial, record, self._value(record, length)) for trial, record in sorted(self._trials.items())]
         valid = [value for _, _, value in trials if is_valid(value)]
         if not valid:
             return []
@@ -120,11 +120,11 @@ class History:
         A segment that the trainable left early counts as run to its end. A trial of another search, whose segments are
         not known, has a value wherever a segment of this search ended.
         """
-        own = (known for number, known in self._trials.items() if number >= 0)
-        rungs = {int(until) for known in own for until in known.ends if until < math.inf}
+        records = (record for number, record in self._trials.items() if number >= 0)
+        rungs = {int(until) for record in records for until in record.ends if until < math.inf}
         ends = {
-            number: self._lengths(known) if number >= 0 else self._passed(known, rungs)
-            for number, known in sorted(self._trials.items())
+            number: self._lengths(record) if number >= 0 else self._passed(record, rungs)
+            for number, record in sorted(self._trials.items())
         }
         curves = {
             number: {length: _number(self._by_then(self._trials[number], last)) for length, last in lengths.items()}
@@ -155,43 +155,43 @@ class History:
             for number, values in curves.items()
         ]
 
-    def _lengths(self, known: _Known) -> dict[int, int]:
+    def _lengths(self, record: _TrialHistory) -> dict[int, int]:
         """Return lengths of training, rising, to the last iterations that count for them."""
-        ends = {last if until == math.inf else int(until): last for until, last in known.ends.items()}
-        newest = max(known.values, default=0)
+        ends = {last if until == math.inf else int(until): last for until, last in record.ends.items()}
+        newest = max(record.values, default=0)
         if newest and newest > max(ends.values(), default=0):
             ends[newest] = newest
         return dict(sorted(ends.items()))
 
-    def _passed(self, known: _Known, rungs: Collection[int]) -> dict[int, int]:
+    def _passed(self, record: _TrialHistory, rungs: Collection[int]) -> dict[int, int]:
         """Return the lengths of a trial of another search, with the rungs that it passed."""
-        ends = self._lengths(known)
-        first, last = min(known.values), max(ends)
+        ends = self._lengths(record)
+        first, last = min(record.values), max(ends)
         return dict(sorted(({rung: rung for rung in rungs if first <= rung < last} | ends).items()))
 
     def _compared(
-        self, trials: list[tuple[int, _Known, Score | None]], length: float, worst: Score
+        self, trials: list[tuple[int, _TrialHistory, Score | None]], length: float, worst: Score
     ) -> Iterator[Evidence]:
-        for trial, known, value in trials:
-            if trial < 0 and min(known.values) > length:
+        for trial, record, value in trials:
+            if trial < 0 and min(record.values) > length:
                 continue  # its value at that length isn't known
-            if known.failed or any(until >= length for until in known.ends):
-                yield Evidence(trial, known.params, value if is_valid(value) else worst)
-            elif not known.ends:
-                yield Evidence(trial, known.params, None)
+            if record.failed or any(until >= length for until in record.ends):
+                yield Evidence(trial, record.params, value if is_valid(value) else worst)
+            elif not record.ends:
+                yield Evidence(trial, record.params, None)
 
-    def _value(self, known: _Known, length: float) -> Score | None:
+    def _value(self, record: _TrialHistory, length: float) -> Score | None:
         """Return a trial's value at a length; None where it failed or hasn't reached it."""
-        if known.failed or not any(until >= length for until in known.ends):
+        if record.failed or not any(until >= length for until in record.ends):
             return None
-        return self._by_then(known, length)
+        return self._by_then(record, length)
 
-    def _by_then(self, known: _Known, length: float) -> Score | None:
+    def _by_then(self, record: _TrialHistory, length: float) -> Score | None:
         """Return a trial's value as of a length; None where it had none."""
         value = None
-        for iteration in sorted(known.values):
-            if iteration <= length and self._objective.replaces(known.values[iteration], value):
-                value = known.values[iteration]
+        for iteration in sorted(record.values):
+            if iteration <= length and self._objective.replaces(record.values[iteration], value):
+                value = record.values[iteration]
         return value
 
 

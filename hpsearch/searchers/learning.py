@@ -39,14 +39,14 @@ class _Finite:
         finite = [number for number in numbers if math.isfinite(number)]
         return cls(min(finite), max(finite)) if finite else None
 
-    def seen(self, number: float) -> float:
+    def bounded(self, number: float) -> float:
         """Return a number as a model may see it: finite, and small enough to be squared."""
         number = min(max(number, self.low), self.high)
         return math.ldexp(number, -_SHIFT) if max(-self.low, self.high) > _MOST else number
 
-    def seen_excess(self, excess: float) -> float:
+    def bounded_excess(self, excess: float) -> float:
         """Return by how much a constraint is broken, as a model may see it."""
-        number = self.seen(excess)
+        number = self.bounded(excess)
         # Scaled together with a huge one, a small one may become 0.
         return max(number, math.ulp(0.0)) if excess > 0 else number
 
@@ -108,20 +108,22 @@ class LearningSearcher(Searcher):
         all are scaled by a power of two, which changes no order and no ratio.
         """
         evidence = self._history.evidence()
-        scores = [known.value for known in evidence if known.value is not None]
+        scores = [trial.value for trial in evidence if trial.value is not None]
         values = [_Finite.of(column) for column in zip(*map(values_of, scores), strict=True)]
         excesses = [_Finite.of([*column, -1.0, 1.0]) for column in zip(*map(excesses_of, scores), strict=True)]
         if not values or None in values:
             return []
 
-        def seen(score: Score) -> Score:
-            goals = tuple(range_.seen(value) for range_, value in zip(values, values_of(score), strict=True) if range_)
+        def bounded(score: Score) -> Score:
+            goals = tuple(
+                range_.bounded(value) for range_, value in zip(values, values_of(score), strict=True) if range_
+            )
             if not isinstance(score, JointScore):
                 return goals[0]
             bounds = zip(excesses, score.excesses, strict=True)
-            return JointScore(goals, tuple(range_.seen_excess(excess) for range_, excess in bounds if range_))
+            return JointScore(goals, tuple(range_.bounded_excess(excess) for range_, excess in bounds if range_))
 
-        return [known if known.value is None else replace(known, value=seen(known.value)) for known in evidence]
+        return [trial if trial.value is None else replace(trial, value=bounded(trial.value)) for trial in evidence]
 
     def recall(self, past: Sequence[Past]) -> None:
         """Add the trials of other searches."""

@@ -59,12 +59,12 @@ class OptunaSearcher(LearningSearcher):
     complete.
     """
 
-    whole: ClassVar[bool] = True
+    needs_all_params: ClassVar[bool] = True
     """The sampler only sees parameters that all configurations have; see `OptunaSpace`."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
-        self._space = OptunaSpace(problem.space, self.whole)
+        self._space = OptunaSpace(problem.space, self.needs_all_params)
         self._trials: dict[int, tuple[Score | None, FrozenTrial]] = {}
         """Scores and Optuna's trials, by number."""
 
@@ -72,7 +72,7 @@ class OptunaSearcher(LearningSearcher):
     def check(cls, problem: Problem) -> None:
         """Check that Optuna is installed, that there is something to search, and the sampler's options."""
         _check_optuna(cls.kind)
-        if cls.whole:
+        if cls.needs_all_params:
             listed(problem, cls.kind)
         if not OptunaSpace(problem.space).dimensions:
             raise InvalidKey(("parameters",), "must hold a parameter that isn't constant, or there is nothing to learn")
@@ -123,23 +123,23 @@ class OptunaSearcher(LearningSearcher):
 
     def _mirrored(self) -> dict[int, FrozenTrial]:
         """Return the trials that the sampler sees, by number; none where nothing is known."""
-        trials = {known.trial: self._mirror(known) for known in self._evidence()}
+        trials = {evidence.trial: self._mirror(evidence) for evidence in self._evidence()}
         return {number: trial for number, trial in trials.items() if trial is not None}
 
-    def _mirror(self, known: Evidence) -> FrozenTrial | None:
+    def _mirror(self, evidence: Evidence) -> FrozenTrial | None:
         """Return a trial as Optuna's; None if it has a value of probability 0."""
         from hpsearch.searchers.optuna_mirror import mirrored
 
-        kept = self._trials.get(known.trial)
-        if kept is None or kept[0] != known.value:
-            point = self._space.encode(known.params)
+        cached = self._trials.get(evidence.trial)
+        if cached is None or cached[0] != evidence.value:
+            point = self._space.encode(evidence.params)
             if point is None:
                 return None
             every = self._space.distributions
             distributions = {name: every[name] for name in every if name in point}
-            trial = mirrored(point, known.value, distributions, self._attributes(known.trial))
-            kept = self._trials[known.trial] = known.value, trial
-        return kept[1]
+            trial = mirrored(point, evidence.value, distributions, self._attributes(evidence.trial))
+            cached = self._trials[evidence.trial] = evidence.value, trial
+        return cached[1]
 
     def _attributes(self, trial: int) -> dict[str, Any]:
         """Return the attributes that the sampler wrote to a trial."""
@@ -162,7 +162,7 @@ class OptunaSearcher(LearningSearcher):
         with _quiet():
             study.add_trials(trials)
             # A sampler suggests related parameters together when the trial begins: here all of them.
-            trial = study.ask(self._space.distributions if self.whole else None)
+            trial = study.ask(self._space.distributions if self.needs_all_params else None)
             try:
                 params = self._space.build(partial(_suggested, trial))
             finally:
@@ -233,15 +233,15 @@ class TPE(OptunaSearcher):
     capabilities: ClassVar[SearcherCapabilities] = replace(
         OptunaSearcher.capabilities, several_goals=True, outcome_constraints=True
     )
-    whole: ClassVar[bool] = False
+    needs_all_params: ClassVar[bool] = False
 
     def _sampler(self, seed: int) -> BaseSampler:
         from optuna.samplers import TPESampler
 
-        own = {"multivariate": True, "group": True, "constant_liar": True, "n_startup_trials": 0}
-        own["warn_independent_sampling"] = False
+        defaults = {"multivariate": True, "group": True, "constant_liar": True, "n_startup_trials": 0}
+        defaults["warn_independent_sampling"] = False
         with _quiet():
-            return TPESampler(seed=seed, **{**own, **self._options})
+            return TPESampler(seed=seed, **{**defaults, **self._options})
 
 
 class Bayes(TPE):
@@ -328,12 +328,12 @@ class _Remembering(OptunaSearcher):
         """
         from optuna.trial import TrialState, create_trial
 
-        seen = super()._mirrored()
-        worst = self._worst(list(seen.values()))
+        mirrored = super()._mirrored()
+        worst = self._worst(list(mirrored.values()))
         if worst is None:
-            return seen
+            return mirrored
         return {
-            trial: seen.get(trial)
+            trial: mirrored.get(trial)
             or create_trial(
                 state=TrialState.PRUNED,
                 values=values_of(worst),
@@ -399,10 +399,10 @@ class CmaEs(_Remembering):
         super().recall(past)
         numbers = self._space.numbers
         trials = []
-        for known in self._mirrored().values():  # no other trials are known yet
-            if known.state.is_finished() and known.values is not None:
-                trial = copy.copy(known)
-                trial.params = {name: value for name, value in known.params.items() if name in numbers}
+        for frozen in self._mirrored().values():  # no other trials are known yet
+            if frozen.state.is_finished() and frozen.values is not None:
+                trial = copy.copy(frozen)
+                trial.params = {name: value for name, value in frozen.params.items() if name in numbers}
                 trial.distributions = numbers
                 trials.append(trial)
         if len(trials) >= _WHOSE_TENTH:
@@ -414,11 +414,11 @@ class CmaEs(_Remembering):
     def _sampler(self, seed: int) -> BaseSampler:
         from optuna.samplers import CmaEsSampler
 
-        own: dict[str, Any] = {"n_startup_trials": 0, "warn_independent_sampling": False}
+        defaults: dict[str, Any] = {"n_startup_trials": 0, "warn_independent_sampling": False}
         if not {"x0", "sigma0", "source_trials", "use_separable_cma"} & self._options.keys():
-            own |= self._beginning
+            defaults |= self._beginning
         with _quiet():
-            return CmaEsSampler(seed=seed, **{**own, **self._options})
+            return CmaEsSampler(seed=seed, **{**defaults, **self._options})
 
 
 class _Foreign(_Remembering):
@@ -427,8 +427,8 @@ class _Foreign(_Remembering):
     # Where a sampler doesn't take several goals, the check fails as the sampler does.
     capabilities: ClassVar[SearcherCapabilities] = replace(_Remembering.capabilities, several_goals=True)
     startup = 0
-    _made: BaseSampler | None = None
-    _own: Mapping[str, Any] = MappingProxyType({})
+    _built_sampler: BaseSampler | None = None
+    _defaults: Mapping[str, Any] = MappingProxyType({})
     """Its default arguments."""
 
     def suggest(self, number: int) -> Suggestion | None:
@@ -440,13 +440,15 @@ class _Foreign(_Remembering):
         return super().suggest(number)
 
     def _sampler(self, seed: int) -> BaseSampler:
-        if self._made is None:
+        if self._built_sampler is None:
             sampler = self._class()
-            own = {**self._own, "seed": self.problem.seed}
-            taken = inspect.signature(sampler).parameters
+            defaults = {**self._defaults, "seed": self.problem.seed}
+            accepted = inspect.signature(sampler).parameters
             with _quiet():
-                self._made = sampler(**{**{name: own[name] for name in own if name in taken}, **self._options})
-        return self._made
+                self._built_sampler = sampler(
+                    **{**{name: defaults[name] for name in defaults if name in accepted}, **self._options}
+                )
+        return self._built_sampler
 
     @classmethod
     def _class(cls) -> type[BaseSampler]:
@@ -463,7 +465,7 @@ class NSGA2(_Foreign):
 
     kind: ClassVar[str] = "nsga2"
     capabilities: ClassVar[SearcherCapabilities] = replace(_Foreign.capabilities, outcome_constraints=True)
-    _own = MappingProxyType({"population_size": 10})
+    _defaults = MappingProxyType({"population_size": 10})
 
     @classmethod
     def _class(cls) -> type[BaseSampler]:
@@ -475,10 +477,10 @@ class NSGA2(_Foreign):
 def through_optuna(method: str, sampler: type[BaseSampler]) -> type[OptunaSearcher]:
     """Return a searcher for a class of Optuna samplers, which a sweep names by `method`."""
     constrained = "constraints_func" in inspect.signature(sampler).parameters
-    own = {
+    attributes = {
         "kind": method,
         "capabilities": replace(_Foreign.capabilities, outcome_constraints=constrained),
         "_class": classmethod(lambda cls: sampler),
         "__doc__": sampler.__doc__,
     }
-    return type(sampler.__name__, (_Foreign,), own)
+    return type(sampler.__name__, (_Foreign,), attributes)

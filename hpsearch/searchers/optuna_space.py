@@ -48,13 +48,13 @@ class OptunaSpace:
 
     Args:
         space: The space.
-        whole: Every configuration has all parameters, inactive ones with their median: for samplers that only see
+        all_params: Every configuration has all parameters, inactive ones with their median: for samplers that only see
             parameters which all configurations have. False: a configuration has its active parameters.
     """
 
-    def __init__(self, space: Space, whole: bool = True) -> None:
+    def __init__(self, space: Space, all_params: bool = True) -> None:
         self._space = space
-        self._whole = whole
+        self._all_params = all_params
         self._codecs: dict[str, _Codec] = {}
         for parameter in space.parameters if space.bounded else ():
             if parameter.distribution.searched:
@@ -92,12 +92,16 @@ class OptunaSpace:
     def choices(self) -> list[str]:
         """Names of the unordered choices with more than one value."""
         numbers = self.numbers
-        return [name for name, known in self.distributions.items() if name not in numbers and not known.single()]
+        return [
+            name
+            for name, distribution in self.distributions.items()
+            if name not in numbers and not distribution.single()
+        ]
 
     def encode(self, params: Params) -> dict[str, Any] | None:
         """Return a configuration as Optuna's params; None if it has a choice of probability 0."""
         try:
-            if self._whole:
+            if self._all_params:
                 return {name: codec.encode(params.get(name, codec.middle)) for name, codec in self._codecs.items()}
             active = [parameter for name in params if (parameter := self._space.find(name)) is not None]
             return {p.name: self._codec(p).encode(params[p.name]) for p in active if p.distribution.searched}
@@ -178,8 +182,8 @@ class _Multiple(_Codec):
 
     def encode(self, value: Value) -> int:
         steps = _steps_of(self.distribution)
-        whole = isinstance(value, int) and isinstance(steps.size, int)
-        multiple: int = value // steps.size if whole else round(value / steps.size)
+        is_integer = isinstance(value, int) and isinstance(steps.size, int)
+        multiple: int = value // steps.size if is_integer else round(value / steps.size)
         return min(max(multiple - steps.first, 0), steps.count - 1)
 
     def decode(self, value: Any) -> Value:
@@ -218,12 +222,12 @@ class _Share(_Codec):
 
     def encode(self, value: Value) -> float:
         """Return the middle of the shares that decode to a value."""
-        share = self.distribution.share(value)
+        position = self.distribution.share(value)
         if isinstance(self.distribution, LogIntUniform):
             steps = _steps_of(self.distribution)
             above = 2 * (value // steps.size - steps.first) + 1
-            share = math.log1p(above / (2 * steps.first)) / math.log1p(steps.count / steps.first)
-        return min(max(share, 0.0), 1.0)
+            position = math.log1p(above / (2 * steps.first)) / math.log1p(steps.count / steps.first)
+        return min(max(position, 0.0), 1.0)
 
     def decode(self, value: Any) -> Value:
         return self.distribution.quantile(value)

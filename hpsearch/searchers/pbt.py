@@ -93,11 +93,13 @@ class PBTSearcher(Searcher):
         explore = options_as(Explore, problem.settings, cls.kind)
         names = problem.space.some_names()
         for index, name in enumerate(explore.fixed):
-            if problem.space.find(name) is None and not any(known.startswith(f"{name}.") for known in names):
+            if problem.space.find(name) is None and not any(parameter.startswith(f"{name}.") for parameter in names):
                 key = ("search", "options", "fixed", index)
                 raise InvalidKey(key, f"must be a parameter, or hold some, got {name!r}", nearest(name, names))
         searcher = cls(problem)
-        if not any(searcher._may_change(known) for name in names if (known := problem.space.find(name)) is not None):
+        if not any(
+            searcher._may_change(parameter) for name in names if (parameter := problem.space.find(name)) is not None
+        ):
             raise InvalidKey(("search", "options", "fixed"), "must leave a parameter that a fork may change")
 
     def suggest(self, number: int) -> Suggestion:
@@ -131,11 +133,11 @@ class PBTSearcher(Searcher):
         value = parent[name]
         if not self._may_change(parameter):
             return own_copy(value)
-        share = share_of(draw_bits(perturb_seed(self.problem.seed), number, path, attempt))
+        fraction = share_of(draw_bits(perturb_seed(self.problem.seed), number, path, attempt))
         resample = self._explore.resample
-        if share < resample:
+        if fraction < resample:
             return anew()
-        up = share >= resample + (1 - resample) / 2
+        up = fraction >= resample + (1 - resample) / 2
         if isinstance(distribution, Numeric):
             return _moved(distribution, value, self._explore.grow if up else self._explore.shrink)
         return own_copy(_neighbour(distribution, value, 1 if up else -1))

@@ -58,7 +58,7 @@ class QMC(Searcher):
             if number:  # SciPy can't skip 0 points
                 sequence.fast_forward(number)
             shares = sequence.random(1)[0].tolist()
-        position = {p.name: share for p, share in zip(moving, shares, strict=True)}
+        position = {p.name: fraction for p, fraction in zip(moving, shares, strict=True)}
         params = self.problem.space.build(lambda p: p.distribution.quantile(position.get(p.name, 0.0)))
         return Suggestion(params, self.kind)
 

@@ -125,12 +125,14 @@ class Spectral(LearningSearcher):
 
     def _settled(self) -> list[dict[int, int]]:
         """Return the booleans that are fixed after each stage that was learned."""
-        known = [trial for trial in self._evidence() if trial.value is not None and self._code(trial) is not None]
-        codes = np.array([self._code(trial) for trial in known], dtype=np.int8).reshape(len(known), self._booleans.size)
+        trials = [trial for trial in self._evidence() if trial.value is not None and self._code(trial) is not None]
+        codes = np.array([self._code(trial) for trial in trials], dtype=np.int8).reshape(
+            len(trials), self._booleans.size
+        )
         sign = 1.0 if self.problem.objective.goals[0].goal == "minimize" else -1.0
-        values = sign * np.array([trial.value for trial in known], dtype=np.float64)
+        values = sign * np.array([trial.value for trial in trials], dtype=np.float64)
         settled: list[dict[int, int]] = []
-        inside = np.arange(len(known))
+        inside = np.arange(len(trials))
         for stage in range(self._options.stages):
             before = settled[-1] if settled else {}
             now = before
@@ -160,11 +162,11 @@ class Spectral(LearningSearcher):
             self._learned[stage] = key, before | best
         return self._learned[stage][1]
 
-    def _code(self, known: Evidence) -> NDArray[np.int8] | None:
+    def _code(self, evidence: Evidence) -> NDArray[np.int8] | None:
         """Return a trial's booleans; None if it has a value of probability 0."""
-        if known.trial not in self._codes:
-            self._codes[known.trial] = self._booleans.encode(known.params)
-        return self._codes[known.trial]
+        if evidence.trial not in self._codes:
+            self._codes[evidence.trial] = self._booleans.encode(evidence.params)
+        return self._codes[evidence.trial]
 
 
 def _clipped(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -366,10 +368,10 @@ class _Cells(ABC):
 
     def matching(self, fixed: Mapping[int, int]) -> list[int]:
         """Return the cells that have the fixed booleans."""
-        known = [index for index in self.indices if index in fixed]
-        wanted = np.array([fixed[index] for index in known], dtype=np.int8)
-        codes = self.codes[:, [index - self.indices.start for index in known]]
-        return [int(cell) for cell in np.flatnonzero((codes == wanted).all(axis=1))]
+        indices = [index for index in self.indices if index in fixed]
+        values = np.array([fixed[index] for index in indices], dtype=np.int8)
+        codes = self.codes[:, [index - self.indices.start for index in indices]]
+        return [int(cell) for cell in np.flatnonzero((codes == values).all(axis=1))]
 
     @abstractmethod
     def of(self, value: Value) -> int | None:
