@@ -17,7 +17,7 @@ from hpsearch.tables.formats import param_cell
 from hpsearch.tables.wording import number
 from hpsearch.trial import Value
 
-__all__ = ["Axis", "axis_of", "told_name", "told_of", "varies"]
+__all__ = ["Axis", "axis_of", "display_name", "range_text", "varies"]
 
 _MOST_NAMES = 12
 _DEVIATIONS = 3.0
@@ -45,17 +45,17 @@ class _Span:
     absent: str
     """Label of that position; empty if each trial has a number."""
 
-    def share(self, value: object) -> float:
+    def fraction(self, value: object) -> float:
         if value == self.absent:
             return 0.0
-        share = min(max(self.scale.share(value), 0.0), 1.0)
-        return _FOOT + (1 - _FOOT) * share if self.absent else share
+        fraction = min(max(self.scale.fraction(value), 0.0), 1.0)
+        return _FOOT + (1 - _FOOT) * fraction if self.absent else fraction
 
     def ticks(self, most: int = 6) -> list[tuple[object, str]]:
         """Return the marks: both ends, and marks between them that don't overlap."""
         ends: list[tuple[object, str]] = [(end, number(end)) for end in dict.fromkeys((self.low, self.high))]
         marks = self.scale.ticks(most)
-        inside = [(value, text) for value, text in marks if _NEAR < self.scale.share(value) < 1 - _NEAR]
+        inside = [(value, text) for value, text in marks if _NEAR < self.scale.fraction(value) < 1 - _NEAR]
         if len(ends) == 1:
             inside = []  # it is centred
         return [*ends, *inside, *([(self.absent, self.absent)] if self.absent else [])]
@@ -76,7 +76,7 @@ def varies(name: str, points: Sequence[Mapping[str, Value]]) -> bool:
     return len({_exactly(point.get(name, _ABSENT)) for point in points}) > 1
 
 
-def told_name(name: str, study: Study) -> str:
+def display_name(name: str, study: Study) -> str:
     """Return a parameter's label; for a repeated structure it says that the value is the number of parts."""
     parameter = study.sweep.parameters.find(name)
     is_count = parameter is not None and isinstance(parameter.holder, RepeatedStructure)
@@ -93,10 +93,10 @@ def axis_of(name: str, distribution: Distribution | None, points: Sequence[Mappi
     """
     values = [point.get(name, _ABSENT) for point in points]
     listed = distribution.values if isinstance(distribution, Categorical) else ()
-    known = [float(value) for value in values if _is_number(value)]
+    numeric = [float(value) for value in values if _is_number(value)]
     has_absent = _ABSENT in values
-    if not 0 < len(listed) <= _MOST_NAMES and len(known) + values.count(_ABSENT) == len(values):
-        span = _span(distribution, known, "absent" if has_absent else "")
+    if not 0 < len(listed) <= _MOST_NAMES and len(numeric) + values.count(_ABSENT) == len(values):
+        span = _span(distribution, numeric, "absent" if has_absent else "")
         return Axis(name, span, [float(value) if _is_number(value) else span.absent for value in values])
     unlisted = sorted({_exactly(value): value for value in values}.items())
     every = {_exactly(value): value for value in listed} | dict(unlisted)
@@ -106,15 +106,15 @@ def axis_of(name: str, distribution: Distribution | None, points: Sequence[Mappi
     return Axis(name, Names(tuple(texts.values())), [texts[_exactly(value)] for value in values])
 
 
-def told_of(axis: Axis, best: int) -> str:
+def range_text(axis: Axis, best: int) -> str:
     """Describe the range of the best trials, or their values."""
     values = axis.values[:best]
     if isinstance(axis.scale, Names):
         return f"{axis.name} {', '.join(sorted(set(map(str, values)), key=axis.scale.names.index))}"
     numbers = [value for value in values if not isinstance(value, str)]
-    known = [_range(min(numbers), max(numbers))] if numbers else []
+    ranges = [_range(min(numbers), max(numbers))] if numbers else []
     absent = ["absent"] if len(numbers) < len(values) else []
-    return f"{axis.name} {' or '.join([*known, *absent])}"
+    return f"{axis.name} {' or '.join([*ranges, *absent])}"
 
 
 def _span(distribution: Distribution | None, values: Sequence[float], absent: str) -> _Span:
@@ -122,8 +122,8 @@ def _span(distribution: Distribution | None, values: Sequence[float], absent: st
     ends = [*values, *(float(end) for end in _ends(distribution) if _is_number(end))]
     low, high = min(ends), max(ends)
     log = isinstance(distribution, LogUniform | LogIntUniform | LogNormal)
-    whole = isinstance(distribution, Numeric) and distribution.is_integer
-    return _Span(between(low, high, log, whole), low, high, absent)
+    is_integer = isinstance(distribution, Numeric) and distribution.is_integer
+    return _Span(between(low, high, log, is_integer), low, high, absent)
 
 
 def _ends(distribution: Distribution | None) -> Sequence[Value]:

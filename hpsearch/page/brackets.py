@@ -39,7 +39,7 @@ class _Share:
     """Trials that its worker trained as one computation, itself among them."""
 
     @property
-    def part(self) -> float:
+    def workers_each(self) -> float:
         """Workers that trained it at a time."""
         return self.workers / self.lanes
 
@@ -57,24 +57,24 @@ def brackets(study: Study) -> Section | None:
     rungs = [rung for rung in every if rung.bracket in numbers[:_MOST_BRACKETS]]
     had = {share for counts in shares.values() for share in counts}
     summary = f"{counted(len(numbers), 'bracket')}, the largest rung with {counted(max(map(_size, every)), 'trial')}."
-    words = ["A trial goes from left to right until it is stopped."]
-    is_told = any(share != _Share(1) for share in had)
-    if is_told:
-        summary += _told(had)
-        words.append(
+    paragraphs = ["A trial goes from left to right until it is stopped."]
+    is_shown = any(share != _Share(1) for share in had)
+    if is_shown:
+        summary += _shares_text(had)
+        paragraphs.append(
             "The higher a grey bar, the more workers trained a trial at a time, on average, each as many as last in "
             "this rung."
         )
         if any(share.lanes > 1 for share in had):
-            words.append("One of four that a worker trained as one computation had a fourth of it.")
-    words[0] = f"{summary} {words[0]}"
+            paragraphs.append("One of four that a worker trained as one computation had a fourth of it.")
+    paragraphs[0] = f"{summary} {paragraphs[0]}"
     if len(numbers) > _MOST_BRACKETS:
-        words.append(f"The first {_MOST_BRACKETS} brackets are drawn, and are in the table.")
-    drawn = {(rung.bracket, rung.rung) for rung in rungs} & shares.keys() if is_told else ()
+        paragraphs.append(f"The first {_MOST_BRACKETS} brackets are drawn, and are in the table.")
+    drawn = {(rung.bracket, rung.rung) for rung in rungs} & shares.keys() if is_shown else ()
     ends = {rung.until for rung in rungs}
     inks = {until: ink for until, ink in rung_inks(every).items() if until in ends}
     picture = _picture(rungs, inks, {rung: shares[rung] for rung in drawn}, summary)
-    return Section("Brackets", words, picture, _table(rungs, shares, had), folded=True)
+    return Section("Brackets", paragraphs, picture, _table(rungs, shares, had), folded=True)
 
 
 def _shares(study: Study) -> _Shares:
@@ -94,7 +94,7 @@ def _shares(study: Study) -> _Shares:
     return {rung: Counter(trials.values()) for rung, trials in last.items()}
 
 
-def _told(shares: Collection[_Share]) -> str:
+def _shares_text(shares: Collection[_Share]) -> str:
     """Return what shares trials had at least and at most."""
     workers = [share.workers for share in shares]
     least, most, lanes = min(workers), max(workers), max(share.lanes for share in shares)
@@ -108,7 +108,7 @@ def _table(rungs: Sequence[RungView], shares: _Shares, had: Collection[_Share]) 
     columns = [
         ("bracket", [str(rung.bracket) for rung in rungs]),
         ("rung", [rung_title(rung.rung, rung.until) for rung in rungs]),
-        ("trials begun", [_begun(rung) for rung in rungs]),
+        ("trials begun", [_started_text(rung) for rung in rungs]),
     ]
     if any(share.lanes > 1 for share in had):
         columns.append(("trained together", [_lanes(counts) for counts in of_each]))
@@ -195,10 +195,10 @@ class _Bars:
 
     def trials(self, rung: RungView, y: float) -> Iterator[Shape]:
         """Draw the number of trials, centred vertically."""
-        column, begun = self.columns.index(rung.until), _begun(rung)
+        column, begun = self.columns.index(rung.until), _started_text(rung)
         high = max(_LEAST, _TRIALS * rung.started / max(self.most, 1))
         tip = f"bracket {rung.bracket}, {rung_title(rung.rung, rung.until)}: {begun} begun, {rung.finished:,} finished"
-        yield Box(self._left(column), y + (_TRIALS - high) / 2, self.wide, high, self.inks[rung.until], tip)
+        yield Box(self._x(column), y + (_TRIALS - high) / 2, self.wide, high, self.inks[rung.until], tip)
         count = counted(rung.started, "trial") if begun == f"{rung.started:,}" else f"{begun} trials"
         yield from self._label(column, y + _TRIALS, (f"rung {rung.rung}: {count}", f"rung {rung.rung}: {begun}", begun))
 
@@ -210,13 +210,13 @@ class _Bars:
         column, mean = self.columns.index(rung.until), _mean(shares)
         high = max(_LEAST, _WORKERS * mean / self.widest)
         shared = "" if all(share.lanes == 1 for share in shares) else f", {_lanes(shares)} on a worker"
-        yield Box(self._left(column), y + _WORKERS - high, self.wide, high, "muted", _widths(shares) + shared)
+        yield Box(self._x(column), y + _WORKERS - high, self.wide, high, "muted", _widths(shares) + shared)
         texts = [f"{mean:.3g} {'worker' if mean == 1 else 'workers'} each", f"{mean:.3g} each", f"{mean:.3g}"]
         if mean < 1:
             texts = [f"{1 / mean:.3g} on a worker", f"1/{1 / mean:.3g} each", f"1/{1 / mean:.3g}"]
         yield from self._label(column, y + _WORKERS, texts)
 
-    def _left(self, column: int) -> float:
+    def _x(self, column: int) -> float:
         return _LEFT + self.step * column + (self.step - self.wide) / 2
 
     def _label(self, column: int, y: float, texts: Sequence[str]) -> Iterator[Words]:
@@ -226,13 +226,13 @@ class _Bars:
 
 
 def _mean(shares: Counter[_Share]) -> float:
-    return fmean(share.part for share in shares.elements())
+    return fmean(share.workers_each for share in shares.elements())
 
 
 def _size(rung: RungView) -> int:
     return max(rung.started, rung.size or 0)
 
 
-def _begun(rung: RungView) -> str:
+def _started_text(rung: RungView) -> str:
     size = "" if rung.size is None or rung.size == rung.started else f" of {rung.size:,}"
     return f"{rung.started:,}{size}"

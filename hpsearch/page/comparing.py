@@ -14,7 +14,7 @@ from hpsearch.page.charts.picture import save_pictures, series
 from hpsearch.page.section import Section, SectionTable
 from hpsearch.results.comparison import AXES, Axis, Comparison, Side
 from hpsearch.tables.comparison import (
-    amount_told,
+    amount_text,
     comparison_title,
     cost_rows,
     difference_time,
@@ -51,23 +51,23 @@ def beside(compared: Comparison) -> list[Section]:
 
     equal = equal_cost_rows(compared)
     medians = ["Of each side's studies the median, with the quartiles."] if len(compared.runs) > len(sides) else []
-    found = [
+    sections = [
         Section(
             "What each found",
             [f"All are to {comparison_title(compared)}.", *(line.strip() for line in side_lines(compared)), *medians],
             table=table("what", cost_rows(compared)),
         ),
         *([Section("Best at equal cost", medians, table=table("best after", equal))] if equal else []),
-        *(Section(picture.title, [picture.told], picture) for picture in courses(compared).values()),
+        *(Section(picture.title, [picture.description], picture) for picture in courses(compared).values()),
     ]
     if not compared.objective.several:
         params = table("best trial", param_rows(compared))
         is_marked = any(name.startswith("* ") for name, *_ in params.rows)
-        found.append(Section("Best trials", ["A * marks what differs."] if is_marked else [], table=params))
+        sections.append(Section("Best trials", ["A * marks what differs."] if is_marked else [], table=params))
     if settings := setting_rows(compared):
         head = ("side", "key", f"in {sides[0]}", "in this side")
-        found.append(Section("How the sweeps differ", table=SectionTable(head, settings)))
-    return [*found, _differences(compared)]
+        sections.append(Section("How the sweeps differ", table=SectionTable(head, settings)))
+    return [*sections, _differences(compared)]
 
 
 def _differences(compared: Comparison) -> Section:
@@ -88,19 +88,21 @@ def _differences(compared: Comparison) -> Section:
         )
         for difference in compared.differences
     ]
-    words = [f"By how much each side is better than {first}: above 0 where it is."]
+    paragraphs = [f"By how much each side is better than {first}: above 0 where it is."]
     if any(difference.mean is not None and difference.interval is None for difference in compared.differences):
-        words.append("A side of one study says nothing of chance, so it has no interval: run both with more seeds.")
-    words += [f"{line}." for line in pairing_lines(compared)]
+        paragraphs.append(
+            "A side of one study says nothing of chance, so it has no interval: run both with more seeds."
+        )
+    paragraphs += [f"{line}." for line in pairing_lines(compared)]
     head = ("side", "when", "mean", "95 % interval", "seeds paired", *(["Wilcoxon p"] if has_p else []))
-    return Section(title, words, table=SectionTable(head, rows))
+    return Section(title, paragraphs, table=SectionTable(head, rows))
 
 
 def courses(compared: Comparison) -> dict[Axis, Picture]:
     """Draw each side's best over what it had cost, in steps, as far as all of its runs went."""
     objective = compared.objective
-    what = "hypervolume" if objective.several else objective.goals[0].name
-    summary = f"Median of each side's best {what}"
+    title_of_axis = "hypervolume" if objective.several else objective.goals[0].name
+    summary = f"Median of each side's best {title_of_axis}"
     summary += ", within its quartiles." if len(compared.runs) > len(compared.sides) else "."
     pictures: dict[Axis, Picture] = {}
     for axis in AXES:
@@ -109,15 +111,15 @@ def courses(compared: Comparison) -> dict[Axis, Picture]:
         up, beyond = scale_of_good(_heights(bests), not objective.several and objective.goals[0].goal == "minimize")
         across = Linear(0.0, max([*far, 1e-9]))
         ends = ", ".join(
-            f"{side.label} {number(best[-1][1])} after {amount_told(axis, end)}"
+            f"{side.label} {number(best[-1][1])} after {amount_text(axis, end)}"
             for side, best, end in zip(compared.sides, bests, far, strict=True)
             if best and not math.isnan(best[-1][1])
         )
-        words = [summary, *([f"{ends}."] if ends else [])]
+        paragraphs = [summary, *([f"{ends}."] if ends else [])]
         if beyond:
             far_off = f"what was worse, as far as {number(beyond[-1])}, lies on its edge"
-            words.append(f"The scale is that of the good values; {far_off}.")
-        chart = Chart(f"Best over {axis}", " ".join(words), across, up, (_ACROSS[axis], f"best {what}"))
+            paragraphs.append(f"The scale is that of the good values; {far_off}.")
+        chart = Chart(f"Best over {axis}", " ".join(paragraphs), across, up, (_ACROSS[axis], f"best {title_of_axis}"))
         for index, (side, best) in enumerate(zip(compared.sides, bests, strict=True)):
             ink, dashed = series(index)
             for part in finite_parts((x, low, high) for x, _, low, high in best):
@@ -142,17 +144,17 @@ def _bests(side: Side, axis: Axis, far: float) -> list[tuple[float, float, float
     """Return (amount, median, lower quartile, upper quartile) at both ends of each step; NaN for missing values."""
     changes = {float(getattr(moment, axis)) for run in side.runs for moment in run.course.changes}
     marks = sorted(mark for mark in changes if mark <= far)
-    apart, found = math.ceil(len(marks) / _MOST_STEPS) or 1, []
+    apart, points = math.ceil(len(marks) / _MOST_STEPS) or 1, []
     for mark, end in pairwise([*marks[::apart], far]):
         spread = side.spread([run.at(axis, mark) for run in side.runs])
         median, low, high = (math.nan if value is None else value for value in astuple(spread))
-        found += [(mark, median, low, high), (end, median, low, high)]
-    return found
+        points += [(mark, median, low, high), (end, median, low, high)]
+    return points
 
 
 def _heights(bests: Sequence[Sequence[tuple[float, float, float, float]]]) -> list[float]:
     """Return the finite values of all sides at even places across; of none 0."""
-    found = []
+    heights = []
     for best in bests:
         first, last = (best[0][0], best[-1][0]) if best else (0.0, 0.0)
         index = 0
@@ -160,5 +162,5 @@ def _heights(bests: Sequence[Sequence[tuple[float, float, float, float]]]) -> li
             at = first + (last - first) * step / _HEIGHTS
             while index + 1 < len(best) and best[index + 1][0] <= at:
                 index += 1
-            found += [value for value in best[index][1:] if math.isfinite(value)] if best else []
-    return found or [0.0]
+            heights += [value for value in best[index][1:] if math.isfinite(value)] if best else []
+    return heights or [0.0]

@@ -53,11 +53,11 @@ class Endings:
         if row.failure is not None:
             return row.failure.message
         bracket = self.brackets.get(row.number)
-        found = None if bracket is None else _RUNG.match(row.reason)
-        if bracket is None or found is None or (bracket, int(found[1])) not in self._until:
+        match = None if bracket is None else _RUNG.match(row.reason)
+        if bracket is None or match is None or (bracket, int(match[1])) not in self._until:
             return row.reason
-        rung = int(found[1])
-        return rung_title(rung, self._until[bracket, rung]) + row.reason[found.end() :]
+        rung = int(match[1])
+        return rung_title(rung, self._until[bracket, rung]) + row.reason[match.end() :]
 
     def bracket(self, row: TrialRow) -> str:
         """Return the bracket of a trial for a table; empty where it ran in none."""

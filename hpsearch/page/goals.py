@@ -42,12 +42,12 @@ def front(study: Study) -> Section | None:
         summary = (
             f"No trial is on the front, as all break constraints; trial {least.number} least: {_broken(study, least)}."
         )
-    words = [summary, *_remarks(study, rows, leaders)]
+    paragraphs = [summary, *_remarks(study, rows, leaders)]
     picture = _scattered(study, rows, leaders, summary)
     if not leaders:
-        return Section("Front", words, picture)
-    table, same = table_of(study, leaders[:_MOST_ROWS], checkpoints=True)
-    return Section("Front", [*words, *same], picture, table)
+        return Section("Front", paragraphs, picture)
+    table, constants = table_of(study, leaders[:_MOST_ROWS], checkpoints=True)
+    return Section("Front", [*paragraphs, *constants], picture, table)
 
 
 def _remarks(study: Study, rows: Sequence[TrialRow], leaders: Sequence[TrialRow]) -> Iterator[str]:
@@ -75,8 +75,8 @@ def _scattered(study: Study, rows: Sequence[TrialRow], leaders: Sequence[TrialRo
     across, up = (scale_of([row.values[index] for row in rows]) for index in (0, 1))
     chart = Chart("Front", description, across, up, (goals[0].name, goals[1].name))
     best = {row.number for row in leaders}
-    others = [row for row in rows if row.number not in best]
-    for row in others:
+    dominated = [row for row in rows if row.number not in best]
+    for row in dominated:
         tip = f"trial {row.number}" if row.feasible else f"trial {row.number} breaks {_broken(study, row)}"
         chart.dot((row.values[0], row.values[1]), "muted" if row.feasible else "bad", 2.5, True, tip)
     if len(goals) == 2:
@@ -85,9 +85,9 @@ def _scattered(study: Study, rows: Sequence[TrialRow], leaders: Sequence[TrialRo
         chart.dot((row.values[0], row.values[1]), "s0", 4, tip=f"trial {row.number}")
     if leaders:
         chart.key("s0", "front", "dot")
-    if any(row.feasible for row in others):
+    if any(row.feasible for row in dominated):
         chart.key("muted", "others", "ring")
-    if not all(row.feasible for row in others):
+    if not all(row.feasible for row in dominated):
         chart.key("bad", "breaks a constraint", "ring")
     return chart.picture
 
@@ -126,15 +126,15 @@ def growth(study: Study) -> Section | None:
     for point in grown:
         chart.dot(point, "s0", 2.5, tip=f"{number(point[1])} when trial {point[0]:.0f} was the newest")
     chart.key("s0", "hypervolume of the front")
-    words = [summary, _measured(study, reference)]
+    paragraphs = [summary, _measured(study, reference)]
     if last == 0:
-        words.append("It is 0 as no trial is better than that in every goal.")
-    words.append("The line is what was known by the time the next trial began. More is better.")
+        paragraphs.append("It is 0 as no trial is better than that in every goal.")
+    paragraphs.append("The line is what was known by the time the next trial began. More is better.")
     if len(grown) < len(moments):
-        words.append(f"Of {len(moments):,} changes of the front {len(grown)} are drawn.")
+        paragraphs.append(f"Of {len(moments):,} changes of the front {len(grown)} are drawn.")
     table = [(f"{trial:.0f}", number(value)) for trial, value in grown][-_MOST_CHANGES:]
     return Section(
-        "How it got there", words, chart.picture, SectionTable(("newest trial", "hypervolume"), table), folded=True
+        "How it got there", paragraphs, chart.picture, SectionTable(("newest trial", "hypervolume"), table), folded=True
     )
 
 
@@ -154,6 +154,6 @@ def _measured(study: Study, reference: tuple[float, ...]) -> str:
     """Explain the hypervolume and its reference point."""
     parts = []
     for goal, value in zip(study.sweep.objective.goals, reference, strict=True):
-        whose = "the worst that any trial of the front had" if goal.reference is None else "its metric.reference"
-        parts.append(f"{goal.name} {number(goal.signed(value))} ({whose})")
+        origin = "the worst that any trial of the front had" if goal.reference is None else "its metric.reference"
+        parts.append(f"{goal.name} {number(goal.signed(value))} ({origin})")
     return f"That is how much of the room the front dominates, measured from {', '.join(parts)}."

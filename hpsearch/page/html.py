@@ -121,7 +121,7 @@ def _names(prefix: str) -> Iterator[str]:
 
 def _section(section: Section, name: str, charts: Iterator[str]) -> str:
     parts = [f"<section><h2{_id(name)}>{_text(section.title)}</h2>"]
-    parts += [f"<p>{_text(words)}</p>" for words in section.words]
+    parts += [f"<p>{_text(paragraph)}</p>" for paragraph in section.paragraphs]
     if section.picture is not None:
         drawn = svg(section.picture, next(charts))
         if section.picture.width * _LEAST > _PHONE:
@@ -146,7 +146,7 @@ def _table(table: SectionTable, label: str) -> str:
     caption = f"<caption>{_text(table.caption)}</caption>" if table.caption else ""
     head = "".join(f'<th scope="col">{_text(name)}</th>' for name in table.head)
     body = "".join(
-        f'<tr><th scope="row">{_text(first)}</th>{"".join(map(_cell, rest))}</tr>\n' for first, *rest in table.rows
+        f'<tr><th scope="row">{_text(first)}</th>{"".join(map(_cell, cells))}</tr>\n' for first, *cells in table.rows
     )
     inside = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
     return _region("wide scroll" if _least_width(table) > _PHONE else "wide", table.caption or label, inside)
@@ -159,12 +159,12 @@ def _is_long(text: str) -> bool:
 def _least_width(table: SectionTable) -> float:
     """Estimate a table's width in pixels, if only long words are broken."""
     return sum(
-        _PADDING + max(_WORDS if _is_long(cell) else max(_CELL, _LETTER * _word(cell)) for cell in column)
+        _PADDING + max(_WORDS if _is_long(cell) else max(_CELL, _LETTER * _longest_word(cell)) for cell in column)
         for column in zip(table.head, *table.rows, strict=True)
     )
 
 
-def _word(text: str) -> int:
+def _longest_word(text: str) -> int:
     return min(max(map(len, text.split()), default=0), _MOST_LETTERS)
 
 
@@ -179,5 +179,5 @@ def _id(name: str) -> str:
 
 def _text(text: str) -> str:
     """Return a text for an element or an attribute, without what neither holds: control characters, lone surrogates."""
-    kept = (letter if letter.isprintable() or letter in "\n\t" else "\N{REPLACEMENT CHARACTER}" for letter in text)
-    return escape("".join(kept))
+    letters = (letter if letter.isprintable() or letter in "\n\t" else "\N{REPLACEMENT CHARACTER}" for letter in text)
+    return escape("".join(letters))

@@ -32,7 +32,7 @@ class Layout:
 
     width: float
     height: float
-    places: Sequence[Point]
+    positions: Sequence[Point]
     """The boxes' middles."""
     routes: Sequence[Sequence[Point]]
     """The edges, each from the lower border of its source to the upper border of its target."""
@@ -116,9 +116,11 @@ class _Drawing:
         for turn in range(2 * _ROUNDS):
             near = [self._above, self._below] if turn >= 2 * _ROUNDS - 2 else [(self._above, self._below)[turn % 2]]
             for row in self._rows if turn % 2 == 0 else reversed(self._rows):
-                self._put(row, [self._wanted(one, [other for side in near for other in side[one]]) for one in row])
+                self._put(
+                    row, [self._desired_position(one, [other for side in near for other in side[one]]) for one in row]
+                )
 
-    def _wanted(self, one: int, near: Sequence[int]) -> tuple[float, float]:
+    def _desired_position(self, one: int, near: Sequence[int]) -> tuple[float, float]:
         """Return the middle of neighbours, and how much it weighs."""
         weights = [_STRAIGHT if not self._widths[one] and not self._widths[other] else 1.0 for other in near]
         if not weights:
@@ -126,13 +128,13 @@ class _Drawing:
         middle = sum(weight * self._x[other] for weight, other in zip(weights, near, strict=True)) / sum(weights)
         return middle, sum(weights)
 
-    def _put(self, row: Sequence[int], wanted: Sequence[tuple[float, float]]) -> None:
+    def _put(self, row: Sequence[int], desired: Sequence[tuple[float, float]]) -> None:
         """Place a layer's items as close to the desired positions as their order allows (pool adjacent violators)."""
         offsets = [0.0]
         for one, other in itertools.pairwise(row):
             offsets.append(offsets[-1] + (self._widths[one] + self._widths[other]) / 2 + _APART)
         pools: list[tuple[float, float, int]] = []
-        for (wish, weight), offset in zip(wanted, offsets, strict=True):
+        for (wish, weight), offset in zip(desired, offsets, strict=True):
             pools.append((wish - offset, weight, 1))
             while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
                 (last, more, many), (first, less, few) = pools.pop(), pools.pop()
@@ -172,7 +174,7 @@ class _Drawing:
 
     def layout(self) -> Layout:
         """Return the layout, with the heights of layers and gaps."""
-        left = min(x - width / 2 for x, width in zip(self._x, self._widths, strict=True))
+        left_edge = min(x - width / 2 for x, width in zip(self._x, self._widths, strict=True))
         right = max(x + width / 2 for x, width in zip(self._x, self._widths, strict=True))
         bands, y = [], 0.0
         for number, row in enumerate(self._rows):
@@ -182,10 +184,10 @@ class _Drawing:
             high = max((self._boxes[one][1] for one in row if one < len(self._boxes)), default=0.0)
             bands.append((y, y + high))
             y += high
-        self._x = [x - left for x in self._x]
+        self._x = [x - left_edge for x in self._x]
         middles = [(x, sum(bands[layer]) / 2) for x, layer in zip(self._x, self._layer, strict=True)]
         routes = [self._route(self._path(first, last), middles, bands) for first, last in self._edges]
-        return Layout(right - left, y, middles[: len(self._boxes)], routes)
+        return Layout(right - left_edge, y, middles[: len(self._boxes)], routes)
 
     def _route(self, path: Sequence[int], middles: Sequence[Point], bands: Sequence[Point]) -> list[Point]:
         first, last = path[0], path[-1]

@@ -65,11 +65,11 @@ def structures_of(name: str, holds: object, value: Value) -> Iterator[tuple[str,
             ((branch, value),) = value.items()
             name, inside = f"{name}.{branch}", holds.branches[branch]
     for declared in inside:
-        held = value
+        value_inside = value
         for part in declared.path:
-            held = held.get(part) if isinstance(held, Mapping) else None
-        if held is not None:
-            yield from structures_of(".".join((name, *declared.path)), declared.holds, held)
+            value_inside = value_inside.get(part) if isinstance(value_inside, Mapping) else None
+        if value_inside is not None:
+            yield from structures_of(".".join((name, *declared.path)), declared.holds, value_inside)
 
 
 def operations_of(holds: object) -> Iterator[str]:
@@ -105,7 +105,7 @@ def graph_of(value: Value) -> Graph | None:
     return graph
 
 
-def _part(graph: Graph, value: Value, before: int) -> int:
+def _add_part(graph: Graph, value: Value, before: int) -> int:
     """Add a chain or a cell; return the node with its result."""
     match value:
         case list():
@@ -114,27 +114,27 @@ def _part(graph: Graph, value: Value, before: int) -> int:
             return _edges(graph, value, before)
         case dict() if _has_nodes(value):
             nodes = _nodes(graph, value, [before] * min(map(int, value)))
-            taken = {side["from"] for sides in value.values() for side in sides}
-            loose = [node for number, node in nodes.items() if number not in taken]
+            used = {side["from"] for sides in value.values() for side in sides}
+            loose = [node for number, node in nodes.items() if number not in used]
             return graph.add(Node("of the cell", is_place=True), *loose)
         case {"residual": {"body": body, **more}} if len(value) == 1:
-            made = _part(graph, body, before)
-            return graph.add(Node("residual", ("sum", *_settings(more)), "residual"), before, made)
-        case dict() if len(value) == 1 and all(isinstance(own, dict) for own in value.values()):
-            ((name, own),) = value.items()
-            return graph.add(Node(name, _settings(own), name), before)
+            body_node = _add_part(graph, body, before)
+            return graph.add(Node("residual", ("sum", *_settings(more)), "residual"), before, body_node)
+        case dict() if len(value) == 1 and all(isinstance(settings, dict) for settings in value.values()):
+            ((name, settings),) = value.items()
+            return graph.add(Node(name, _settings(settings), name), before)
         case dict() if value:
             return graph.add(Node(_settings(value)[0], _settings(value)[1:]), before)
     return graph.add(Node(written(value), (), value if isinstance(value, str) else ""), before)
 
 
-def _settings(own: Mapping[Any, Value]) -> list[str]:
-    return [f"{name} {written(value)}" for name, value in own.items()]
+def _settings(settings: Mapping[Any, Value]) -> list[str]:
+    return [f"{name} {written(value)}" for name, value in settings.items()]
 
 
 def _chain(graph: Graph, layers: Sequence[Value], before: int) -> int:
     for layer in layers[:_MOST_LAYERS]:
-        before = _part(graph, layer, before)
+        before = _add_part(graph, layer, before)
     more = len(layers) - _MOST_LAYERS
     return graph.add(Node(f"and {more} more", is_place=True), before) if more > 0 else before
 
@@ -146,7 +146,7 @@ def _edges(graph: Graph, cell: Mapping[str, Value], before: int, last_is: str = 
     last = max(end for _, end in pairs.values())
     for node in range(1, last + 1):
         edges = sorted((start, edge) for edge, (start, end) in pairs.items() if end == node)
-        ends = [_part(graph, cell[edge], indices[start]) for start, edge in edges]
+        ends = [_add_part(graph, cell[edge], indices[start]) for start, edge in edges]
         name = f"{node}: {last_is}" if node == last and last_is else str(node)
         indices[node] = graph.add(Node(name, is_place=True), *ends)
     return indices[last]
@@ -156,7 +156,7 @@ def _nodes(graph: Graph, cell: Mapping[str, Sequence[Mapping[str, Value]]], inpu
     """Add a cell with operations on nodes; return their indices, by number."""
     indices, nodes = dict(enumerate(inputs)), {}
     for number in sorted(map(int, cell)):
-        ends = [_part(graph, side["operation"], indices[side["from"]]) for side in cell[str(number)]]
+        ends = [_add_part(graph, side["operation"], indices[side["from"]]) for side in cell[str(number)]]
         nodes[number] = indices[number] = graph.add(Node(str(number), is_place=True), *ends)
     return nodes
 

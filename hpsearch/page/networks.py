@@ -76,14 +76,14 @@ def networks(study: Study, looks: Mapping[str, Look] | None = None) -> list[Sect
     best = _best(study)
     looks = looks_in([study]) if looks is None else looks
     sections = []
-    for name in dict.fromkeys(name for _, found in best for name in found):
+    for name in dict.fromkeys(name for _, structures in best for name in structures):
         drawn, rows = [], []
-        for row, found in best:
-            if (graph := graph_of(found.get(name))) is not None:
+        for row, structures in best:
+            if (graph := graph_of(structures.get(name))) is not None:
                 pairs = zip(study.sweep.objective.goals, row.values, strict=True)
                 values = [f"{goal.name} {number(value)}" for goal, value in pairs]
                 drawn.append(Drawn(f"Trial {row.number}", values, graph))
-                rows.append((str(row.number), ", ".join(values), written(found[name])))
+                rows.append((str(row.number), ", ".join(values), written(structures[name])))
         if drawn:
             title = f"Best networks: {name}"
             description = "; ".join(f"trial {trial}, {values}: {network}" for trial, values, network in rows)
@@ -97,9 +97,9 @@ def _best(study: Study) -> list[tuple[TrialRow, Mapping[str, Value]]]:
     """Return the best trials that differ in their structures, with these."""
     best: list[tuple[TrialRow, Mapping[str, Value]]] = []
     for row in study.ranked:
-        found = _structures(study.sweep.parameters, row.params) if row.values else {}
-        if found and all(found != other for _, other in best):
-            best.append((row, found))
+        structures = _structures(study.sweep.parameters, row.params) if row.values else {}
+        if structures and all(structures != other for _, other in best):
+            best.append((row, structures))
         if len(best) == _MOST:
             break
     return best
@@ -109,9 +109,9 @@ def _structures(space: Space, params: Params) -> dict[str, Value]:
     holds = {".".join(declared.path): declared.holds for declared in space.declared}
     return {
         name: value
-        for top, whole, is_structure in space.top_level(params)
+        for top, is_whole, is_structure in space.top_level(params)
         if is_structure
-        for name, value in structures_of(top, holds[top], whole)
+        for name, value in structures_of(top, holds[top], is_whole)
     }
 
 
@@ -180,7 +180,7 @@ def _graph(drawn: Drawn, looks: Mapping[str, Look], corner: Point) -> tuple[list
         shapes.append(Words(corner[0], corner[1] + 13 + _LINE * index, text, ink="muted"))
     left, above = corner[0] + (wide - layout.width) / 2, corner[1] + top
     shapes += _edges(graph, layout, (left, above))
-    for node, (x, y) in zip(graph.nodes, layout.places, strict=True):
+    for node, (x, y) in zip(graph.nodes, layout.positions, strict=True):
         shapes += _node(node, (x + left, y + above), looks)
     return shapes, (wide, top + layout.height)
 

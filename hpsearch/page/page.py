@@ -67,11 +67,11 @@ class Page:
             StorageError: They can't be written.
         """
         pictures = {}
-        for part, (_, sections) in enumerate(self._parts, 1):
+        for index, (_, sections) in enumerate(self._parts, 1):
             for section in sections:
                 if section.picture is not None:
                     name = "-".join(re.findall(r"\w+", section.title.lower()))
-                    pictures[f"{part}-{name}" if len(self._parts) > 1 else name] = section.picture
+                    pictures[f"{index}-{name}" if len(self._parts) > 1 else name] = section.picture
         return save_pictures(pictures, directory)
 
 
@@ -99,7 +99,7 @@ def page_of(studies: Sequence[Study]) -> Page:
 
 def _sections(study: Study, looks: Mapping[str, Look]) -> list[Section]:
     with study.entries_in_memory():
-        made = [
+        sections = [
             _overview(study),
             front(study),
             history(study),
@@ -114,7 +114,7 @@ def _sections(study: Study, looks: Mapping[str, Look]) -> list[Section]:
             failures(study),
             _again(study),
         ]
-    return [section for section in made if section is not None]
+    return [section for section in sections if section is not None]
 
 
 def plot_history(study: Study) -> Picture:
@@ -181,7 +181,7 @@ def _picture(study: Study, sections: Sequence[Section | None], needed: str) -> P
     if section is None:
         raise HpsearchError(f"{study.directory}: this picture needs {needed}, which the study doesn't have")
     if section.picture is None:
-        raise HpsearchError(f"{study.directory}: there is no such picture. {' '.join(section.words)}")
+        raise HpsearchError(f"{study.directory}: there is no such picture. {' '.join(section.paragraphs)}")
     return section.picture
 
 
@@ -192,21 +192,23 @@ def _overview(study: Study) -> Section:
     began = datetime.fromtimestamp(study.created).astimezone().strftime("%Y-%m-%d %H:%M %Z")
     by_someone = study.state in ("paused", "cancelled")
     state = f"{study.state} {study.message}" if by_someone else study.state
-    words = [f"The sweep is to {objective.aim}, by {study.sweep.method}; it is {state}, begun {began}."]
+    paragraphs = [f"The sweep is to {objective.aim}, by {study.sweep.method}; it is {state}, begun {began}."]
     if study.message and not by_someone:
-        words.append(study.message)
+        paragraphs.append(study.message)
     cost = f"{counted(end.iterations, 'iteration')} in {duration(end.starting + end.seconds)}"
-    words.append(f"{counted(len(rows), 'trial')}: {by_state(Counter(row.state for row in rows)) or 'none'}. {cost}.")
-    words += _stopped(rows)
+    paragraphs.append(
+        f"{counted(len(rows), 'trial')}: {by_state(Counter(row.state for row in rows)) or 'none'}. {cost}."
+    )
+    paragraphs += _stopped(rows)
     leaders = study.leaders
     if not objective.goals:
-        return Section("What was found", ["The sweep names no metric, so no trial is the best.", *words])
+        return Section("What was found", ["The sweep names no metric, so no trial is the best.", *paragraphs])
     if not leaders:
         return Section(
-            "What was found", [f"No trial has a value{'' if study.state == 'finished' else ' yet'}.", *words]
+            "What was found", [f"No trial has a value{'' if study.state == 'finished' else ' yet'}.", *paragraphs]
         )
     if objective.several:
-        return Section("What was found", [f"The front: {front_line(leaders, objective)}.", *words])
+        return Section("What was found", [f"The front: {front_line(leaders, objective)}.", *paragraphs])
     (best,) = leaders
     goal = objective.goals[0].name
     broken = "" if best.feasible else f" It breaks {' and '.join(objective.broken(best.score))}, as all do."
@@ -217,7 +219,7 @@ def _overview(study: Study) -> Section:
     if checkpoint is not None:
         params.append(("checkpoint", str(checkpoint)))
     return Section(
-        "What was found", [summary, *words], table=SectionTable(("parameter", "value"), params, "The best trial")
+        "What was found", [summary, *paragraphs], table=SectionTable(("parameter", "value"), params, "The best trial")
     )
 
 
@@ -235,7 +237,7 @@ def _stopped(rows: list[TrialRow]) -> list[str]:
 def _again(study: Study) -> Section:
     """Return the command to run the sweep again, and its origin."""
     provenance = study.provenance
-    words, rows = [], [("directory", str(study.directory)), ("seed", str(study.sweep.seed))]
+    paragraphs, rows = [], [("directory", str(study.directory)), ("seed", str(study.sweep.seed))]
     git = provenance.get("git")
     if isinstance(git, dict):
         rows += [(f"git {name}", str(value)) for name, value in git.items() if value not in (None, "", [])]
@@ -249,11 +251,16 @@ def _again(study: Study) -> Section:
     lines += [f"{name}={shlex.quote(str(value))} \\" for name, value in provenance.get("environment", {}).items()]
     if command := provenance.get("command"):
         lines.append(str(command))
-    words.append("The command as it was given. Equal seeds draw equal trials; hpsearch rerun tries the best ones anew.")
+    paragraphs.append(
+        "The command as it was given. Equal seeds draw equal trials; hpsearch rerun tries the best ones anew."
+    )
     if MASK in str(command):
-        words.append(f"The values of keys that look like secrets are written as {MASK}.")
+        paragraphs.append(f"The values of keys that look like secrets are written as {MASK}.")
     if " --dir" in str(command):
-        words.append("Where its directory still holds the study the command goes on with that: leave --dir out.")
+        paragraphs.append("Where its directory still holds the study the command goes on with that: leave --dir out.")
     return Section(
-        "Run it again", words, code="\n".join(lines), table=SectionTable(("what", "value"), rows, "Where it came from")
+        "Run it again",
+        paragraphs,
+        code="\n".join(lines),
+        table=SectionTable(("what", "value"), rows, "Where it came from"),
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hpsearch.objective import Metric
-from hpsearch.page.axes import Axis, axis_of, told_name, told_of, varies
+from hpsearch.page.axes import Axis, axis_of, display_name, range_text, varies
 from hpsearch.page.charts import Key, Picture, fitted, legend, scale_of, width_of
 from hpsearch.page.charts.picture import Box, Line, Point, Shape, Words
 from hpsearch.page.section import Section
@@ -73,25 +73,25 @@ def parallel(study: Study) -> Section | None:
     if len(points) < 2:
         return None
     names = [name for name in dict.fromkeys(name for point in points for name in point) if varies(name, points)]
-    made = {name: axis_of(name, _distribution(study, name), points) for name in names}
-    made = {name: axis and replace(axis, name=told_name(name, study)) for name, axis in made.items()}
-    params = [axis for axis in made.values() if axis is not None]
-    crowded = [name for name, axis in made.items() if axis is None]
+    axes_by_name = {name: axis_of(name, _distribution(study, name), points) for name in names}
+    axes_by_name = {name: axis and replace(axis, name=display_name(name, study)) for name, axis in axes_by_name.items()}
+    params = [axis for axis in axes_by_name.values() if axis is not None]
+    crowded = [name for name, axis in axes_by_name.items() if axis is None]
     lacks = [f"Not drawn, as they have too many values to be told apart: {', '.join(crowded)}."] if crowded else []
     if not params:
         return Section("Parameters", lacks) if lacks else None
     axes = params[:_MOST_AXES]
     if trials.ranked or len(axes) == 1:  # a goal without values has no axis
         axes += _goals(study, trials.shown)
-    sentences = _told(trials, axes)
+    sentences = _describe(trials, axes)
     scales = "A line is a trial; axes of parameters span the search space, on its scales."
-    words = [*sentences, scales, *_left_out(trials)]
+    paragraphs = [*sentences, scales, *_left_out(trials)]
     if more := [axis.name for axis in params[_MOST_AXES:]]:
-        words.append(f"Not drawn because there is no room: {', '.join(more)}.")
-    words += lacks
+        paragraphs.append(f"Not drawn because there is no room: {', '.join(more)}.")
+    paragraphs += lacks
     picture = Picture(_WIDTH, _HEIGHT, "Parallel coordinates", " ".join(sentences))
     picture.draw(*_lines(axes, trials), *_axes(axes), *legend(_keys(trials), _LEFT, _WIDTH, 340)[0])
-    return Section("Parameters", words, picture)
+    return Section("Parameters", paragraphs, picture)
 
 
 def _trials(study: Study) -> _Trials:
@@ -120,12 +120,12 @@ def _goals(study: Study, rows: Sequence[TrialRow]) -> Iterator[Axis]:
         yield Axis(goal.name, scale_of(values), values)
 
 
-def _told(trials: _Trials, axes: Sequence[Axis]) -> list[str]:
+def _describe(trials: _Trials, axes: Sequence[Axis]) -> list[str]:
     """Describe the ranges of the best trials, and trials without values on the goals' axes."""
     sentences = ["No trial has a finite value."]
     if trials.ranked:
         tenth = "tenth " if trials.good == len(trials.ranked) // 10 else ""
-        ranges = "; ".join(told_of(axis, trials.good) for axis in axes)
+        ranges = "; ".join(range_text(axis, trials.good) for axis in axes)
         sentences = [f"The best {tenth}({trials.good:,} of {len(trials.ranked):,}) in green: {ranges}."]
     if trials.without:
         parts = [f"{trials.failed:,} failed"] if trials.failed else []
@@ -157,12 +157,12 @@ def _lines(axes: Sequence[Axis], trials: _Trials) -> Iterator[Shape]:
 
 
 def _line(axes: Sequence[Axis], trial: int) -> list[Point]:
-    placed = zip(_places(axes), axes, strict=True)
+    placed = zip(_positions(axes), axes, strict=True)
     return [(x, _up(axis, axis.values[trial])) for x, axis in placed if trial < len(axis.values)]
 
 
 def _axes(axes: Sequence[Axis]) -> Iterator[Shape]:
-    positions = _places(axes)
+    positions = _positions(axes)
     apart = positions[1] - positions[0]
     for index, (x, axis) in enumerate(zip(positions, axes, strict=True)):
         yield Line([(x, _TOP), (x, _BOTTOM)], "text")
@@ -175,13 +175,13 @@ def _axes(axes: Sequence[Axis]) -> Iterator[Shape]:
             yield Words(x + 5, y + 4, fitted(text, min(apart, _WIDTH - x) - 8, 10), "start", "text", 10, halo=True)
 
 
-def _places(axes: Sequence[Axis]) -> list[float]:
+def _positions(axes: Sequence[Axis]) -> list[float]:
     return [_LEFT + (_RIGHT - _LEFT) * index / (len(axes) - 1) for index in range(len(axes))]
 
 
 def _up(axis: Axis, value: object) -> float:
-    share = min(max(axis.scale.share(value), 0.0), 1.0)  # immense values of a goal lie beyond its axis
-    return _BOTTOM - (_BOTTOM - _TOP) * share
+    fraction = min(max(axis.scale.fraction(value), 0.0), 1.0)  # immense values of a goal lie beyond its axis
+    return _BOTTOM - (_BOTTOM - _TOP) * fraction
 
 
 def _keys(trials: _Trials) -> list[Key]:
@@ -211,15 +211,16 @@ def importance(study: Study, goals: Sequence[Metric] | None = None) -> list[Sect
 
 
 def _importance(study: Study, index: int, title: str) -> Section:
-    found, goal = importance_of(study, index), study.sweep.objective.goals[index].name
-    if found.missing:
-        return Section(title, [found.missing])
-    shares = found.shares
-    of_them = f", by {found.fitted} of them" if found.fitted < found.reached else ""
-    summary = f"By {goal} at iteration {found.iteration}, the last one that {found.reached} trials reached{of_them}: "
-    summary += ", ".join(f"{told_name(name, study)} {share:.0%}" for name, share in list(shares.items())[:3])
+    importances, goal = importance_of(study, index), study.sweep.objective.goals[index].name
+    if importances.missing:
+        return Section(title, [importances.missing])
+    shares = importances.shares
+    of_them = f", by {importances.fitted} of them" if importances.fitted < importances.reached else ""
+    reached = f"the last one that {importances.reached} trials reached{of_them}"
+    summary = f"By {goal} at iteration {importances.iteration}, {reached}: "
+    summary += ", ".join(f"{display_name(name, study)} {share:.0%}" for name, share in list(shares.items())[:3])
     row = 24
-    names = {name: fitted(told_name(name, study), _LONGEST_NAME, 12) for name in shares}
+    names = {name: fitted(display_name(name, study), _LONGEST_NAME, 12) for name in shares}
     left = 28 + max(width_of(text, 12) for text in names.values())
     all_of_it = _SHARES_WIDTH - left - 60
     picture = Picture(_SHARES_WIDTH, 20 + row * len(shares), title, summary)
@@ -227,12 +228,12 @@ def _importance(study: Study, index: int, title: str) -> Section:
         y = 10 + row * line
         picture.draw(Words(left - 8, y + 15, names[name], "end"))
         picture.draw(
-            Box(left, y + 3, max(1.0, all_of_it * share), row - 8, "s0", f"{told_name(name, study)}: {share:.1%}")
+            Box(left, y + 3, max(1.0, all_of_it * share), row - 8, "s0", f"{display_name(name, study)}: {share:.1%}")
         )
         picture.draw(Words(left + all_of_it * share + 8, y + 15, f"{share:.1%}", "start", "muted"))
-    words = [
+    paragraphs = [
         f"{summary}.",
         "Shares of the variance that the parameters explain together, each alone and with others (fANOVA), of those "
         "that all of these trials have. With few trials they are rough.",
     ]
-    return Section(title, words, picture)
+    return Section(title, paragraphs, picture)

@@ -40,7 +40,7 @@ def history(study: Study) -> Section | None:
     if not rows:
         return None
     goal, last, best = objective.goals[0], len(study.trials) - 1.0, _best(study)
-    summary = _found(study, rows)
+    summary = _summary(study, rows)
     up, beyond = _scale([row.values[0] for row in rows] + [value for _, value in best], goal.goal == "minimize")
     chart = Chart("Best so far", summary, Linear(-0.5, last + 0.5, is_integer=True), up, ("trial", goal.name))
     for name, (ink, hollow) in _KINDS.items():
@@ -55,20 +55,20 @@ def history(study: Study) -> Section | None:
         chart.key("s0", "best so far")
     table = [(f"{newest:.0f}", number(value)) for newest, value in best][-_MOST_ROWS:]
     head = ("newest trial", f"best {goal.name}")
-    words = [summary, *_said(best, last), *beyond]
-    return Section("How it got there", words, chart.picture, SectionTable(head, table), folded=True)
+    paragraphs = [summary, *_change_lines(best, last), *beyond]
+    return Section("How it got there", paragraphs, chart.picture, SectionTable(head, table), folded=True)
 
 
 def _best(study: Study) -> list[tuple[float, float]]:
     """Return (newest trial, best value) at each change to a finite value."""
-    found = []
+    changes = []
     for moment in study.course().changes:
         values = values_of(moment.front[0]) if moment.front else ()
-        found += [(moment.trials - 1.0, value) for value in values if math.isfinite(value)]
-    return found
+        changes += [(moment.trials - 1.0, value) for value in values if math.isfinite(value)]
+    return changes
 
 
-def _found(study: Study, rows: Sequence[TrialRow]) -> str:
+def _summary(study: Study, rows: Sequence[TrialRow]) -> str:
     """Return which values there are, and which is the best."""
     values, leader, goal = [row.values[0] for row in rows], study.leaders[0], study.sweep.objective.goals[0]
     summary = f"{counted(len(rows), 'trial')} with {goal.name} from {number(min(values))} to {number(max(values))}; "
@@ -79,7 +79,7 @@ def _found(study: Study, rows: Sequence[TrialRow]) -> str:
     return f"{summary}all break constraints, and the one that breaks {broken} least, {value}"
 
 
-def _said(best: Sequence[tuple[float, float]], last: float) -> Iterator[str]:
+def _change_lines(best: Sequence[tuple[float, float]], last: float) -> Iterator[str]:
     """Return the plotted changes, and those after the last trial had begun."""
     if not best:
         yield "A dot is what a trial has in the end."
@@ -132,51 +132,51 @@ def _curves(
     objective = study.sweep.objective
     goal = objective.goals[index]
     rows = {row.number: row for row in study.trials}
-    known = {trial: curve for trial, curve in curves.items() if any(math.isfinite(y) for _, y in curve)}
-    if not known or max(len(curve) for curve in known.values()) < 2:
+    finite = {trial: curve for trial, curve in curves.items() if any(math.isfinite(y) for _, y in curve)}
+    if not finite or max(len(curve) for curve in finite.values()) < 2:
         return None
-    shown = [row.number for row in study.ranked if row.number in known][:_MOST_CURVES]
+    shown = [row.number for row in study.ranked if row.number in finite][:_MOST_CURVES]
     levels = sorted({rows[trial].iterations for trial in shown})
     shades = _levels(study, levels)
-    values = [y for trial in shown for _, y in known[trial] if math.isfinite(y)]
+    values = [y for trial in shown for _, y in finite[trial] if math.isfinite(y)]
     up, beyond = _scale(values, goal.goal == "minimize")
-    last = max(x for trial in shown for x, _ in known[trial])
+    last = max(x for trial in shown for x, _ in finite[trial])
     scale = Log(1, last) if last >= 30 else Linear(1, max(last, 2), is_integer=True)
     across = Marked(scale, (float(last), 1.0, *reversed(shades)))
     thick = {row.number for row in study.leaders}
-    summary = _told(shown, known, rows, study, index)
+    summary = _summary_of_curves(shown, finite, rows, study, index)
     title = f"Learning curves: {goal.name}" if objective.several else "Learning curves"
     chart = Chart(title, summary, across, up, ("iteration", goal.name))
     for trial in reversed(shown):
         row = rows[trial]
         ink = SERIES[_shade(row.iterations, shades)]
         tip = f"trial {trial}: {row.state} at {row.iterations}. {endings.why(row)}"
-        points = [(float(x), y) for x, y in evenly(known[trial], _MOST_POINTS)]
+        points = [(float(x), y) for x, y in evenly(finite[trial], _MOST_POINTS)]
         best = trial in thick
         chart.line(points, ink, 3.0 if best else 1.2, faint=not best and len(shown) > 30, tip=tip)
     for step, level in enumerate(shades):
         exact = {iterations for iterations in levels if _shade(iterations, shades) == step} <= {level}
         chart.key(SERIES[step], f"{'' if exact else '<= '}{counted(level, 'iteration')}")
-    words = [summary, *beyond]
-    if len(known) > len(shown):
-        words.append(f"The {len(shown)} best of {len(known):,} are drawn.")
+    paragraphs = [summary, *beyond]
+    if len(finite) > len(shown):
+        paragraphs.append(f"The {len(shown)} best of {len(finite):,} are drawn.")
     table = [
-        (str(trial), str(rows[trial].iterations), *_ends(known[trial]), endings.why(rows[trial]))
+        (str(trial), str(rows[trial].iterations), *_ends(finite[trial]), endings.why(rows[trial]))
         for trial in shown[:_MOST_ROWS]
     ]
     head = ("trial", "iterations", f"first {goal.name}", f"last {goal.name}", "why it ended")
-    return Section(title, words, chart.picture, SectionTable(head, table), folded=True)
+    return Section(title, paragraphs, chart.picture, SectionTable(head, table), folded=True)
 
 
-def _told(
+def _summary_of_curves(
     shown: Sequence[int],
-    known: Mapping[int, Sequence[tuple[int, float]]],
+    finite: Mapping[int, Sequence[tuple[int, float]]],
     rows: Mapping[int, TrialRow],
     study: Study,
     index: int,
 ) -> str:
     objective = study.sweep.objective
-    leaders = [row for row in study.leaders if row.number in known]
+    leaders = [row for row in study.leaders if row.number in finite]
     if objective.several and leaders and leaders[0].feasible:
         goal = objective.goals[index]
         best = min(leaders, key=lambda row: goal.signed(row.values[index])).number
@@ -193,8 +193,8 @@ def _told(
         summary = f"No trial has a value; trial {best}"
         if study.leaders:
             summary = f"Of the trials with a finite curve the best, trial {best},"
-    first, last = _ends(known[best])
-    summary += f" went from {first} to {last} at iteration {known[best][-1][0]}."
+    first, last = _ends(finite[best])
+    summary += f" went from {first} to {last} at iteration {finite[best][-1][0]}."
     stopped = sum(row.state is TrialState.STOPPED for row in rows.values())
     if stopped:
         summary += f" {counted(stopped, 'trial')} of {len(rows):,} were stopped before their end."

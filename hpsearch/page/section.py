@@ -24,7 +24,7 @@ class Section:
     """A title and its content."""
 
     title: str
-    words: Sequence[str] = ()
+    paragraphs: Sequence[str] = ()
     """Paragraphs."""
     picture: Picture | None = None
     table: SectionTable | None = None

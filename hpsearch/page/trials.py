@@ -27,7 +27,7 @@ def trials(study: Study) -> Section | None:
     rows, ranked = study.trials, study.ranked[:_MOST_ROWS]
     if not ranked:
         return None
-    table, same = table_of(study, ranked)
+    table, constants = table_of(study, ranked)
     if not any(row.values for row in ranked):
         summary = (
             f"The first {len(ranked)} of {len(rows):,}; none has a value." if len(rows) > len(ranked) else "All trials."
@@ -35,7 +35,7 @@ def trials(study: Study) -> Section | None:
     else:
         is_part = len(rows) > len(ranked)
         summary = f"The {len(ranked)} best of {len(rows):,}." if is_part else "All trials, the best first."
-    return Section("Trials", [summary, *same], table=table)
+    return Section("Trials", [summary, *constants], table=table)
 
 
 def table_of(study: Study, rows: Sequence[TrialRow], checkpoints: bool = False) -> tuple[SectionTable, list[str]]:
@@ -50,7 +50,7 @@ def table_of(study: Study, rows: Sequence[TrialRow], checkpoints: bool = False) 
     points = [outline(row.params, study.sweep.parameters) for row in rows]
     names = list(dict.fromkeys(name for point in points for name in point))
     params = {name: param_cells(name, points) for name in names}
-    same = [name for name in names if len(rows) > 1 and _is_same(name, points)]
+    fixed = [name for name in names if len(rows) > 1 and _is_same(name, points)]
     columns: list[tuple[str, Sequence[str]]] = [
         ("trial", [str(row.number) for row in rows]),
         ("state", [str(row.state) for row in rows]),
@@ -58,18 +58,20 @@ def table_of(study: Study, rows: Sequence[TrialRow], checkpoints: bool = False) 
     ]
     for index, goal in enumerate(goals):
         columns.append((goal.name, numbers([row.values[index] if row.values else None for row in rows])))
-    columns += [(name, cells) for name, cells in params.items() if name not in same]
+    columns += [(name, cells) for name, cells in params.items() if name not in fixed]
     if any(row.asynchronous for row in rows):
         columns.append(("asynchronous", ["yes" if row.asynchronous else "" for row in rows]))
     if endings.brackets:
         columns.append(("bracket", [endings.bracket(row) for row in rows]))
     columns.append(("why it ended", [endings.why(row) for row in rows]))
-    notes = [f"The same in all of these: {', '.join(f'{name} = {params[name][0]}' for name in same)}."] if same else []
+    notes = (
+        [f"The same in all of these: {', '.join(f'{name} = {params[name][0]}' for name in fixed)}."] if fixed else []
+    )
     if checkpoints:
         paths = [study.checkpoint_path(row) for row in rows]
-        kept = ["" if path is None else str(path.relative_to(study.directory)) for path in paths]
-        columns.append(("checkpoint", kept))
-        notes.append(f"Checkpoints lie in {study.directory}." if any(kept) else "None of these has a checkpoint.")
+        saved = ["" if path is None else str(path.relative_to(study.directory)) for path in paths]
+        columns.append(("checkpoint", saved))
+        notes.append(f"Checkpoints lie in {study.directory}." if any(saved) else "None of these has a checkpoint.")
     head, cells = zip(*columns, strict=True)
     return SectionTable(head, list(zip(*cells, strict=True))), notes
 
@@ -84,11 +86,11 @@ def strategies(study: Study) -> Section | None:
     columns = by_strategy(study)
     if not columns or not columns[0].cells:
         return None
-    words = ["How the workers of a trial trained it together; the strategy of the best trial comes first."]
+    paragraphs = ["How the workers of a trial trained it together; the strategy of the best trial comes first."]
     if study.sweep.strategies.asynchronous:
-        words.append("A trial of an asynchronous one gives other numbers when it runs once more.")
+        paragraphs.append("A trial of an asynchronous one gives other numbers when it runs once more.")
     rows = list(zip(*(column.cells for column in columns), strict=True))
-    return Section("Strategies", words, table=SectionTable([column.head for column in columns], rows))
+    return Section("Strategies", paragraphs, table=SectionTable([column.head for column in columns], rows))
 
 
 def failures(study: Study) -> Section | None:
@@ -100,8 +102,8 @@ def failures(study: Study) -> Section | None:
     for first, struck in kinds[:_MOST_KINDS]:
         rows.append((str(len(struck)), first.kind, first.message, first_of(struck, _MOST_NAMED)))
     failed = sum(len(struck) for _, struck in kinds)
-    words = [
+    paragraphs = [
         f"{counted(failed, 'trial')} failed, of {counted(len(kinds), 'cause')}. The most frequent one's traceback:"
     ]
     table = SectionTable(("trials", "what", "message", "which"), rows)
-    return Section("Failures", words, table=table, code=kinds[0][0].traceback.strip() or kinds[0][0].message)
+    return Section("Failures", paragraphs, table=table, code=kinds[0][0].traceback.strip() or kinds[0][0].message)

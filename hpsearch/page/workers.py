@@ -55,13 +55,13 @@ def workers(study: Study) -> Section | None:
     busy = sum(_busy_seconds(segments, *span) for span in spans)
     there = sum((ended - began) * workers for began, ended, workers in spans)
     idle = max(0.0, there - busy)
-    share = f"{idle / there:.0%}" if there else "none"
-    summary = f"{counted(count, 'worker')}: idle for {duration(idle)} of {duration(there)} ({share})."
+    idle_share = f"{idle / there:.0%}" if there else "none"
+    summary = f"{counted(count, 'worker')}: idle for {duration(idle)} of {duration(there)} ({idle_share})."
     shown = lanes[:_MOST_LANES]
     first, last = spans[0][0], max(spans[-1][1], max(segment.ended for segment in segments))
-    begun = min(segment.began for segment in segments)
-    is_late = begun - first > (last - first) / 2
-    first = begun if is_late else first
+    first_start = min(segment.began for segment in segments)
+    is_late = first_start - first > (last - first) / 2
+    first = first_start if is_late else first
     second, unit = _unit(last - first)
     across = Linear(0.0, max(last - first, 1e-9) / second)
     row, left, wide = (20 if len(shown) <= 24 else 10), 60, 680
@@ -72,11 +72,11 @@ def workers(study: Study) -> Section | None:
     picture = Picture(760, bottom + 46, "Workers", summary)
     picture.draw(*above)
     for value, text in across.ticks(8):
-        x = left + wide * across.share(value)
+        x = left + wide * across.fraction(value)
         picture.draw(Line([(x, top), (x, bottom)], "grid"))
         picture.draw(Words(x, bottom + 16, text, "middle", "muted", 11))
-    what = "first trial" if is_late else "first process"
-    picture.draw(Words(left + wide / 2, bottom + 36, f"{unit} since the {what} began", "middle"))
+    beginning = "first trial" if is_late else "first process"
+    picture.draw(Words(left + wide / 2, bottom + 36, f"{unit} since the {beginning} began", "middle"))
     rows_are = "worker" if len(lanes) <= count else "trials at once"
     picture.draw(Words(14, (top + bottom) / 2, rows_are, "middle", upright=True))
     every = math.ceil(sum(map(len, shown)) / _MOST_BOXES)
@@ -97,18 +97,18 @@ def workers(study: Study) -> Section | None:
         summary += (
             f" Of that, {duration(starting)} passed before the first trial began: workers were started meanwhile."
         )
-    words = [summary, f"A bar is a segment of a trial{', in the colour of its rung' if inks else ''}."]
+    paragraphs = [summary, f"A bar is a segment of a trial{', in the colour of its rung' if inks else ''}."]
     if is_late:
-        words.append("Drawn is what came after that: it is less than half of the time.")
+        paragraphs.append("Drawn is what came after that: it is less than half of the time.")
     if any(segment.kind in _BAD for segment in segments):
-        words.append("Red are segments that failed, or were lost.")
+        paragraphs.append("Red are segments that failed, or were lost.")
     if len(lanes) > count:
-        words.append(f"Rows are trials beside each other: up to {of_worker} on each worker.")
+        paragraphs.append(f"Rows are trials beside each other: up to {of_worker} on each worker.")
     if len(lanes) > len(shown):
-        words.append(f"The first {len(shown)} are drawn.")
+        paragraphs.append(f"The first {len(shown)} are drawn.")
     if every > 1:
-        words.append(f"Of every {every} segments one is drawn.")
-    return Section("Workers", words, picture)
+        paragraphs.append(f"Of every {every} segments one is drawn.")
+    return Section("Workers", paragraphs, picture)
 
 
 def _unit(seconds: float) -> tuple[float, str]:
@@ -126,7 +126,7 @@ def _keys(segments: Sequence[_Busy], inks: Mapping[int | None, Ink]) -> list[Key
 
 def _segments(study: Study) -> tuple[list[_Busy], list[tuple[float, float, int]]]:
     """Return every segment on each of its workers, and the number of workers over time, which is 0 while paused."""
-    found: list[_Busy] = []
+    segments: list[_Busy] = []
     spans: list[tuple[float, float, int]] = []
     running: dict[tuple[int, int], tuple[float, int, int | None]] = {}
     untils = {(rung.bracket, rung.rung): rung.until for rung in study.rungs}
@@ -135,7 +135,7 @@ def _segments(study: Study) -> tuple[list[_Busy], list[tuple[float, float, int]]
     is_paused = False
     last = 0.0
 
-    def rest(when: float) -> None:
+    def end_span(when: float) -> None:
         nonlocal opened
         if opened is not None:
             spans.append((opened[0], when, opened[1]))
@@ -143,9 +143,9 @@ def _segments(study: Study) -> tuple[list[_Busy], list[tuple[float, float, int]]
 
     def close(when: float) -> None:
         for (trial, _), (began, width, until) in running.items():
-            found.extend([_Busy(trial, began, when, "interrupted", until)] * width)
+            segments.extend([_Busy(trial, began, when, "interrupted", until)] * width)
         running.clear()
-        rest(when)
+        end_span(when)
 
     for entry in study.entries():
         when = entry.time
@@ -159,7 +159,7 @@ def _segments(study: Study) -> tuple[list[_Busy], list[tuple[float, float, int]]
             case Finished() | Failed() | Lost() | Reverted():
                 began, width, until = running.pop((event.trial, event.attempt), (when, 0, None))
                 kind = {Failed: "failed", Lost: "lost", Reverted: "taken back"}.get(type(event), "finished")
-                found.extend([_Busy(event.trial, began, when, kind, until)] * width)
+                segments.extend([_Busy(event.trial, began, when, kind, until)] * width)
             case Steered(request=None):  # by a command, when no process ran the study any more
                 close(last)
             case Steered(verb="pause" | "resume" as verb, refused=""):
@@ -168,11 +168,11 @@ def _segments(study: Study) -> tuple[list[_Busy], list[tuple[float, float, int]]
             case Ended():
                 close(when)
         if is_paused and not running:
-            rest(when)  # workers of a paused study aren't idle
+            end_span(when)  # workers of a paused study aren't idle
         last = when
     close(last)
-    most = math.ceil(_most_at_once(found) / study.sweep.resources.lanes)
-    return found, [(began, ended, workers or most) for began, ended, workers in spans if ended > began]
+    most = math.ceil(_most_at_once(segments) / study.sweep.resources.lanes)
+    return segments, [(began, ended, workers or most) for began, ended, workers in spans if ended > began]
 
 
 def _before_the_first(segments: list[_Busy], began: float, ended: float, workers: int) -> float:

@@ -18,7 +18,7 @@ from hpsearch.tables.wording import counted, duration, first_of, number
 from hpsearch.trial import Value
 
 __all__ = [
-    "amount_told",
+    "amount_text",
     "comparison_json",
     "comparison_text",
     "comparison_title",
@@ -105,7 +105,7 @@ def equal_cost_rows(compared: Comparison) -> Rows:
         for amount in compared.amounts(axis):
             rows.append(
                 (
-                    amount_told(axis, amount),
+                    amount_text(axis, amount),
                     [_spread(side, [run.at(axis, amount) for run in side.runs]) for side in compared.sides],
                 )
             )
@@ -138,9 +138,9 @@ def _point(run: ComparedRun) -> dict[str, Value]:
 def setting_rows(compared: Comparison) -> list[tuple[str, str, str, str]]:
     """Return the keys in which sweeps differ from the first one: (side, key, first value, its value)."""
     return [
-        (side.label, key, one, other)
+        (side.label, key, first, here)
         for side in compared.sides[1:]
-        for key, (one, other) in compared.differing(side).items()
+        for key, (first, here) in compared.differing(side).items()
     ]
 
 
@@ -163,16 +163,16 @@ def pairing_lines(compared: Comparison) -> list[str]:
     """Return which seeds were left out of the differences, and which ones several studies share."""
     lines = []
     for side in compared.sides[1:]:
-        left_out = next((one.left_out for one in compared.differences if one.side == side.label), ())
-        seeds = [_seeds(one, left_out) for one in (compared.sides[0], side) if {*one.runs} & {*left_out}]
+        left_out = next((item.left_out for item in compared.differences if item.side == side.label), ())
+        seeds = [_seeds(item, left_out) for item in (compared.sides[0], side) if {*item.runs} & {*left_out}]
         if seeds:
             lines.append(f"{side.label}, left out, as the other side has no such seed: {' and '.join(seeds)}")
     return lines + [seeds for seeds in map(_repeated, compared.sides) if seeds]
 
 
 def _seeds(side: Side, left_out: Sequence[ComparedRun]) -> str:
-    own = sorted({run.seed for run in side.runs if run in left_out})
-    return f"{'seed' if len(own) == 1 else 'seeds'} {', '.join(map(str, own))} of {side.label}"
+    seeds = sorted({run.seed for run in side.runs if run in left_out})
+    return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))} of {side.label}"
 
 
 def _repeated(side: Side) -> str:
@@ -185,7 +185,7 @@ def _repeated(side: Side) -> str:
 def difference_time(difference: SideDifference) -> str:
     """Describe the point of comparison: the end, or equal cost."""
     axis, amount = difference.by, difference.amount
-    return "as they stand" if axis is None or amount is None else f"after {amount_told(axis, amount)}"
+    return "as they stand" if axis is None or amount is None else f"after {amount_text(axis, amount)}"
 
 
 def difference_unknown(difference: SideDifference) -> str:
@@ -205,7 +205,7 @@ def _difference(difference: SideDifference) -> str:
     return text if difference.p_value is None else f"{text}, Wilcoxon p = {difference.p_value:.2g}"
 
 
-def amount_told(axis: str, amount: float) -> str:
+def amount_text(axis: str, amount: float) -> str:
     """Format the cost of a search: `40 trials`, `12 s`."""
     if axis == "seconds":
         return duration(amount) if amount >= 1 else f"{number(amount, 2)} s"
@@ -217,10 +217,10 @@ def _named(runs: Sequence[ComparedRun], most: int = 8) -> str:
 
 
 def _spread(side: Side, values: Sequence[float | None]) -> str:
-    found = side.spread(values)
-    if len(values) == 1 or (found.median, found.low, found.high) == (None, None, None):
-        return _shown(found.median)
-    return f"{_shown(found.median)} [{_shown(found.low)}, {_shown(found.high)}]"
+    spread = side.spread(values)
+    if len(values) == 1 or (spread.median, spread.low, spread.high) == (None, None, None):
+        return _shown(spread.median)
+    return f"{_shown(spread.median)} [{_shown(spread.low)}, {_shown(spread.high)}]"
 
 
 def _shown(value: float | None) -> str:
@@ -262,7 +262,7 @@ def comparison_json(compared: Comparison) -> dict[str, Any]:
 def _side_json(compared: Comparison, side: Side) -> dict[str, Any]:
     return {
         "label": side.label,
-        "differs": {key: {"first": one, "here": other} for key, (one, other) in compared.differing(side).items()},
+        "differs": {key: {"first": first, "here": here} for key, (first, here) in compared.differing(side).items()},
         "best": asdict(side.spread([run.value for run in side.runs])),
         "after": [
             {axis: amount, **asdict(side.spread([run.at(axis, amount) for run in side.runs]))}

@@ -46,11 +46,11 @@ def groups_of(rows: Sequence[TrialRow], field: Field, objective: Objective) -> l
         field: The field to group by.
         objective: The objective.
     """
-    found: dict[str, list[TrialRow]] = {}
+    groups: dict[str, list[TrialRow]] = {}
     for row in best_first(rows, objective):
         value = field.read(row)
-        found.setdefault("" if value is ABSENT else json.dumps(value, sort_keys=True), []).append(row)
-    return [_group(field.read(members[0]), members, objective) for members in found.values()]
+        groups.setdefault("" if value is ABSENT else json.dumps(value, sort_keys=True), []).append(row)
+    return [_group(field.read(members[0]), members, objective) for members in groups.values()]
 
 
 def _group(value: Value, rows: Sequence[TrialRow], objective: Objective) -> Group:

@@ -90,12 +90,12 @@ def cut_to(text: str, width: int, draws: bool = True) -> str:
     if display_width(text) <= width:
         return text
     sign = "…" if draws else "..."
-    room, taken = width - len(sign), ""
+    room, text_so_far = width - len(sign), ""
     for letter in text:
-        if display_width(taken + letter) > room:
+        if display_width(text_so_far + letter) > room:
             break
-        taken += letter
-    return (taken + sign)[: max(width, 1)] if room < 0 else taken + sign
+        text_so_far += letter
+    return (text_so_far + sign)[: max(width, 1)] if room < 0 else text_so_far + sign
 
 
 def one_line(text: str) -> str:
@@ -116,21 +116,21 @@ def _stands_beneath(column: Column) -> bool:
 
 def _fitted(columns: Sequence[Column], screen: Screen) -> tuple[list[tuple[Column, int]], list[str]]:
     """Return the columns that fit, each with its width, and the names of the others."""
-    wanted = [(column, _width(column)) for column in columns]
+    full = [(column, _width(column)) for column in columns]
     if screen.width is None:
-        return wanted, []
-    least = [(column, min(width, _LEAST_TEXT) if column.is_text else width) for column, width in wanted]
+        return full, []
+    least = [(column, min(width, _LEAST_TEXT) if column.is_text else width) for column, width in full]
     left_out: list[str] = []
     while _total(least) > screen.width:
         index = max((index for index, (column, _) in enumerate(least) if not column.is_kept), default=None)
         if index is None:
             break
         left_out.append(least[index][0].head)
-        del least[index], wanted[index]
+        del least[index], full[index]
     room = screen.width - _total(least)
     fitted = []
-    for (column, width), (_, whole) in zip(least, wanted, strict=True):
-        more = max(0, min(room, whole - width))
+    for (column, width), (_, full_width) in zip(least, full, strict=True):
+        more = max(0, min(room, full_width - width))
         room -= more
         fitted.append((column, width + more))
     return fitted, left_out[::-1]
@@ -148,8 +148,8 @@ def _lines(columns: Sequence[tuple[Column, int]], screen: Screen) -> Iterator[st
     heads = (_padded(column.head, column, width, screen) for column, width in columns)
     yield f" {_GAP.join(heads)}".rstrip()
     yield f" {('─' if screen.draws else '-') * (_total(columns) - 1)}"
-    whole = [[_padded(cell, column, width, screen) for cell in column.cells] for column, width in columns]
-    for row in zip(*whole, strict=True) if whole else itertools.repeat((), 0):
+    rows = [[_padded(cell, column, width, screen) for cell in column.cells] for column, width in columns]
+    for row in zip(*rows, strict=True) if rows else itertools.repeat((), 0):
         yield f" {_GAP.join(row)}".rstrip()
 
 

@@ -25,8 +25,10 @@ def outlined(rows: Sequence[TrialRow], space: Space) -> tuple[list[TrialRow], tu
 
 def constants_of(names: Iterable[str], space: Space) -> tuple[str, ...]:
     """Return the params that are constant in the space, without derived ones, which may vary."""
-    known = ((name, space.find(name)) for name in names)
-    return tuple(name for name, parameter in known if parameter is not None and not parameter.distribution.searched)
+    parameters = ((name, space.find(name)) for name in names)
+    return tuple(
+        name for name, parameter in parameters if parameter is not None and not parameter.distribution.searched
+    )
 
 
 def outline(params: Params, space: Space) -> dict[str, Value]:
@@ -51,14 +53,14 @@ def written(value: Value) -> str:
             return f"[{' '.join(map(written, value))}]"
         case {"from": source, "operation": operation} if len(value) == 2:
             return f"{written(operation)}~{source}"
-        case dict() if len(value) == 1 and all(isinstance(own, dict) for own in value.values()):
-            ((name, own),) = value.items()
-            return f"{name}({_settings(own)})" if own else name
+        case dict() if len(value) == 1 and all(isinstance(settings, dict) for settings in value.values()):
+            ((name, settings),) = value.items()
+            return f"{name}({_settings(settings)})" if settings else name
         case dict():
             return _settings(value)
     return param_cell(value)
 
 
-def _settings(own: Mapping[str, Value]) -> str:
+def _settings(settings: Mapping[str, Value]) -> str:
     """Write names and values."""
-    return " ".join(f"{name}={written(value)}" for name, value in own.items())
+    return " ".join(f"{name}={written(value)}" for name, value in settings.items())

@@ -25,27 +25,27 @@ def rerun_dataframe(rerun: Rerun) -> pd.DataFrame:
     """Return every configuration as a row: see `Rerun.dataframe` for the columns."""
     import pandas as pd
 
-    known = rerun.configurations
+    configurations = rerun.configurations
     columns = {
-        **{name: [getattr(config, name) for config in known] for name in OWN},
-        **{f"params.{name}": [config.params.get(name, pd.NA) for config in known] for name in rerun.varying},
+        **{name: [getattr(config, name) for config in configurations] for name in OWN},
+        **{f"params.{name}": [config.params.get(name, pd.NA) for config in configurations] for name in rerun.varying},
     }
-    came = [result_of(config) for config in known]
+    came = [result_of(config) for config in configurations]
     frame = frame_of(columns | {name: [config[name] for config in came] for name in came[0]})
     return frame.astype({name: "float64" for name in ("value", "mean", "std", "min", "max")})
 
 
 def rerun_text(rerun: Rerun, screen: Screen | None = None) -> str:
     """Return the table for a terminal, what isn't in it, and which configuration is best."""
-    known, metric = rerun.configurations, rerun.metric
-    points = [config.params for config in known]
+    configurations, metric = rerun.configurations, rerun.metric
+    points = [config.params for config in configurations]
     columns = [
-        Column("trial", [str(config.trial) for config in known], is_kept=True),
-        Column(f"its {metric}", numbers([config.value for config in known])),
-        Column("iterations", [str(config.iterations) for config in known]),
+        Column("trial", [str(config.trial) for config in configurations], is_kept=True),
+        Column(f"its {metric}", numbers([config.value for config in configurations])),
+        Column("iterations", [str(config.iterations) for config in configurations]),
         *(Column(name, param_cells(name, points), is_text=True) for name in rerun.varying),
-        *(Column(name, numbers([getattr(config, name) for config in known]), is_kept=True) for name in SPREAD),
-        Column("runs", [f"{config.succeeded} of {config.asked}" for config in known], is_kept=True),
+        *(Column(name, numbers([getattr(config, name) for config in configurations]), is_kept=True) for name in SPREAD),
+        Column("runs", [f"{config.succeeded} of {config.asked}" for config in configurations], is_kept=True),
     ]
     table = table_text(columns, screen or WHOLE, "with hpsearch best --format json")
     return table + "".join(f"{line}\n" for line in [*_missing(rerun), *_verdict(rerun)])
@@ -78,18 +78,19 @@ def _verdict(rerun: Rerun) -> Sequence[str]:
     if not is_valid(best.mean):
         return ["best by mean: none, no run has a value"]
     broken = " and ".join(rerun.broken(best))
-    line = f"best by mean: trial {best.trial} of {rerun.directory}, {_told(rerun.metric, best)}"
+    line = f"best by mean: trial {best.trial} of {rerun.directory}, {_config_text(rerun.metric, best)}"
     line += f", but the means break {broken}, as all do" if broken else ""
     if best is first:
         return [line, "              which was the best trial there, too"]
     rank = rerun.configurations.index(first) + 1
     return [
         line,
-        f"              not trial {first.trial}, the best there: place {rank} by mean, {_told(rerun.metric, first)}",
+        f"              not trial {first.trial}, the best there: place {rank} by mean, "
+        f"{_config_text(rerun.metric, first)}",
     ]
 
 
-def _told(metric: str, config: Configuration) -> str:
+def _config_text(metric: str, config: Configuration) -> str:
     if config.mean is None:
         return f"none of {counted(config.asked, 'run')} has a value"
     spread = "" if config.std is None else f" ± {_shown(config.std)}"

@@ -64,30 +64,30 @@ class Fields:
     """
 
     def __init__(self, rows: Sequence[TrialRow], params: Sequence[str], objective: Objective) -> None:
-        own = {name: Field(name, name, _given(read)) for name, read in _OWN.items()}
-        self.state = own["state"]
+        own_fields = {name: Field(name, name, _present(read)) for name, read in _OWN.items()}
+        self.state = own_fields["state"]
         goals = [goal.name for goal in objective.goals]
         values = {
             column: Field(column, goal, _value(index), _value_or_nan(index, goal))
             for index, (column, goal) in enumerate(zip(value_columns(goals) if goals else [], goals, strict=True))
         }
         if objective.constraints:
-            own["feasible"] = Field("feasible", "feasible", lambda row: row.feasible if row.values else ABSENT)
-        self._whole = {
-            **own,
+            own_fields["feasible"] = Field("feasible", "feasible", lambda row: row.feasible if row.values else ABSENT)
+        self._by_name = {
+            **own_fields,
             **values,
             **{f"params.{name}": Field(f"params.{name}", name, _param(name)) for name in params},
             **{f"metrics.{name}": Field(f"metrics.{name}", name, _metric(name)) for name in metric_names(rows)},
         }
-        self._meant: dict[str, list[Field]] = {f"trial.{name}": [field] for name, field in own.items()}
-        for field in self._whole.values():
+        self._meant: dict[str, list[Field]] = {f"trial.{name}": [field] for name, field in own_fields.items()}
+        for field in self._by_name.values():
             self._meant.setdefault(field.name, []).append(field)
-        for field in self._whole.values():
-            known = self._meant.setdefault(field.head, [])
+        for field in self._by_name.values():
+            meanings = self._meant.setdefault(field.head, [])
             # What decides is reported, too: its name alone means the value that a trial is judged by.
-            judged = field.name.startswith("metrics.") and any(other in values.values() for other in known)
-            if field not in known and not judged:
-                known.append(field)
+            judged = field.name.startswith("metrics.") and any(other in values.values() for other in meanings)
+            if field not in meanings and not judged:
+                meanings.append(field)
 
     def find(self, name: str, option: str) -> Field:
         """Return what a name means: a column of the CSV, or a column's head in the table.
@@ -101,7 +101,7 @@ class Fields:
             raise HpsearchError(f"{option}: {name!r} must say which is meant: {names}")
         if meant:
             return meant[0]
-        known = dict.fromkeys([*(field.head for field in self._whole.values()), *self._whole])
+        known = dict.fromkeys([*(field.head for field in self._by_name.values()), *self._by_name])
         raise HpsearchError(f"{option}: must name what trials have, got {name!r}; {nearest(name, known)}")
 
     def copies(self, name: str) -> list[Field]:
@@ -109,7 +109,7 @@ class Fields:
         pattern = re.compile(re.escape(name).replace(r"\*", r"\d+"))
         return [
             field
-            for field in self._whole.values()
+            for field in self._by_name.values()
             if pattern.fullmatch(field.name) or (field.name.startswith("params.") and pattern.fullmatch(field.head))
         ]
 
@@ -163,8 +163,8 @@ def ordered(rows: Sequence[TrialRow], fields: Fields, sort: str) -> list[TrialRo
     field = fields.find(name, "--sort")
     keyed = [(key, row) for row in rows if (key := _key(field.read(row))) is not None]
     having = [row for _, row in sorted(keyed, key=lambda pair: pair[0], reverse=order == "desc")]
-    known = {row.number for row in having}
-    return having + [row for row in rows if row.number not in known]
+    numbers = {row.number for row in having}
+    return having + [row for row in rows if row.number not in numbers]
 
 
 def best_first(rows: Sequence[TrialRow], objective: Objective) -> list[TrialRow]:
@@ -196,7 +196,7 @@ def _key(value: Value) -> Any:
     return 1, 0, value if isinstance(value, str) else repr(value)
 
 
-def _given(read: _Read) -> _Read:
+def _present(read: _Read) -> _Read:
     def found(row: TrialRow) -> Value:
         value = read(row)
         return ABSENT if value is None else value

@@ -83,8 +83,8 @@ def _leaders(study: Study) -> list[str]:
     broken = "" if best.feasible else f", which breaks {' and '.join(objective.broken(best.score))}, as all do"
     lines = [f"best        trial {best.number}: {goal} {best.values[0]!r} at {best.value_iteration}{broken}"]
     lines.append(f"            {params_line(best.params)}")
-    others = {name: value for name, value in study.metrics_of(best).items() if name != goal}
-    return [*lines, f"            reports {params_line(others)}"] if others else lines
+    further = {name: value for name, value in study.metrics_of(best).items() if name != goal}
+    return [*lines, f"            reports {params_line(further)}"] if further else lines
 
 
 def _open(study: Study) -> str:

@@ -150,7 +150,7 @@ def page_record(page: TrialPage, log_lines: int) -> dict[str, Any]:
         "inherited": row.inherited,
         "reason": row.reason or None,
         "cut": None if page.cut is None else asdict(page.cut),
-        "decisions": [{"action": made.action, "reason": made.reason} for made in page.decisions],
+        "decisions": [{"action": decision.action, "reason": decision.reason} for decision in page.decisions],
         "failure": None if row.failure is None else asdict(row.failure),
         "reverted": row.reverted or None,
         "asynchronous": row.asynchronous,
@@ -193,7 +193,7 @@ def page_lines(page: TrialPage, pasted: str, log_lines: int, screen: Screen) -> 
     yield from _curves(page, screen)
     if len(page.decisions) > 1:
         yield "decisions"
-        yield from (f"  {made.action:<9} {one_line(made.reason)}" for made in page.decisions)
+        yield from (f"  {decision.action:<9} {one_line(decision.reason)}" for decision in page.decisions)
     if row.failure is not None:
         yield f"failure     {row.failure.kind}: {one_line(row.failure.message)}"
         yield from (f"            | {line}" for line in row.failure.traceback.strip().splitlines())
@@ -286,10 +286,10 @@ def _scaled(value: float, least: float, greatest: float, most: int) -> int:
     return 0 if greatest == least else round((value / 2 - least / 2) / (greatest / 2 - least / 2) * most)
 
 
-def _line(one: tuple[int, int], other: tuple[int, int]) -> set[tuple[int, int]]:
+def _line(start: tuple[int, int], end: tuple[int, int]) -> set[tuple[int, int]]:
     """Return the dots from one to another."""
-    steps = max(abs(other[0] - one[0]), abs(other[1] - one[1]), 1)
-    (x, y), (to_x, to_y) = one, other
+    steps = max(abs(end[0] - start[0]), abs(end[1] - start[1]), 1)
+    (x, y), (to_x, to_y) = start, end
     return {(round(x + (to_x - x) * step / steps), round(y + (to_y - y) * step / steps)) for step in range(steps + 1)}
 
 

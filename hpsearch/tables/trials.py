@@ -226,8 +226,8 @@ def reports_csv(reports: Mapping[int, Iterable[Report]]) -> str:
 
 def _column(metric: str) -> str:
     """Name a metric's column; no two metrics have the same."""
-    taken = metric in ("trial", "iteration", "seconds") or metric.startswith("metrics.")
-    return f"metrics.{metric}" if taken else metric
+    is_taken = metric in ("trial", "iteration", "seconds") or metric.startswith("metrics.")
+    return f"metrics.{metric}" if is_taken else metric
 
 
 def rows_to_table(
@@ -321,7 +321,7 @@ def segments_to_json(rows: Sequence[SegmentRow]) -> str:
 
 def segments_to_table(rows: Sequence[SegmentRow], screen: Screen = WHOLE, see: str = "with --format csv") -> str:
     """Return the segments for a terminal; `see` explains how to see columns that don't fit."""
-    ended = [_ended(row) for row in rows]
+    ended = [_end_text(row) for row in rows]
     return table_text(
         [
             Column("trial", [str(row.trial) for row in rows], is_kept=True),
@@ -339,7 +339,7 @@ def segments_to_table(rows: Sequence[SegmentRow], screen: Screen = WHOLE, see: s
     )
 
 
-def _ended(row: SegmentRow) -> str:
+def _end_text(row: SegmentRow) -> str:
     """Return how a segment ended, and what was done then."""
     ended = f"{row.ended}, {_AGAIN[row.then]}" if row.then else row.ended
     return f"{ended}: {row.message}" if row.message else ended

@@ -36,13 +36,13 @@ def duration(seconds: float) -> str:
     """Format a duration: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    minutes, rest = divmod(whole, 60)
+    total = round(seconds)
+    minutes, remainder = divmod(total, 60)
     if not minutes:
-        return f"{rest} s"
+        return f"{remainder} s"
     hours, minutes = divmod(minutes, 60)
     if not hours:
-        return f"{minutes} min {rest} s"
+        return f"{minutes} min {remainder} s"
     days, hours = divmod(hours, 24)
     return f"{days} d {hours} h" if days else f"{hours} h {minutes} min"
 

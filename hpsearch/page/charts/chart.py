@@ -65,7 +65,7 @@ class Chart:
             names: Titles of the two axes.
             size: Width and height in pixels.
         """
-        self._title, self._told, self._size = title, description, size
+        self._title, self._description, self._size = title, description, size
         self._shapes: list[Shape] = []
         self._keys: list[Key] = []
         self._across, self._up = across, up
@@ -91,7 +91,7 @@ class Chart:
         """The picture so far, with the legend on top."""
         above, rows = legend(self._keys, self._left, self._right, _TOP - 14)
         deeper = ROW * max(rows - 1, 0)
-        picture = Picture(self._size[0], self._size[1] + deeper, self._title, self._told)
+        picture = Picture(self._size[0], self._size[1] + deeper, self._title, self._description)
         picture.draw(*(lowered(shape, deeper) for shape in self._shapes), *above)
         return picture
 
@@ -106,7 +106,7 @@ class Chart:
     ) -> None:
         """Draw a line through points; a point that isn't finite interrupts it."""
         for part in finite_parts(points):
-            placed = [self._place(point) for point in part]
+            placed = [self._to_pixels(point) for point in part]
             if len(placed) == 1:
                 self._draw(Dot(*placed[0], ink, 1.5, tip=tip))
             else:
@@ -127,15 +127,15 @@ class Chart:
 
     def band(self, points: Sequence[tuple[float, float, float]], ink: Ink) -> None:
         """Fill the area between two curves, from (horizontal, one, other) tuples."""
-        known = [point for point in points if all(map(math.isfinite, point))]
-        edge = [(x, first) for x, first, _ in known] + [(x, other) for x, _, other in reversed(known)]
+        finite = [point for point in points if all(map(math.isfinite, point))]
+        edge = [(x, first) for x, first, _ in finite] + [(x, other) for x, _, other in reversed(finite)]
         if edge:
-            self._draw(Area([self._place(point) for point in edge], ink))
+            self._draw(Area([self._to_pixels(point) for point in edge], ink))
 
     def dot(self, point: Point, ink: Ink, radius: float = 3.0, hollow: bool = False, tip: str = "") -> None:
         """Draw a point."""
         if all(map(math.isfinite, point)):
-            self._draw(Dot(*self._place(point), ink, radius, hollow, tip))
+            self._draw(Dot(*self._to_pixels(point), ink, radius, hollow, tip))
 
     def key(self, ink: Ink, text: str, mark: Mark = "line") -> None:
         """Add an entry to the legend above the plot."""
@@ -144,32 +144,32 @@ class Chart:
     def _draw(self, *shapes: Shape) -> None:
         self._shapes += shapes
 
-    def _place(self, point: Point) -> Point:
+    def _to_pixels(self, point: Point) -> Point:
         return self._x(point[0]), self._y(point[1])
 
     def _x(self, value: object) -> float:
-        return self._left + (self._right - self._left) * _clipped(self._across.share(value))
+        return self._left + (self._right - self._left) * _clipped(self._across.fraction(value))
 
     def _y(self, value: object) -> float:
-        return self._bottom - (self._bottom - _TOP) * _clipped(self._up.share(value))
+        return self._bottom - (self._bottom - _TOP) * _clipped(self._up.fraction(value))
 
 
-def _clipped(share: float) -> float:
+def _clipped(fraction: float) -> float:
     """Clamp a point to the axes' ends, which shows that there is more."""
-    return min(max(share, 0.0), 1.0)
+    return min(max(fraction, 0.0), 1.0)
 
 
 def finite_parts(points: Iterable[T]) -> Iterator[list[T]]:
     """Return the points in parts, without those that hold a number that isn't finite."""
-    part: list[T] = []
+    run: list[T] = []
     for point in points:
         if all(map(math.isfinite, point)):
-            part.append(point)
-        elif part:
-            yield part
-            part = []
-    if part:
-        yield part
+            run.append(point)
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run
 
 
 def legend(keys: Sequence[Key], left: float, right: float, y: float) -> tuple[list[Shape], int]:

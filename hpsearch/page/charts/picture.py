@@ -166,7 +166,7 @@ class Picture:
     width: float
     height: float
     title: str
-    told: str
+    description: str
     """Description for screen readers."""
     shapes: list[Shape] = field(default_factory=list)
 
@@ -233,7 +233,7 @@ def svg(picture: Picture, name: str = "") -> str:
     else:
         root.set("style", f"--width: {_number(picture.width)}px")
     Tree.SubElement(root, "title", {"id": f"{name}-title"}).text = _printable(picture.title)
-    Tree.SubElement(root, "desc", {"id": f"{name}-told"}).text = _printable(picture.told)
+    Tree.SubElement(root, "desc", {"id": f"{name}-told"}).text = _printable(picture.description)
     Tree.SubElement(root, "rect", {"width": "100%", "height": "100%", "fill": COLOURS["paper"][0]})
     for shape in picture.shapes:
         root.append(_element(shape))

@@ -29,7 +29,7 @@ _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 class Scale(Protocol):
     """One axis."""
 
-    def share(self, value: object) -> float:
+    def fraction(self, value: object) -> float:
         """Return where a value lies: 0 at the beginning, 1 at the end."""
         ...
 
@@ -47,7 +47,7 @@ class Linear:
     is_integer: bool = False
     """Only integers are marked."""
 
-    def share(self, value: object) -> float:
+    def fraction(self, value: object) -> float:
         """Return where a number lies."""
         assert isinstance(value, int | float)
         span = self.high - self.low
@@ -73,7 +73,7 @@ class Log:
     low: float
     high: float
 
-    def share(self, value: object) -> float:
+    def fraction(self, value: object) -> float:
         """Return a number's position; a number without a logarithm is before every axis."""
         assert isinstance(value, int | float)
         if value <= 0:
@@ -105,19 +105,19 @@ class Marked:
     marks: tuple[float, ...]
     """Marks by importance; one that overlaps with an earlier one is skipped."""
 
-    def share(self, value: object) -> float:
+    def fraction(self, value: object) -> float:
         """Return where a number lies."""
-        return self.scale.share(value)
+        return self.scale.fraction(value)
 
     def ticks(self, most: int = 6) -> list[tuple[object, str]]:
         """Mark these, and between them round numbers."""
-        wanted = [(mark, f"{mark:.6g}") for mark in self.marks]
-        kept: dict[float, tuple[object, str]] = {}
-        for mark, text in [*wanted, *self.scale.ticks(most)]:
-            share = self.share(mark)
-            if 0 <= share <= 1 and all(abs(share - other) >= _APART for other in kept):
-                kept[share] = mark, text
-        return [kept[share] for share in sorted(kept)]
+        first_marks = [(mark, f"{mark:.6g}") for mark in self.marks]
+        by_fraction: dict[float, tuple[object, str]] = {}
+        for mark, text in [*first_marks, *self.scale.ticks(most)]:
+            fraction = self.fraction(mark)
+            if 0 <= fraction <= 1 and all(abs(fraction - other) >= _APART for other in by_fraction):
+                by_fraction[fraction] = mark, text
+        return [by_fraction[fraction] for fraction in sorted(by_fraction)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Names:
 
     names: tuple[str, ...]
 
-    def share(self, value: object) -> float:
+    def fraction(self, value: object) -> float:
         """Return a name's position."""
         return (self.names.index(str(value)) + 0.5) / len(self.names)
 
@@ -141,8 +141,8 @@ def scale_of(values: Iterable[float], log: bool = False, is_integer: bool = Fals
 
     It is logarithmic if that is requested and all values are sufficiently above 0. Without values it is from 0 to 1.
     """
-    known: Sequence[float] = [value for value in values if abs(value) < FAR]
-    low, high = (min(known), max(known)) if known else (0.0, 1.0)
+    finite: Sequence[float] = [value for value in values if abs(value) < FAR]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
     if log and low > 1 / FAR:
         room = (high / low) ** _ROOM
         return Log(low / room, high * room)
@@ -183,6 +183,6 @@ def scale_of_good(values: Sequence[float], less_is_better: bool) -> tuple[Linear
     near = [value for value in ordered if abs(value - ordered[0]) <= _BEYOND * span]
     if abs(ordered[-1] - ordered[0]) <= _WORTH * _BEYOND * span or not span:
         near = ordered
-    kept = [value for value in near if abs(value) < FAR]
-    log = less_is_better and bool(kept) and kept[0] > 0 and kept[-1] > 20 * kept[0]
-    return scale_of(kept, log), [value for value in near if abs(value) >= FAR] + ordered[len(near) :]
+    finite = [value for value in near if abs(value) < FAR]
+    log = less_is_better and bool(finite) and finite[0] > 0 and finite[-1] > 20 * finite[0]
+    return scale_of(finite, log), [value for value in near if abs(value) >= FAR] + ordered[len(near) :]

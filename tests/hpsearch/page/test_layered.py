@@ -15,7 +15,9 @@ Size = tuple[float, float]
 def checked(sizes: list[Size], edges: list[tuple[int, int]]) -> Layout:
     """Lay it out, and see that it can be read."""
     layout = layered(sizes, edges)
-    boxes = [(x - w / 2, y - h / 2, x + w / 2, y + h / 2) for (x, y), (w, h) in zip(layout.places, sizes, strict=True)]
+    boxes = [
+        (x - w / 2, y - h / 2, x + w / 2, y + h / 2) for (x, y), (w, h) in zip(layout.positions, sizes, strict=True)
+    ]
     for left, top, right, bottom in boxes:
         assert -1e-6 <= left <= right <= layout.width + 1e-6
         assert -1e-6 <= top <= bottom <= layout.height + 1e-6
@@ -50,21 +52,21 @@ def test_whatever_the_graph_no_edge_runs_through_a_box_and_no_box_lies_on_anothe
 def test_a_skip_goes_around_the_boxes_between_in_one_upright_line():
     layout = checked([(100, 30)] * 5, [(0, 1), (1, 2), (2, 3), (0, 3), (3, 4)])
     skip = layout.routes[3]
-    between = [x for x, y in skip if layout.places[1][1] - 15 <= y <= layout.places[2][1] + 15]
+    between = [x for x, y in skip if layout.positions[1][1] - 15 <= y <= layout.positions[2][1] + 15]
     assert max(between) - min(between) < 1e-6
-    assert abs(between[0] - layout.places[1][0]) > 50
+    assert abs(between[0] - layout.positions[1][0]) > 50
 
 
 def test_a_chain_is_upright():
     layout = checked([(100, 30), (60, 30), (140, 50)], [(0, 1), (1, 2)])
-    assert [x for x, _ in layout.places] == pytest.approx([70, 70, 70])
+    assert [x for x, _ in layout.positions] == pytest.approx([70, 70, 70])
     assert [len({round(x, 6) for x, _ in route}) for route in layout.routes] == [1, 1]
 
 
 def test_what_stands_between_two_is_near_to_what_it_leads_to():
     """So the operations that a node adds up stand side by side above it."""
     layout = checked([(60, 30)] * 6, [(0, 1), (1, 2), (2, 3), (3, 5), (0, 4), (4, 5)])
-    assert layout.places[4][1] == layout.places[3][1]
+    assert layout.positions[4][1] == layout.positions[3][1]
 
 
 def test_edges_of_one_source_share_their_lane():

@@ -242,7 +242,7 @@ def test_an_axis_of_choices_has_all_of_them_in_the_order_of_the_space(tmp_path):
     shown = [one.text for one in section.picture.shapes if isinstance(one, Words)]
     assert [text for text in shown if text in ("32", "256", "64", "1024")] == ["32", "256", "64", "1024"]
     assert [text for text in shown if text in ("relu", "gelu")] == ["relu", "gelu"]
-    assert re.search(r"hidden (32|256|64|1024);", section.words[0])
+    assert re.search(r"hidden (32|256|64|1024);", section.paragraphs[0])
 
 
 def test_the_front_shows_no_more_than_some_trial_has(tmp_path):
@@ -279,8 +279,8 @@ def test_what_is_left_out_of_the_brackets_is_said_and_the_best_tenth_is_one_of_a
     )
     shown = brackets(study)
     assert shown is not None
-    assert "The first 12 brackets are drawn, and are in the table." in shown.words
+    assert "The first 12 brackets are drawn, and are in the table." in shown.paragraphs
     drawn = parallel(study)
     assert drawn is not None
     count = len(study.trials)
-    assert f"The best tenth ({count // 10} of {count}) in green" in drawn.words[0]
+    assert f"The best tenth ({count // 10} of {count}) in green" in drawn.paragraphs[0]

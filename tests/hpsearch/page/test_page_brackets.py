@@ -159,7 +159,7 @@ def test_the_picture_says_how_many_are_on_a_worker_and_then_how_many_workers_one
     _, first, *_, last = [one for one in labels if "worker" in one]
     assert re.fullmatch(r"[\d.]+ on a worker", first)
     assert last == "3 workers each"
-    assert "1 to 3 workers. Up to 9 trials were trained together on a worker." in section.words[0]
+    assert "1 to 3 workers. Up to 9 trials were trained together on a worker." in section.paragraphs[0]
 
 
 @settings(max_examples=20, deadline=None)
@@ -187,7 +187,7 @@ def test_workers_per_trial_are_those_that_each_had_last(scheduler, workers, seed
     for rung, box in drawn.items():
         assert box.height == pytest.approx(max(2.0, 18 * means[rung] / widest))
     low, high = min(widths), max(widths)
-    assert (f"{low} to {high} workers" if low < high else f"A trial had {high} workers") in section.words[0]
+    assert (f"{low} to {high} workers" if low < high else f"A trial had {high} workers") in section.paragraphs[0]
 
 
 def test_workers_per_trial_grow_as_a_bracket_narrows():
@@ -204,7 +204,7 @@ def test_without_wide_trials_no_word_is_said_of_workers():
     section = shown(ran(SCHEDULERS["synchronous"]))
     assert section.picture is not None
     texts = [one.text for one in section.picture.shapes if isinstance(one, Words)]
-    assert not [text for text in [*section.words, *texts] if "worker" in text]
+    assert not [text for text in [*section.paragraphs, *texts] if "worker" in text]
 
 
 def test_many_rungs_have_bars_and_as_many_labels_as_there_is_room_for():
@@ -270,4 +270,4 @@ def test_trials_that_run_have_begun_and_a_trial_counts_with_the_workers_that_it_
     assert section.table is not None
     assert [row[2:] for row in section.table.rows] == [("3", "3"), ("1", "1" if ended else "0")]
     assert [box.height for _, box in sorted(bars(section).items())] == pytest.approx([30, 10])
-    assert "worker" not in section.words[0]
+    assert "worker" not in section.paragraphs[0]

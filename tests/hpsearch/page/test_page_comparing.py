@@ -103,7 +103,7 @@ def test_of_several_goals_hypervolumes_are_compared_and_no_best_trial(folder):
     compared = compare(*studies)
     sections = beside(compared)
     assert "Best trials" not in [section.title for section in sections]
-    assert "hypervolume from loss " in sections[0].words[0]
+    assert "hypervolume from loss " in sections[0].paragraphs[0]
     assert sections[0].table is not None
     assert [row for row in sections[0].table.rows if row[0] == "best"] == [
         ("best", *(f"{run.value:.4g}" for run in compared.runs))
@@ -135,7 +135,7 @@ def test_no_title_stands_over_nothing(folder):
 
     studies = [searched(folder / name, failing, name=name, run_cap=1, max_iter=1) for name in ("one", "other")]
     for section in beside(compare(*studies)):
-        assert section.words or section.picture is not None or (section.table is not None and section.table.rows)
+        assert section.paragraphs or section.picture is not None or (section.table is not None and section.table.rows)
 
 
 def layered(trial: hpsearch.RunningTrial) -> None:

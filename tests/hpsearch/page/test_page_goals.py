@@ -74,11 +74,11 @@ def test_the_hypervolume_after_each_trial_is_that_of_the_trials_so_far(points, m
         assert value == pytest.approx(known[trial], abs=1e-3)
     for trial, (before, after) in enumerate(itertools.pairwise(known), 1):
         assert trial in told or before == after
-    assert re.match(rf"The front's hypervolume is {known[-1]:.4g} after ", section.words[0])
-    assert f"with {len(fronts[-1])} on it" in section.words[0]
+    assert re.match(rf"The front's hypervolume is {known[-1]:.4g} after ", section.paragraphs[0])
+    assert f"with {len(fronts[-1])} on it" in section.paragraphs[0]
     whose = "its metric.reference" if metric is REFERRED else "the worst that any trial of the front had"
-    assert f"loss {reference[0]:.4g} ({whose}), gain {reference[1]:.4g} ({whose})" in section.words[1]
-    assert ("It is 0 as no trial is better than that in every goal." in section.words) is (known[-1] == 0)
+    assert f"loss {reference[0]:.4g} ({whose}), gain {reference[1]:.4g} ({whose})" in section.paragraphs[1]
+    assert ("It is 0 as no trial is better than that in every goal." in section.paragraphs) is (known[-1] == 0)
 
 
 def _is_better(one: tuple[float, float], other: tuple[float, float]) -> bool:
@@ -99,7 +99,7 @@ def test_the_fronts_trials_stand_in_the_table_and_are_drawn_filled(points):
         if not any(_is_better(points[other.params["place"]], points[row.params["place"]]) for other in study.trials)
     }
     assert {int(row[0]) for row in section.table.rows} == on_it
-    assert f"{len(on_it)} of {len(points)} trials are on the front" in section.words[0]
+    assert f"{len(on_it)} of {len(points)} trials are on the front" in section.paragraphs[0]
     tips = {one.tip for one in section.picture.shapes if isinstance(one, Dot) and not one.hollow and one.tip}
     assert tips == {f"trial {number}" for number in on_it}
     losses = [float(row[3]) for row in section.table.rows]
@@ -122,15 +122,15 @@ def test_the_table_of_the_front_has_parameters_and_checkpoints(tmp_path):
         assert float(row[5]) == pytest.approx(trial.params["x"], rel=1e-3)
         assert study.directory / row[7] == study.checkpoint_path(trial)
         assert (study.directory / row[7]).exists()
-    assert "The same in all of these: c = 3." in section.words
-    assert f"Checkpoints lie in {study.directory}." in section.words
+    assert "The same in all of these: c = 3." in section.paragraphs
+    assert f"Checkpoints lie in {study.directory}." in section.paragraphs
 
 
 def test_infinite_values_are_on_the_front_and_said_not_to_be_drawn():
     section = front(of_points([(-math.inf, 0.5), (1.0, 0.75), (2.0, 0.5), (math.nan, 9.0)]))
     assert section is not None
-    assert section.words[0].startswith("2 of 3 trials are on the front")
-    assert "On an edge, or not drawn where a value is infinite: 1 trial." in section.words
+    assert section.paragraphs[0].startswith("2 of 3 trials are on the front")
+    assert "On an edge, or not drawn where a value is infinite: 1 trial." in section.paragraphs
 
 
 def test_each_goal_has_curves_and_what_mattered_and_one_is_asked_for_by_name():
@@ -144,8 +144,8 @@ def test_each_goal_has_curves_and_what_mattered_and_one_is_asked_for_by_name():
     assert [section.title for section in curves(study)] == ["Learning curves: loss", "Learning curves: gain"]
     mattered = importance(study)
     assert [section.title for section in mattered] == ["What mattered: loss", "What mattered: gain"]
-    assert ": x 9" in mattered[0].words[0] or ": x 100%" in mattered[0].words[0]
-    assert ": y 9" in mattered[1].words[0] or ": y 100%" in mattered[1].words[0]
+    assert ": x 9" in mattered[0].paragraphs[0] or ": x 100%" in mattered[0].paragraphs[0]
+    assert ": y 9" in mattered[1].paragraphs[0] or ": y 100%" in mattered[1].paragraphs[0]
     assert study.plot_curves("gain").title == "Learning curves: gain"
     assert study.plot_curves().title == "Learning curves: loss"
     assert study.plot_importance("gain").title == "What mattered: gain"
@@ -172,7 +172,9 @@ def test_where_all_break_a_constraint_it_is_said_who_does_so_least():
     assert section is not None
     assert section.table is None
     least = next(row.number for row in study.trials if row.values == (2.0, 2.0))
-    assert section.words[0] == (f"No trial is on the front, as all break constraints; trial {least} least: gain <= 1.")
+    assert section.paragraphs[0] == (
+        f"No trial is on the front, as all break constraints; trial {least} least: gain <= 1."
+    )
     assert history(study) is None
 
 
@@ -190,7 +192,7 @@ def test_a_hypervolume_that_would_take_too_long_is_left_out_with_the_reason():
     assert section.picture is None
     size = len(study.leaders)
     assert size**7 > 30_000_000
-    assert section.words == [
+    assert section.paragraphs == [
         f"{size} trials are on the front. With 8 goals, measuring its hypervolume would take too long."
     ]
 

@@ -47,14 +47,14 @@ def test_it_goes_by_the_highest_iteration_at_which_20_trials_have_a_finite_value
         assert (found.iteration, found.reached, found.fitted) == (max(enough), known[max(enough)], known[max(enough)])
         assert (
             f"By loss at iteration {max(enough)}, the last one that {known[max(enough)]} trials reached"
-            in (section.words[0])
+            in (section.paragraphs[0])
         )
         assert found.shares == pytest.approx({"place": 1.0})
     else:
         most = max(known.values())
         first = min(iteration for iteration, count in known.items() if count == most)
         has = "has" if most == 1 else "have"
-        assert section.words == [
+        assert section.paragraphs == [
             "This takes 20 trials with a finite loss at one iteration: "
             f"so far {most} {has} one at iteration {first}, and no more at any other."
         ]
@@ -125,22 +125,23 @@ def test_whatever_the_distribution_the_parameter_that_alone_decides_has_nearly_a
 def test_of_many_trials_some_are_looked_at_and_that_is_said():
     study = simulated(lambda params, seed: hpsearch.Curve({"loss": [params["x"]]}), max_iter=1, run_cap=350)
     (section,) = importance(study)
-    assert "the last one that 350 trials reached, by 175 of them: x 100%" in section.words[0]
+    assert "the last one that 350 trials reached, by 175 of them: x 100%" in section.paragraphs[0]
 
 
 def test_equal_values_and_constant_parameters_explain_nothing():
     same = simulated(lambda params, seed: hpsearch.Curve({"loss": [1.0]}), max_iter=1, run_cap=22)
-    assert importance(same)[0].words == ["The 22 trials that reached iteration 1 have one loss."]
+    assert importance(same)[0].paragraphs == ["The 22 trials that reached iteration 1 have one loss."]
     fixed = simulated(
         lambda params, seed: hpsearch.Curve({"loss": [seed % 100]}), parameters={"c": [3]}, max_iter=1, run_cap=22
     )
     assert re.fullmatch(
-        r"No parameter varies that all of the 22 trials have that reached iteration 1\.", importance(fixed)[0].words[0]
+        r"No parameter varies that all of the 22 trials have that reached iteration 1\.",
+        importance(fixed)[0].paragraphs[0],
     )
     with pytest.raises(HpsearchError, match=r"there is no such picture\. No parameter varies that all of the 22"):
         fixed.plot_importance()
     failed = simulated(lambda params, seed: hpsearch.Curve({"loss": [math.nan]}), max_iter=1, run_cap=22)
-    assert importance(failed)[0].words[0].endswith("so far none has any.")
+    assert importance(failed)[0].paragraphs[0].endswith("so far none has any.")
 
 
 @pytest.mark.parametrize("count", [19, 20])
@@ -163,4 +164,4 @@ def test_long_names_have_room_and_what_is_repeated_is_a_count():
     assert "hidden (count)" in names
     assert any("…" in name for name in names)
     assert all(name.startswith("a_name") and name.endswith("bar") for name in names if "…" in name)
-    assert "hidden (count)" in section.words[0]
+    assert "hidden (count)" in section.paragraphs[0]

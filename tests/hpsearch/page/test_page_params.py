@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpsearch
-from hpsearch.page.axes import axis_of, told_of, varies
+from hpsearch.page.axes import axis_of, range_text, varies
 from hpsearch.page.charts import Names
 from hpsearch.page.charts.picture import Line, Words
 from hpsearch.page.params import parallel
@@ -50,15 +50,15 @@ def test_an_axis_keeps_the_order_of_values_and_tells_them_apart(distribution, ch
     if axis is None:
         assert len({json.dumps(value) for value in (*drawn, *distribution.values)}) + some_lack_it > 12
         return
-    shares = [axis.scale.share(value) for value in axis.values]
+    shares = [axis.scale.fraction(value) for value in axis.values]
     marks = axis.scale.ticks(5)
     assert all(0 <= share <= 1 for share in shares)
-    assert all(0 <= axis.scale.share(mark) <= 1 for mark, _ in marks)
+    assert all(0 <= axis.scale.fraction(mark) <= 1 for mark, _ in marks)
     if isinstance(axis.scale, Names):
         assert isinstance(distribution, Categorical) or any(abs(value) > 1e308 for value in drawn)
         for (one, share), (other, elsewhere) in itertools.combinations(zip(drawn, shares, strict=False), 2):
             assert (json.dumps(one) == json.dumps(other)) is (share == elsewhere)
-        listed = [axis.scale.share(name) for name in axis.scale.names]
+        listed = [axis.scale.fraction(name) for name in axis.scale.names]
         assert listed == sorted(listed)
     else:
         order = sorted(range(count), key=lambda place: float(drawn[place]))
@@ -66,8 +66,8 @@ def test_an_axis_keeps_the_order_of_values_and_tells_them_apart(distribution, ch
     if some_lack_it:
         assert all(share != shares[-1] for share in shares[:-1])
         assert "absent" in [text for _, text in marks]
-        assert "absent" in told_of(axis, count + 1)
-    assert told_of(axis, count).startswith("p")
+        assert "absent" in range_text(axis, count + 1)
+    assert range_text(axis, count).startswith("p")
 
 
 @pytest.mark.parametrize(
@@ -84,14 +84,14 @@ def test_an_axis_keeps_the_order_of_values_and_tells_them_apart(distribution, ch
 def test_an_axis_spans_the_space_and_marks_its_ends(distribution, ends):
     axis = axis_of("p", distribution, [{"p": distribution.draw(2**DRAW_BITS // share)} for share in (2, 3)])
     assert axis is not None
-    marks = {text: axis.scale.share(value) for value, text in axis.scale.ticks(5)}
+    marks = {text: axis.scale.fraction(value) for value, text in axis.scale.ticks(5)}
     assert [marks[end] for end in ends] == pytest.approx([0.0, 1.0])
 
 
 def test_a_logarithmic_axis_is_one():
     axis = axis_of("p", hpsearch.LogUniform(1e-4, 1.0), [{"p": 1e-2}, {"p": 1e-3}])
     assert axis is not None
-    assert [axis.scale.share(value) for value in axis.values] == pytest.approx([0.5, 0.25])
+    assert [axis.scale.fraction(value) for value in axis.values] == pytest.approx([0.5, 0.25])
 
 
 def test_values_that_read_alike_stand_apart():
@@ -101,7 +101,7 @@ def test_values_that_read_alike_stand_apart():
     assert axis is not None
     assert isinstance(axis.scale, Names)
     assert axis.scale.names[5:] == ("0.12341", "0.12342", "null", "(absent)")
-    assert len({axis.scale.share(value) for value in axis.values}) == len(points)
+    assert len({axis.scale.fraction(value) for value in axis.values}) == len(points)
     assert varies("p", [{"p": 0.12341}, {"p": 0.12342}])
     assert not varies("p", [{"p": 0.12341}, {"p": 0.12341}])
 
@@ -128,21 +128,21 @@ def test_trials_that_failed_or_have_no_finite_value_go_as_far_as_the_parameters(
     assert len(others) == len(xs) - failed - without
     assert all(len(one.points) == 3 for one in others)
     assert f"In red, dashed, as far as the parameters: {failed} failed and {without} ended without a finite value." in (
-        section.words
+        section.paragraphs
     )
     assert len(lines(section, "good")) == len(others) // 10
     best = sorted(x for x in xs if x >= 0.6)[: len(others) // 10]
-    assert f"x {min(best):.4g} to {max(best):.4g}; y " in section.words[0]
+    assert f"x {min(best):.4g} to {max(best):.4g}; y " in section.paragraphs[0]
 
 
 @pytest.mark.parametrize(("count", "red"), [(2, 2), (130, 100)])
 def test_where_all_failed_there_are_their_lines_still(count, red):
     study = simulated(lambda params, seed: hpsearch.Curve({"loss": [1.0]}, 1.0, "no luck"), max_iter=2, run_cap=count)
     section = shown(study)
-    assert section.words[0] == "No trial has a finite value."
-    assert section.words[1] == f"In red, dashed, as far as the parameters: {count} failed."
+    assert section.paragraphs[0] == "No trial has a finite value."
+    assert section.paragraphs[1] == f"In red, dashed, as far as the parameters: {count} failed."
     assert len(lines(section, "bad")) == red
-    assert (f"The first {red} of {count} without a value are drawn." in section.words) is (red < count)
+    assert (f"The first {red} of {count} without a value are drawn." in section.paragraphs) is (red < count)
     assert section.picture is not None
     assert not [one for one in section.picture.shapes if isinstance(one, Line) and one.ink == "good"]
 
@@ -187,7 +187,7 @@ def test_names_and_marks_of_many_axes_have_room(params, goals):
     )
     section = shown(study)
     if params > 10:
-        assert f"Not drawn because there is no room: {', '.join(list(parameters)[10:])}." in section.words
+        assert f"Not drawn because there is no room: {', '.join(list(parameters)[10:])}." in section.paragraphs
 
 
 def test_a_space_of_networks_alone_says_that_they_are_too_many():
@@ -197,7 +197,7 @@ def test_a_space_of_networks_alone_says_that_they_are_too_many():
     )
     assert section is not None
     assert section.picture is None
-    assert section.words == ["Not drawn, as they have too many values to be told apart: cell."]
+    assert section.paragraphs == ["Not drawn, as they have too many values to be told apart: cell."]
     assert parallel(simulated(lambda p, seed: hpsearch.Curve({"loss": [1.0]}), max_iter=1, run_cap=1)) is None
 
 

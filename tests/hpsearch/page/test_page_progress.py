@@ -51,8 +51,11 @@ def test_the_best_so_far_is_that_of_the_trials_before(values, goal):
     assert section.picture is not None
     better = min if goal == "minimize" else max
     known = [value for value in given if not math.isnan(value)]
-    assert f"{len(finite)} trial" in section.words[0]
-    assert f"from {min(finite):.4g} to {max(finite):.4g}; the best, {better(known):.4g}, is trial " in section.words[0]
+    assert f"{len(finite)} trial" in section.paragraphs[0]
+    assert (
+        f"from {min(finite):.4g} to {max(finite):.4g}; the best, {better(known):.4g}, is trial "
+        in section.paragraphs[0]
+    )
     told = {int(trial): float(value) for trial, value in section.table.rows}
     for trial in range(len(given)):
         before = [value for value in given[: trial + 1] if not math.isnan(value)]
@@ -70,7 +73,7 @@ def test_what_breaks_a_constraint_is_red_and_never_the_best():
     section = history(of_curves([[1.0], [2.0], [3.0]], [9.0, 9.0, 0.0], outcome_constraints=("ms <= 1",)))
     assert section is not None
     assert section.picture is not None
-    assert "the best, 3, is trial" in section.words[0]
+    assert "the best, 3, is trial" in section.paragraphs[0]
     red = [one for one in section.picture.shapes if isinstance(one, Dot) and one.ink == "bad" and one.tip]
     assert len(red) == 2
     texts = [one.text for one in section.picture.shapes if isinstance(one, Words)]
@@ -84,12 +87,14 @@ def test_where_all_break_constraints_there_is_no_best_so_far():
     assert section.picture is not None
     trial = order(study).index(1)
     assert (
-        f"all break constraints, and the one that breaks ms <= 1 least, 1, is trial {trial} of 2." in section.words[0]
+        f"all break constraints, and the one that breaks ms <= 1 least, 1, is trial {trial} of 2."
+        in section.paragraphs[0]
     )
     assert "best so far" not in [one.text for one in section.picture.shapes if isinstance(one, Words)]
     (drawn,) = curves(study)
     assert (
-        drawn.words[0] == f"All break constraints; trial {trial}, which does so least, went from 2 to 1 at iteration 2."
+        drawn.paragraphs[0]
+        == f"All break constraints; trial {trial}, which does so least, went from 2 to 1 at iteration 2."
     )
 
 
@@ -97,11 +102,11 @@ def test_the_best_of_curves_is_the_best_trial_or_it_is_said_of_which():
     study = of_curves([[-math.inf, -math.inf], [5.0, 4.0], [7.0, 6.0]])
     (section,) = curves(study)
     second = order(study).index(1)
-    assert section.words[0] == (
+    assert section.paragraphs[0] == (
         f"Of the trials with a finite curve the best, trial {second}, went from 5 to 4 at iteration 2."
     )
     (section,) = curves(of_curves([[9.0, 4.0], [5.0, 4.5]]))
-    assert re.match(r"Trial \d, the best, went from 9 to 4 at iteration 2\.", section.words[0])
+    assert re.match(r"Trial \d, the best, went from 9 to 4 at iteration 2\.", section.paragraphs[0])
 
 
 def keys(section: Section) -> dict[str, str]:
@@ -133,4 +138,4 @@ def test_what_is_beyond_an_axis_is_said(immense):
     section = history(of_curves([[immense], [2 * immense]]))
     assert section is not None
     far = f"{max(immense, 2 * immense):.4g}".replace("+", r"\+")
-    assert any(re.search(rf"on its edge: \d values, as far as {far}", words) for words in section.words)
+    assert any(re.search(rf"on its edge: \d values, as far as {far}", words) for words in section.paragraphs)

@@ -52,8 +52,8 @@ def test_the_time_before_the_first_trial_is_drawn_unless_it_is_most_of_all():
     most = drawn((0.0, OPENED), (40.0, started(0)), (50.0, finished(0, 1.0, 1.0, 1.0, 1.0)))
     assert "seconds since the first trial began" in texts(most)
     assert boxes(most)[0].x == 60.0
-    assert "40 s passed before the first trial began" in most.words[0]
-    assert any(words.startswith("Drawn is what came after that") for words in most.words)
+    assert "40 s passed before the first trial began" in most.paragraphs[0]
+    assert any(words.startswith("Drawn is what came after that") for words in most.paragraphs)
 
 
 def test_what_failed_is_red_and_red_is_only_told_of_where_there_is_some():
@@ -61,9 +61,9 @@ def test_what_failed_is_red_and_red_is_only_told_of_where_there_is_some():
     section = drawn((0.0, OPENED), (0.0, started(0)), (10.0, failed))
     assert [box.ink for box in boxes(section)] == ["bad"]
     assert "failed" in texts(section)
-    assert "Red are segments that failed, or were lost." in section.words
+    assert "Red are segments that failed, or were lost." in section.paragraphs
     fine = drawn((0.0, OPENED), (0.0, started(0)), (10.0, finished(0, 1.0, 1.0, 1.0, 1.0)))
-    assert not any("Red" in words for words in fine.words)
+    assert not any("Red" in words for words in fine.paragraphs)
 
 
 def test_segments_that_follow_each_other_are_told_apart():
@@ -86,7 +86,7 @@ def test_a_trial_that_begins_some_milliseconds_before_anothers_end_is_heard_of_m
         (10.0, finished(0, 1.0, 1.0, 1.0, 1.0)),
         (20.0, finished(1, 1.0, 1.0, 1.0, 1.0)),
     )
-    assert section.words[0].startswith("1 worker: idle for 0.0 s of 20 s")
+    assert section.paragraphs[0].startswith("1 worker: idle for 0.0 s of 20 s")
     assert len({box.y for box in boxes(section)}) == 1
 
 
@@ -98,5 +98,5 @@ def test_trials_that_ran_at_once_have_rows_of_their_own_however_many_workers_wer
         (10.0, finished(0, 1.0, 1.0, 1.0, 1.0)),
         (20.0, finished(1, 1.0, 1.0, 1.0, 1.0)),
     )
-    assert section.words[0].startswith("2 workers")
+    assert section.paragraphs[0].startswith("2 workers")
     assert len({box.y for box in boxes(section)}) == 2

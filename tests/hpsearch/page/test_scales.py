@@ -18,13 +18,13 @@ NUMBERS = st.floats(-1e12, 1e12, allow_nan=False)
 @example([1.0, 2.2e-309], True, False)
 def test_every_value_lies_on_the_axis_and_marks_are_few(values, log, whole):
     scale = scale_of(values, log, whole)
-    shares = [scale.share(value) for value in values]
+    shares = [scale.fraction(value) for value in values]
     assert all(-1e-9 <= share <= 1 + 1e-9 for share in shares)
     order = sorted(range(len(values)), key=values.__getitem__)
     assert all(shares[one] <= shares[other] + 1e-9 for one, other in itertools.pairwise(order))
     marks = scale.ticks()
     assert len(marks) <= 9
-    assert all(-1e-6 <= scale.share(mark) <= 1 + 1e-6 for mark, _ in marks)
+    assert all(-1e-6 <= scale.fraction(mark) <= 1 + 1e-6 for mark, _ in marks)
 
 
 @given(st.floats(1e-9, 1e9), st.floats(1.001, 1e9))
@@ -44,16 +44,16 @@ def test_marks_are_round():
 
 
 def test_names_stand_evenly_and_what_is_not_finite_is_no_end():
-    assert [Names(("a", "b")).share(name) for name in ("a", "b")] == [0.25, 0.75]
-    assert scale_of([math.inf, 2.0, math.nan, -1e300]).share(2.0) == 0.5
+    assert [Names(("a", "b")).fraction(name) for name in ("a", "b")] == [0.25, 0.75]
+    assert scale_of([math.inf, 2.0, math.nan, -1e300]).fraction(2.0) == 0.5
     assert scale_of([]) == Linear(-0.03, 1.03)
     assert isinstance(scale_of([0.0, 1.0], log=True), Linear)
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, -1e300])
 def test_what_has_no_logarithm_lies_before_the_axis(value):
-    assert Log(1.0, 10.0).share(value) < 0
-    assert scale_of([2.0, 2.0], log=True).share(value) < 0
+    assert Log(1.0, 10.0).fraction(value) < 0
+    assert scale_of([2.0, 2.0], log=True).fraction(value) < 0
 
 
 ANY = st.floats(allow_nan=False, allow_infinity=False)
@@ -71,19 +71,19 @@ def test_a_scale_from_one_end_to_the_other_has_marks_in_order_whatever_the_ends(
     assert 0 <= len(marks) <= 9
     places = [float(str(mark)) for mark, _ in marks]
     assert places == sorted(places)
-    assert all(math.isfinite(scale.share(place)) for place in places)
+    assert all(math.isfinite(scale.fraction(place)) for place in places)
     if abs(low) < FAR > abs(high):
-        assert scale.share(low) == pytest.approx(0.0 if low < high else 0.5)
-        assert scale.share(high) == pytest.approx(1.0 if low < high else 0.5)
+        assert scale.fraction(low) == pytest.approx(0.0 if low < high else 0.5)
+        assert scale.fraction(high) == pytest.approx(1.0 if low < high else 0.5)
     elif low < high:
-        assert scale.share(low) <= scale.share(high)
+        assert scale.fraction(low) <= scale.fraction(high)
 
 
 @given(st.lists(ANY, min_size=1, max_size=6), st.booleans())
 def test_a_scale_of_any_numbers_has_marks(values, log):
     scale = scale_of(values, log)
     assert len(scale.ticks()) <= 9
-    assert all(-1e-9 <= scale.share(value) <= 1 + 1e-9 for value in values if abs(value) < FAR)
+    assert all(-1e-9 <= scale.fraction(value) <= 1 + 1e-9 for value in values if abs(value) < FAR)
 
 
 @pytest.mark.parametrize(
@@ -104,14 +104,14 @@ def test_a_few_bad_values_dont_press_the_good_ones_into_a_line(sign):
     values = [sign * value for value in (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 90.0, 50.0)]
     scale, beyond = scale_of_good(values, sign > 0)
     assert list(beyond) == [sign * 50.0, sign * 90.0]
-    assert abs(scale.share(sign * 1.6) - scale.share(sign * 1.0)) > 0.9
+    assert abs(scale.fraction(sign * 1.6) - scale.fraction(sign * 1.0)) > 0.9
 
 
 def test_values_by_which_the_axis_gets_little_longer_are_on_it():
     values = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 3.0]
     scale, beyond = scale_of_good(values, True)
     assert not beyond
-    assert 0 <= scale.share(3.0) <= 1
+    assert 0 <= scale.fraction(3.0) <= 1
 
 
 @given(st.lists(st.floats(-1e200, 1e200), min_size=1), st.booleans())
@@ -120,4 +120,4 @@ def test_every_value_is_on_the_scale_or_beyond_it(values, less_is_better):
     kept = list(values)
     for value in beyond:
         kept.remove(value)
-    assert all(-1e-9 <= scale.share(value) <= 1 + 1e-9 for value in kept)
+    assert all(-1e-9 <= scale.fraction(value) <= 1 + 1e-9 for value in kept)

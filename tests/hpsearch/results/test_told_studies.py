@@ -59,7 +59,7 @@ def told(events: Sequence[tuple[float, Event]], decided: Sequence[tuple[int, Dec
 def idle(events: Sequence[tuple[float, Event]]) -> tuple[str, str, str]:
     section = workers(told(events))
     assert section is not None
-    found = re.search(r"idle for (.*) of (.*) \((\d+%)\)", section.words[0])
+    found = re.search(r"idle for (.*) of (.*) \((\d+%)\)", section.paragraphs[0])
     assert found is not None
     return found[1], found[2], found[3]
 

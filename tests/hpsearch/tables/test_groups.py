@@ -177,7 +177,7 @@ def test_a_page_compares_strategies_where_the_sweep_searched_over_them():
         ("hogwild", "1", "0.25", "0.25", "yes"),
         ("allreduce", "1", "0.5", "0.5", ""),
     ]
-    assert section.words[-1].startswith("A trial of an asynchronous one")
+    assert section.paragraphs[-1].startswith("A trial of an asynchronous one")
     assert "Strategies" in Reader(page_of([searched]).html()).headings
     assert by_strategy(study(["hogwild"])) == []
     assert strategies(study(["hogwild"])) is None
