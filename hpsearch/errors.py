@@ -105,10 +105,10 @@ class Interrupted(KeyboardInterrupt):
 
 def causes(error: BaseException) -> Iterator[BaseException]:
     """Return an exception and its causes in sequence, each once: `raise error from error` is a circle."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
+    while cause is not None and id(cause) not in visited:
+        visited.add(id(cause))
         yield cause
         cause = cause.__cause__ or cause.__context__
 

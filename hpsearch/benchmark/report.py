@@ -49,17 +49,17 @@ def over_tasks(courses: Mapping[RunKey, RunCourse], at: At, budget: float) -> Me
     return _mean(list(_by_task(courses, at, budget).values()))
 
 
-def paired(one: Mapping[RunKey, RunCourse], other: Mapping[RunKey, RunCourse], at: At, budget: float) -> Mean:
+def paired(first: Mapping[RunKey, RunCourse], second: Mapping[RunKey, RunCourse], at: At, budget: float) -> Mean:
     """Return the differences between two methods, by task."""
-    ours, theirs = _by_task(one, at, budget), _by_task(other, at, budget)
+    ours, theirs = _by_task(first, at, budget), _by_task(second, at, budget)
     return _mean([ours[task] - theirs[task] for task in ours if task in theirs])
 
 
 def _by_task(courses: Mapping[RunKey, RunCourse], at: At, budget: float) -> Mapping[str, float]:
-    found: dict[str, list[float]] = defaultdict(list)
+    by_task: dict[str, list[float]] = defaultdict(list)
     for key, course in courses.items():
-        found[key.task].append(at(course, budget))
-    return {task: fmean(values) for task, values in found.items()}
+        by_task[key.task].append(at(course, budget))
+    return {task: fmean(values) for task, values in by_task.items()}
 
 
 def _mean(values: Sequence[float]) -> Mean:

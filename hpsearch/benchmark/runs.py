@@ -90,11 +90,11 @@ def task_of(suite: Suite, task: str) -> BenchmarkTask:
     ran = ran[:, :, : suite.max_iter]
     final = judged[np.arange(len(judged)), ran.any(axis=1).sum(axis=1) - 1]
     full = np.where(ran, recorded.seconds[:, :, : suite.max_iter], 0.0).sum(axis=2)[ran.any(axis=2)].mean()
-    known = final[np.isfinite(final)]
-    if not known.size or not full:
-        lacks = "no training that ends in a number" if not known.size else "trainings that take no time"
+    finite = final[np.isfinite(final)]
+    if not finite.size or not full:
+        lacks = "no training that ends in a number" if not finite.size else "trainings that take no time"
         raise SweepError(f"{suite.trainable(task)}: a task must tell methods apart, but it has {lacks}")
-    final = np.where(np.isfinite(final), final, known.max())
+    final = np.where(np.isfinite(final), final, finite.max())
     within = judged[:, : suite.max_iter]
     best, middle = float(within[np.isfinite(within)].min()), float(np.median(final))
     if middle <= best:
@@ -107,9 +107,9 @@ def task_of(suite: Suite, task: str) -> BenchmarkTask:
 
 def _mean(values: Floats, axis: int) -> Floats:
     """Return the mean of what isn't NaN; NaN where all is."""
-    known = ~np.isnan(values)
-    count = known.sum(axis=axis)
-    total = np.where(known, values, 0.0).sum(axis=axis)
+    is_present = ~np.isnan(values)
+    count = is_present.sum(axis=axis)
+    total = np.where(is_present, values, 0.0).sum(axis=axis)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
@@ -252,8 +252,8 @@ def run_missing(
     missing = [key for key in keys if key not in results.courses]
     for task in dict.fromkeys(key.task for key in missing):
         task_of(suite, task)  # a mistake shows here, and not from another process
-    done = len(keys) - len(missing)
-    progress(done, len(keys))
+    completed = len(keys) - len(missing)
+    progress(completed, len(keys))
     context = multiprocessing.get_context("spawn")
     # With more threads those of all runs would compete.
     with environment(thread_environment(1)), ProcessPoolExecutor(jobs, context, _begin) as pool:
@@ -261,8 +261,8 @@ def run_missing(
         try:
             for future in as_completed(pending):
                 results.add(pending[future], future.result())
-                done += 1
-                progress(done, len(keys))
+                completed += 1
+                progress(completed, len(keys))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for child in multiprocessing.active_children():

@@ -78,8 +78,8 @@ class Suite:
 
         Searchers run trials to their end, or with their own scheduler; schedulers are combined with random search.
         """
-        known = {name: early.capabilities for name, early in SCHEDULERS.items()}
-        judging = [name for name, capabilities in known.items() if not (capabilities.forks or capabilities.live)]
+        kinds = {name: early.capabilities for name, early in SCHEDULERS.items()}
+        judging = [name for name, capabilities in kinds.items() if not (capabilities.forks or capabilities.live)]
         searchers = {
             name: {"method": name, "max_iter": self.max_iter}
             for name, searcher in SEARCHERS.items()
@@ -179,7 +179,7 @@ def load_suite(path: Path, data: Path | None = None) -> Suite:
         "sweep": _sweep,
         "max_iter": partial(at_least, 1, integer),
         "budgets": _budgets,
-        "hit": _share,
+        "hit": _fraction,
         "methods": _methods,
         "seeds": partial(at_least, 1, integer),
         "workers": _workers,
@@ -228,16 +228,16 @@ def _mapping(value: object, key: KeyPath) -> dict[str, Any]:
 
 def _budgets(value: object, key: KeyPath) -> tuple[float, ...]:
     budgets = tuple(number(item, (*key, index)) for index, item in enumerate(listed(value, key)))
-    if not budgets or budgets[0] <= 0 or any(one >= other for one, other in pairwise(budgets)):
+    if not budgets or budgets[0] <= 0 or any(budget >= following for budget, following in pairwise(budgets)):
         raise InvalidKey(key, f"must be numbers of full trainings, more than 0 and rising, got {shown(value)}")
     return budgets
 
 
-def _share(value: object, key: KeyPath) -> float:
-    share = number(value, key)
-    if not 0 < share < 1:
-        raise InvalidKey(key, f"must be a share of the rows, between 0 and 1, got {share}")
-    return share
+def _fraction(value: object, key: KeyPath) -> float:
+    fraction = number(value, key)
+    if not 0 < fraction < 1:
+        raise InvalidKey(key, f"must be a share of the rows, between 0 and 1, got {fraction}")
+    return fraction
 
 
 def _workers(value: object, key: KeyPath) -> tuple[int, ...]:

@@ -24,17 +24,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; answer its exit code (docs/commands.md lists them)."""
     began = time.time()  # before the command's own modules are imported
     own_process = arguments is None
-    words = sys.argv[1:] if arguments is None else arguments
+    argv = sys.argv[1:] if arguments is None else arguments
     try:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # a user's texts may hold what the terminal can't show
                 stream.reconfigure(errors="backslashreplace")
-        word = next((word for word in words if not word.startswith("-")), "")
-        parser = build_parser(word, first=word in words[:1])
-        if not words:
+        command = next((command for command in argv if not command.startswith("-")), "")
+        parser = build_parser(command, first=command in argv[:1])
+        if not argv:
             parser.print_help(sys.stderr)
             return USAGE
-        args = parser.parse_args(words)
+        args = parser.parse_args(argv)
         args.own_process, args.began = own_process, began
         code: int = args.command(args)
         if sys.stdout is not None:

@@ -164,9 +164,9 @@ def newest() -> Path:
     """
     from hpsearch.results.studies import newest_study
 
-    found = newest_study(_RUNS, lambda text: print(f"hpsearch: {text}", file=sys.stderr))
-    print(f"hpsearch: {found} is taken, the newest study in {_RUNS}", file=sys.stderr)
-    return found
+    study_dir = newest_study(_RUNS, lambda text: print(f"hpsearch: {text}", file=sys.stderr))
+    print(f"hpsearch: {study_dir} is taken, the newest study in {_RUNS}", file=sys.stderr)
+    return study_dir
 
 
 def trial_of(args: argparse.Namespace) -> tuple[Path, int | None]:
@@ -209,11 +209,11 @@ def each_a_study(command: str, directories: Sequence[Path]) -> Sequence[Path]:
     for directory in directories:
         if StudyDirectory(directory).exists() or StudyDirectory(directory / "study").exists():
             continue
-        if found := _inside(directory):
+        if studies_inside := _inside(directory):
             raise JournalError(
                 f"{directory}: expected a study's directory, which holds {JOURNAL}; there is none here, but there "
-                f"{'is one' if len(found) == 1 else f'are {len(found):,}'} in it: type "
-                f"`hpsearch {command} {_typed(directory, found)}`, or name those that you mean."
+                f"{'is one' if len(studies_inside) == 1 else f'are {len(studies_inside):,}'} in it: type "
+                f"`hpsearch {command} {_typed(directory, studies_inside)}`, or name those that you mean."
             )
     return directories
 
@@ -222,22 +222,22 @@ def _inside(folder: Path) -> list[Path]:
     """Return the studies in a folder, or else in folders of it, by name."""
     for pattern in (f"*/{JOURNAL}", f"*/*/{JOURNAL}"):
         try:
-            found = sorted(path.parent for path in folder.glob(pattern))
+            studies = sorted(path.parent for path in folder.glob(pattern))
         except OSError:  # permission denied, or an invalid name
             return []
-        if found := [path for path in found if _is_seen(path, folder)]:
-            return found
+        if studies := [path for path in studies if _is_seen(path, folder)]:
+            return studies
     return []
 
 
-def _typed(folder: Path, found: Sequence[Path]) -> str:
+def _typed(folder: Path, studies: Sequence[Path]) -> str:
     """Return a shell pattern for studies in a folder, or their names where a pattern matches others too."""
-    pattern = "/".join("*" * len(found[0].relative_to(folder).parts))
+    pattern = "/".join("*" * len(studies[0].relative_to(folder).parts))
     there = [path for path in folder.glob(pattern) if _is_seen(path, folder)]
     for ending, matched in (("", there), ("/", [path for path in there if path.is_dir()])):
-        if len(found) > 1 and sorted(matched) == found:
+        if len(studies) > 1 and sorted(matched) == studies:
             return f"{'' if folder.absolute() == Path.cwd() else f'{pasted(folder)}/'}{pattern}{ending}"
-    return " ".join(map(pasted, found[:_MOST_NAMED])) + (" ..." if len(found) > _MOST_NAMED else "")
+    return " ".join(map(pasted, studies[:_MOST_NAMED])) + (" ..." if len(studies) > _MOST_NAMED else "")
 
 
 def _is_seen(path: Path, folder: Path) -> bool:

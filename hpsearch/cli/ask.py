@@ -146,12 +146,12 @@ def _reports(args: argparse.Namespace) -> dict[str, Any] | list[dict[str, Any]]:
     raise TellError(f"{name}: must be an object, or an array of objects, one per iteration")
 
 
-def _metrics(words: Sequence[str]) -> dict[str, float]:
+def _metrics(arguments: Sequence[str]) -> dict[str, float]:
     metrics: dict[str, float] = {}
-    for word in words:
-        name, equals, value = word.rpartition("=")
+    for argument in arguments:
+        name, equals, value = argument.rpartition("=")
         if not equals or not name:
-            raise TellError(f"a metric must be given as NAME=VALUE, got {word!r}")
+            raise TellError(f"a metric must be given as NAME=VALUE, got {argument!r}")
         if name in metrics:
             raise TellError(f"a metric must be given once, got {name!r} again")
         try:

@@ -76,17 +76,17 @@ class _Progress:
     """Prints progress from time to time."""
 
     def __init__(self) -> None:
-        self._began = self._told = time.monotonic()
+        self._began = self._last_print = time.monotonic()
         self._before: int | None = None
 
-    def __call__(self, done: int, total: int) -> None:
+    def __call__(self, completed: int, total: int) -> None:
         now = time.monotonic()
         if self._before is None:
-            self._before = done
-            if done:
-                print(f"{done:,} of {counted(total, 'run')} are there already", file=sys.stderr)
-        if now - self._told < _TOLD_SECONDS:
+            self._before = completed
+            if completed:
+                print(f"{completed:,} of {counted(total, 'run')} are there already", file=sys.stderr)
+        if now - self._last_print < _TOLD_SECONDS:
             return
-        self._told = now
-        left = (total - done) * (now - self._began) / max(done - self._before, 1)
-        print(f"{done:,} of {counted(total, 'run')}, ~{duration(left)} left", file=sys.stderr)
+        self._last_print = now
+        seconds_left = (total - completed) * (now - self._began) / max(completed - self._before, 1)
+        print(f"{completed:,} of {counted(total, 'run')}, ~{duration(seconds_left)} left", file=sys.stderr)

@@ -144,9 +144,9 @@ def predict(args: argparse.Namespace) -> int:
     command = [sys.executable, str(script), str(args.new)]
     command += [] if args.output is None else ["--output", str(args.output)]
     command += ["--trees"] if args.trees else []
-    done = subprocess.run(command, capture_output=True, encoding="utf-8")
-    if done.returncode != 0:
-        raise HpsearchError(done.stderr.strip().removeprefix("predict.py: "))
-    print(done.stderr, end="", file=sys.stderr)
-    print(done.stdout, end="")
+    process = subprocess.run(command, capture_output=True, encoding="utf-8")
+    if process.returncode != 0:
+        raise HpsearchError(process.stderr.strip().removeprefix("predict.py: "))
+    print(process.stderr, end="", file=sys.stderr)
+    print(process.stdout, end="")
     return 0

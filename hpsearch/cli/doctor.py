@@ -106,14 +106,14 @@ def _packages(search_path: Sequence[str] | None) -> Iterator[Finding]:
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
         name, needed = requirement.name, requirement.specifier
-        found = _distribution(name, search_path)
+        distribution = _distribution(name, search_path)
         mend = f"pip install '{name}{needed}'"
-        if found is None:
+        if distribution is None:
             yield Finding("error", name, f"is missing; {mend}")
-        elif not needed.contains(found.version, prereleases=True):
-            yield Finding("error", name, f"{found.version}, but hpsearch needs {needed}; {mend}")
+        elif not needed.contains(distribution.version, prereleases=True):
+            yield Finding("error", name, f"{distribution.version}, but hpsearch needs {needed}; {mend}")
         else:
-            yield Finding("ok", name, found.version)
+            yield Finding("ok", name, distribution.version)
 
 
 def _distribution(name: str, search_path: Sequence[str] | None) -> importlib.metadata.Distribution | None:

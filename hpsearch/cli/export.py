@@ -63,6 +63,6 @@ def _show(args: argparse.Namespace) -> int:
     with storage_errors(study_dir), study_dir.running(process_name()):
         for name in args.observer:
             running = show_observer(study_dir, name, (str(Path.cwd()),))
-            left = f"; {counted(running, 'trial')} that haven't ended come later" if running else ""
-            print(f"{study_dir.path}: {name} has seen it{left}")
+            pending = f"; {counted(running, 'trial')} that haven't ended come later" if running else ""
+            print(f"{study_dir.path}: {name} has seen it{pending}")
     return 0

@@ -40,17 +40,17 @@ def list_studies(args: argparse.Namespace) -> int:
     """List the studies of a folder, the newest first."""
     now = time.time()
     with contextlib.redirect_stdout(sys.stderr):  # what a searcher of one's own prints is no part of the list
-        known = summarize(list(find_studies(args.folder)), now)
-    known = [study for study in known if set(args.tag).issubset(study.labels.tags)]
-    known.sort(key=lambda study: study.changed, reverse=True)
+        summaries = summarize(list(find_studies(args.folder)), now)
+    summaries = [study for study in summaries if set(args.tag).issubset(study.labels.tags)]
+    summaries.sort(key=lambda study: study.changed, reverse=True)
     if args.sort is not None:
-        known = _by_column(known, args.sort)
+        summaries = _by_column(summaries, args.sort)
     if args.format == "csv":
-        print(_to_csv(known), end="")
+        print(_to_csv(summaries), end="")
     elif args.format == "json":
-        print(_to_json(known))
-    elif known:
-        print(_to_table(known, Path(), screen_of(sys.stdout)), end="")
+        print(_to_json(summaries))
+    elif summaries:
+        print(_to_table(summaries, Path(), screen_of(sys.stdout)), end="")
     else:
         tagged = f" with the tag {' '.join(args.tag)}" if args.tag else ""
         print(f"no study{tagged} in {args.folder}")
@@ -70,7 +70,7 @@ _KEYS: Mapping[str, Callable[[StudySummary], Any]] = {
 }
 
 
-def _by_column(known: Sequence[StudySummary], sort: str) -> list[StudySummary]:
+def _by_column(summaries: Sequence[StudySummary], sort: str) -> list[StudySummary]:
     """Sort by a column, `NAME` or `NAME:desc`; studies without a value come last.
 
     Raises:
@@ -80,46 +80,46 @@ def _by_column(known: Sequence[StudySummary], sort: str) -> list[StudySummary]:
     if name not in _KEYS or order not in ("", "asc", "desc"):
         raise HpsearchError(f"--sort: must be NAME or NAME:desc of a column, got {sort!r}; {nearest(name, _KEYS)}")
     key = _KEYS[name]
-    having = [study for study in known if key(study) is not None and not study.problem]
+    having = [study for study in summaries if key(study) is not None and not study.problem]
     having.sort(key=key, reverse=order == "desc")
-    return having + [study for study in known if study not in having]
+    return having + [study for study in summaries if study not in having]
 
 
-def _to_table(known: Sequence[StudySummary], here: Path, screen: Screen) -> str:
+def _to_table(summaries: Sequence[StudySummary], here: Path, screen: Screen) -> str:
     """Return the studies for a terminal: paths as seen from `here`, times on the local clock."""
-    problems = [study for study in known if study.problem]
+    problems = [study for study in summaries if study.problem]
     columns = [
         Column(
-            "study", [shlex.quote(shown_path(study.directory, here)) for study in known], is_text=True, is_kept=True
+            "study", [shlex.quote(shown_path(study.directory, here)) for study in summaries], is_text=True, is_kept=True
         ),
-        Column("state", [_state(study) for study in known], is_text=True, is_kept=True),
-        Column("trials", ["" if study.problem else _trials(study) for study in known]),
-        Column("best", [_best(study) for study in known], is_text=True),
-        Column("begun", [_clock(study.begun) for study in known]),
-        Column("took", ["" if study.problem else duration(study.seconds) for study in known]),
-        Column("size", [bytes_text(study.size) for study in known]),
+        Column("state", [_state(study) for study in summaries], is_text=True, is_kept=True),
+        Column("trials", ["" if study.problem else _trials(study) for study in summaries]),
+        Column("best", [_best(study) for study in summaries], is_text=True),
+        Column("begun", [_clock(study.begun) for study in summaries]),
+        Column("took", ["" if study.problem else duration(study.seconds) for study in summaries]),
+        Column("size", [bytes_text(study.size) for study in summaries]),
     ]
-    if any(study.name not in study.directory.name for study in known):
-        columns.append(Column("name", [study.name for study in known], is_text=True))
-    if any(study.labels.tags for study in known):
-        columns.append(Column("tags", [" ".join(study.labels.tags) for study in known], is_text=True))
-    if any(study.labels.note for study in known):
-        columns.append(Column("note", [shortened(study.labels.note, _NOTE) for study in known], is_text=True))
+    if any(study.name not in study.directory.name for study in summaries):
+        columns.append(Column("name", [study.name for study in summaries], is_text=True))
+    if any(study.labels.tags for study in summaries):
+        columns.append(Column("tags", [" ".join(study.labels.tags) for study in summaries], is_text=True))
+    if any(study.labels.note for study in summaries):
+        columns.append(Column("note", [shortened(study.labels.note, _NOTE) for study in summaries], is_text=True))
     unreadable = "".join(f"{shown_path(study.directory, here)} can't be read: {study.problem}\n" for study in problems)
     return table_text(columns, screen, "with --format csv") + unreadable
 
 
-def _to_csv(known: Sequence[StudySummary]) -> str:
+def _to_csv(summaries: Sequence[StudySummary]) -> str:
     r"""Return the studies as CSV with `\n` line ends; tags are separated by spaces."""
-    records = [_record(study) for study in known]
+    records = [_record(study) for study in summaries]
     columns = list(_record(StudySummary(Path())))
     rows = [[" ".join(record[name]) if name == "tags" else record[name] for name in columns] for record in records]
     return csv_text(columns, rows)
 
 
-def _to_json(known: Sequence[StudySummary]) -> str:
+def _to_json(summaries: Sequence[StudySummary]) -> str:
     """Return the studies as a JSON array of objects, one on a line."""
-    return json_text(map(_record, known))
+    return json_text(map(_record, summaries))
 
 
 def _record(study: StudySummary) -> dict[str, Any]:

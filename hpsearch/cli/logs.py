@@ -64,7 +64,7 @@ def _follow(study_dir: StudyDirectory, find: Callable[[], Sequence[LogFile]], ta
         live = study_dir.holder() is not None  # before the last look, so that nothing is missed
         began = time.monotonic()
         for log in find():
-            tails.go_on(log)
+            tails.print_new_lines(log)
         sys.stdout.flush()
         if not live:
             return
@@ -77,14 +77,14 @@ class _Tails:
     def __init__(self, prefixed: bool) -> None:
         self._prefixed = prefixed
         self._read: dict[Path, int] = {}
-        self._rest: dict[Path, bytes] = {}
+        self._incomplete: dict[Path, bytes] = {}
         self._names: dict[Path, str] = {}
         self._last: Path | None = None
 
     def begin(self, log: LogFile, tail: int | None) -> None:
         """Print a log from its beginning, or its last lines."""
         if tail is None:
-            self.go_on(log)
+            self.print_new_lines(log)
             return
         try:
             size = log.path.stat().st_size
@@ -95,30 +95,30 @@ class _Tails:
         self._head(log)
         self.print_lines(log.name, last_lines(log.path, tail))
 
-    def go_on(self, log: LogFile) -> None:
+    def print_new_lines(self, log: LogFile) -> None:
         """Print complete new lines."""
         try:
             with log.path.open("rb") as file:
-                done = self._read.get(log.path, 0)
-                if file.seek(0, 2) < done:  # it was rewritten
-                    done = 0
-                file.seek(done)
+                position = self._read.get(log.path, 0)
+                if file.seek(0, 2) < position:  # it was rewritten
+                    position = 0
+                file.seek(position)
                 new = file.read()
         except OSError:
             return  # it was deleted
         self._names[log.path] = log.name
-        self._read[log.path] = done + len(new)
-        lines, _, rest = (self._rest.pop(log.path, b"") + new).rpartition(b"\n")
-        if rest:
-            self._rest[log.path] = rest
+        self._read[log.path] = position + len(new)
+        lines, _, incomplete = (self._incomplete.pop(log.path, b"") + new).rpartition(b"\n")
+        if incomplete:
+            self._incomplete[log.path] = incomplete
         if lines:
             self._head(log)
             self.print_lines(log.name, lines.decode("utf-8", "backslashreplace").split("\n"))
 
     def finish(self) -> None:
         """Print the lines that were begun and not ended."""
-        for path, rest in self._rest.items():
-            self.print_lines(self._names[path], [rest.decode("utf-8", "backslashreplace")])
+        for path, incomplete in self._incomplete.items():
+            self.print_lines(self._names[path], [incomplete.decode("utf-8", "backslashreplace")])
 
     def print_lines(self, name: str, lines: Sequence[str]) -> None:
         """Print lines; with the trial before each where there are several."""

@@ -31,16 +31,16 @@ def rm_arguments(command: argparse.ArgumentParser) -> None:
 def rm(args: argparse.Namespace) -> int:
     """Delete studies."""
     study_dirs = list({study_dir.path: study_dir for study_dir in map(StudyDirectory, args.dirs)}.values())
-    with ExitStack() as held:
+    with ExitStack() as locks:
         studies: list[tuple[StudyDirectory, Parts]] = []
         for study_dir in study_dirs:
-            held.enter_context(study_dir.running(process_name()))  # refuses a running study, and locks it
+            locks.enter_context(study_dir.running(process_name()))  # refuses a running study, and locks it
             studies.append((study_dir, parts_of(study_dir)))
         for study_dir, parts in studies:
             print(f"{study_dir.path}: {bytes_text(size_of(parts.ours))}")
             if parts.others:
-                others = first_of([path.name for path in parts.others], _LISTED)
-                print(f"  what isn't the study's stays, and so does the folder: {others}")
+                foreign = first_of([path.name for path in parts.others], _LISTED)
+                print(f"  what isn't the study's stays, and so does the folder: {foreign}")
         if not _agreed(args, "delete this study" if len(studies) == 1 else f"delete these {len(studies)} studies"):
             return 1
         for study_dir, parts in studies:
@@ -75,8 +75,8 @@ def clean(args: argparse.Namespace) -> int:
         if not gone:
             print(f"{study_dir.path}: nothing that isn't needed")
             return 0
-        for what, paths in _by_kind(study_dir, gone):
-            print(f"{what:<30} {bytes_text(size_of(paths))}")
+        for title, paths in _by_kind(study_dir, gone):
+            print(f"{title:<30} {bytes_text(size_of(paths))}")
         if not _agreed(args, f"delete {bytes_text(size_of(gone))}"):
             return 1
         remove(gone)
@@ -89,8 +89,8 @@ def _by_kind(study_dir: StudyDirectory, gone: Sequence[Path]) -> list[tuple[str,
     counts = Counter(kinds.values())
     entries = []
     for kind, count in counts.items():
-        words = "TensorBoard's event files" if kind == "event files" else counted(count, kind)
-        entries.append((words, [path for path in gone if kinds[path] == kind]))
+        title = "TensorBoard's event files" if kind == "event files" else counted(count, kind)
+        entries.append((title, [path for path in gone if kinds[path] == kind]))
     return entries
 
 

@@ -19,7 +19,7 @@ from hpsearch.cli.running import (
     run_and_report,
     with_workers,
 )
-from hpsearch.cli.steer import left
+from hpsearch.cli.steer import send_request
 from hpsearch.errors import SweepError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
@@ -145,7 +145,9 @@ def _resume(args: argparse.Namespace, failed: Sequence[int] | None) -> int:
         if study.state == "paused" and failed is None:
             return _resume_there(study_dir, args)
         if failed is not None:
-            return left(study_dir, "retry", {"trials": failed}, "they run again there, as soon as workers are free")
+            return send_request(
+                study_dir, "retry", {"trials": failed}, "they run again there, as soon as workers are free"
+            )
     sweep = with_workers(change_sweep(study.sweep, args.overrides), args.workers)
     if study.is_told and failed is not None:
         with AskTell(sweep, directory=study_dir.path) as asking:
@@ -167,7 +169,7 @@ def _resume_there(study_dir: StudyDirectory, args: argparse.Namespace) -> int:
             f"{study_dir.path}: {study_dir.holder()} has paused this study and goes on with it as it is: leave the "
             f"options out, extend it with `hpsearch extend {pasted(study_dir.path)}`, or stop it first"
         )
-    return left(
+    return send_request(
         study_dir, "resume", {}, f"it goes on in {study_dir.holder()}; see: hpsearch watch {pasted(study_dir.path)}"
     )
 

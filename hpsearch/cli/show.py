@@ -61,7 +61,7 @@ def show(args: argparse.Namespace) -> int:
 def _record(network: TrialNetwork) -> dict[str, Any]:
     """Return all that is known."""
     study, row, step = network.study, network.row, network.step
-    known: dict[str, Any] = {
+    record: dict[str, Any] = {
         "trial": row.number,
         "state": row.state.value,
         "iterations": row.iterations,
@@ -77,14 +77,14 @@ def _record(network: TrialNetwork) -> dict[str, Any]:
     }
     if network.architecture is not None:
         costs = network.costs()
-        known |= {
+        record |= {
             "parameters": costs.parameters,
             "flops": costs.flops,
             "peak_memory_bytes": costs.peak_memory_bytes,
             "step": {"rows": step.rows, "optimizer": step.optimizer or None, "optimizer_copies": step.copies},
             "layers": layer_record(network.layers()),
         }
-    return known
+    return record
 
 
 def _values(study: Study, row: TrialRow) -> dict[str, Any]:
@@ -108,9 +108,9 @@ def _lines(network: TrialNetwork, record: dict[str, Any]) -> Iterator[str]:
         yield f"{name:<11} {value!r}"
     for name, value in record["params"].items():
         yield f"  {name:<20} {value!r}"
-    others = {name: value for name, value in record["metrics"].items() if name not in names or not row.values}
-    if others:
-        yield "reported    " + ", ".join(f"{name} {value:.6g}" for name, value in others.items())
+    further = {name: value for name, value in record["metrics"].items() if name not in names or not row.values}
+    if further:
+        yield "reported    " + ", ".join(f"{name} {value:.6g}" for name, value in further.items())
     yield f"checkpoint  {network.checkpoint or 'none'}"
     yield f"weights     {_which(network)}"
     if network.architecture is None:
@@ -187,9 +187,9 @@ def network_to_table(network: Layer, screen: Screen = WHOLE) -> str:
     return table_text(
         [
             Column("network", [text for text, _ in lines], is_text=True, is_kept=True),
-            Column("gives", ["x".join(map(str, part.shape or ())) for _, part in lines]),
-            Column("parameters", [f"{part.parameters:,}" for _, part in lines]),
-            Column("FLOPs", [f"{part.flops:,}" for _, part in lines]),
+            Column("gives", ["x".join(map(str, layer.shape or ())) for _, layer in lines]),
+            Column("parameters", [f"{layer.parameters:,}" for _, layer in lines]),
+            Column("FLOPs", [f"{layer.flops:,}" for _, layer in lines]),
         ],
         screen,
         "with --format json",
@@ -198,21 +198,21 @@ def network_to_table(network: Layer, screen: Screen = WHOLE) -> str:
 
 def _layer_lines(layer: Layer, depth: int) -> Iterator[tuple[str, Layer]]:
     shown: set[str] = set()
-    for part in layer.parts:
-        again = part.kind == "step" and part.place in shown
-        shown.add(part.place)
-        yield "  " * depth + _layer_text(part) + (", as above" if again else ""), part
+    for inner in layer.parts:
+        again = inner.kind == "step" and inner.place in shown
+        shown.add(inner.place)
+        yield "  " * depth + _layer_text(inner) + (", as above" if again else ""), inner
         if not again:
-            yield from _layer_lines(part, depth + 1)
+            yield from _layer_lines(inner, depth + 1)
 
 
 def _layer_text(layer: Layer) -> str:
-    words = [f"node {layer.place}" if layer.kind == "node" else layer.place]
+    texts = [f"node {layer.place}" if layer.kind == "node" else layer.place]
     if layer.takes is not None and layer.kind != "step":
-        words.append(f"from {layer.takes}:" if "-" not in layer.place and not layer.place.startswith("input") else "")
-    words.append({"edges": "cell", "nodes": "cell", "step": ""}.get(layer.kind, layer.name))
-    words += [f"{name}={_setting(value)}" for name, value in layer.settings.items()]
-    return " ".join(word for word in words if word)
+        texts.append(f"from {layer.takes}:" if "-" not in layer.place and not layer.place.startswith("input") else "")
+    texts.append({"edges": "cell", "nodes": "cell", "step": ""}.get(layer.kind, layer.name))
+    texts += [f"{name}={_setting(value)}" for name, value in layer.settings.items()]
+    return " ".join(text for text in texts if text)
 
 
 def _setting(value: Any) -> str:

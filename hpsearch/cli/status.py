@@ -113,10 +113,10 @@ def _details(step: HistoryEntry) -> str:
 
 def _without_folder(command: str) -> str:
     """Return a command as one types it: without Python, and without the folders that the program lies in."""
-    words = shlex.split(command)
-    words = words[1:] if len(words) > 1 and Path(words[0]).name.startswith("python") else words
-    words = words[1:] if words[:1] == ["-m"] else words
-    return shlex.join([Path(words[0]).name, *words[1:]]) if words else command
+    argv = shlex.split(command)
+    argv = argv[1:] if len(argv) > 1 and Path(argv[0]).name.startswith("python") else argv
+    argv = argv[1:] if argv[:1] == ["-m"] else argv
+    return shlex.join([Path(argv[0]).name, *argv[1:]]) if argv else command
 
 
 def _clock(when: float) -> str:

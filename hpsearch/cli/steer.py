@@ -27,11 +27,11 @@ __all__ = [
     "cancel_arguments",
     "extend",
     "extend_arguments",
-    "left",
     "pause",
     "pause_arguments",
     "prune",
     "prune_arguments",
+    "send_request",
     "stop",
     "stop_arguments",
 ]
@@ -109,11 +109,11 @@ def prune_arguments(command: argparse.ArgumentParser) -> None:
 def prune(args: argparse.Namespace) -> int:
     """Prune trials."""
     many = counted(len(set(args.trials)), "trial")
-    done = f"pruned {many}; what runs of them ends at its next report"
-    return _steer(args, "prune", {"trials": args.trials}, done)
+    success = f"pruned {many}; what runs of them ends at its next report"
+    return _steer(args, "prune", {"trials": args.trials}, success)
 
 
-def left(study_dir: StudyDirectory, verb: str, details: Mapping[str, Any], done: str) -> int:
+def send_request(study_dir: StudyDirectory, verb: str, details: Mapping[str, Any], success: str) -> int:
     """Send a request to the process that runs a study, and print its answer; return 1 if it is refused."""
     with Journal.read(study_dir.journal) as journal:
         number = journal.request(verb, details, process_name())
@@ -126,7 +126,7 @@ def left(study_dir: StudyDirectory, verb: str, details: Mapping[str, Any], done:
             time.sleep(_LOOK_SECONDS)
     look = f"see: hpsearch history {pasted(study_dir.path)}"
     if answer is not None and not answer.refused:
-        print(done)
+        print(success)
         return 0
     if answer is not None:
         print(f"hpsearch: {holder or 'the process'} refuses to {verb}: {answer.refused}", file=sys.stderr)
@@ -138,7 +138,7 @@ def left(study_dir: StudyDirectory, verb: str, details: Mapping[str, Any], done:
     return 0
 
 
-def _ask_process(args: argparse.Namespace, verb: str, done: str) -> int:
+def _ask_process(args: argparse.Namespace, verb: str, success: str) -> int:
     """Send a request to the process that runs a study.
 
     Raises:
@@ -149,7 +149,7 @@ def _ask_process(args: argparse.Namespace, verb: str, done: str) -> int:
         holder = study_dir.holder()
     study = load(study_dir.path)
     if holder is not None and not study.is_told:
-        return left(study_dir, verb, {}, done)
+        return send_request(study_dir, verb, {}, success)
     instead = "" if verb in ("stop", "cancel") else f"; it goes on with: hpsearch resume {pasted(study_dir.path)}"
     if study.state == "finished":
         instead = ": it is finished"
@@ -158,7 +158,7 @@ def _ask_process(args: argparse.Namespace, verb: str, done: str) -> int:
     raise JournalError(f"{study_dir.path}: no process runs this study now; there is nothing to {verb}{instead}")
 
 
-def _steer(args: argparse.Namespace, verb: str, details: Mapping[str, Any], done: str) -> int:
+def _steer(args: argparse.Namespace, verb: str, details: Mapping[str, Any], success: str) -> int:
     study_dir = StudyDirectory(args.dir)
     study = load(study_dir.path)
     if study.is_told:
@@ -166,14 +166,14 @@ def _steer(args: argparse.Namespace, verb: str, details: Mapping[str, Any], done
 
         with AskTell(directory=study_dir.path) as asking:
             asking.steer(verb, details)
-        print(f"{done}; continue with: hpsearch ask {pasted(study_dir.path)}")
+        print(f"{success}; continue with: hpsearch ask {pasted(study_dir.path)}")
         return 0
     if study_dir.holder() is not None:
-        return left(study_dir, verb, details, done)
+        return send_request(study_dir, verb, details, success)
     from hpsearch.run.turns import steer_idle
 
     steer_idle(study_dir, Request(time.time(), verb, process_name(), details), pasted(study_dir.path))
-    print(f"{done}; continue with: hpsearch resume {pasted(study_dir.path)}")
+    print(f"{success}; continue with: hpsearch resume {pasted(study_dir.path)}")
     return 0
 
 
@@ -211,7 +211,7 @@ def _point(text: str) -> dict[str, Any]:
 
 
 def _split(text: str) -> Sequence[str]:
-    words, depth, quote = [""], 0, ""
+    parts, depth, quote = [""], 0, ""
     for character in text:
         if quote:
             quote = "" if character == quote else quote
@@ -222,10 +222,10 @@ def _split(text: str) -> Sequence[str]:
         elif character in "]}":
             depth -= 1
         if character == "," and not depth and not quote:
-            words.append("")
+            parts.append("")
         else:
-            words[-1] += character
-    return words
+            parts[-1] += character
+    return parts
 
 
 def amounts(values: Mapping[str, Any]) -> str:

@@ -57,7 +57,7 @@ def tensorboard(args: argparse.Namespace) -> int:
             view = View(directories, folder, every_trial=args.all)
             view.read()
             server = _serve(folder, args.host, args.port)
-            address = _tell(view, server, args)
+            address = _print_addresses(view, server, args)
             if not args.no_browser and sys.stdout.isatty() and _has_display():
                 webbrowser.open(address)
             view.describe()  # while TensorBoard and the browser start
@@ -95,7 +95,7 @@ def _serve(folder: Path, host: str, port: int) -> str:
     return address
 
 
-def _tell(view: View, server: str, args: argparse.Namespace) -> str:
+def _print_addresses(view: View, server: str, args: argparse.Namespace) -> str:
     """Print the addresses, and return the one of the curves."""
     top = None if args.all or view.trials <= args.top else args.top
     shown_runs = None if top is None else view.best(top)
@@ -139,18 +139,18 @@ def _follow(view: View) -> None:
 def _folder(folder: Path | None) -> Iterator[Path]:
     """Yield a folder for the view: an empty permanent one, or a temporary one."""
     if folder is None:
-        with tempfile.TemporaryDirectory(prefix="hpsearch-tensorboard-", ignore_cleanup_errors=True) as made:
-            yield Path(made)
+        with tempfile.TemporaryDirectory(prefix="hpsearch-tensorboard-", ignore_cleanup_errors=True) as temporary:
+            yield Path(temporary)
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        taken = next(folder.iterdir(), None)
+        existing = next(folder.iterdir(), None)
     except OSError as error:
         raise StorageError(
             f"--output {folder}: expected a folder that can be written, got: {error.strerror}"
         ) from error
-    if taken is not None:
-        raise StorageError(f"--output {folder}: expected an empty folder, or none, but {taken.name} is there")
+    if existing is not None:
+        raise StorageError(f"--output {folder}: expected an empty folder, or none, but {existing.name} is there")
     yield folder
 
 

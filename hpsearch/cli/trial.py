@@ -84,7 +84,13 @@ def lineage_to_json(stages: Sequence[Stage], names: Sequence[str], metrics: Sequ
     for stage in stages:
         params = {name: stage.params[name] for name in names if name in stage.params}
         entries.append(
-            {"trial": stage.trial, "start": stage.start, "end": stage.end, **_told(stage, metrics), "params": params}
+            {
+                "trial": stage.trial,
+                "start": stage.start,
+                "end": stage.end,
+                **_value_record(stage, metrics),
+                "params": params,
+            }
         )
     return json_text(entries)
 
@@ -109,7 +115,7 @@ def lineage_to_table(
     return table_text(columns, screen, "with --format csv")
 
 
-def _told(stage: Stage, metrics: Sequence[str]) -> dict[str, Any]:
+def _value_record(stage: Stage, metrics: Sequence[str]) -> dict[str, Any]:
     if len(metrics) > 1:
         return {"values": {name: stage.values[name] for name in metrics if name in stage.values}}
     return {"value": _cells(stage, metrics)[0]}

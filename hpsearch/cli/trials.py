@@ -86,10 +86,10 @@ def _check_together(args: argparse.Namespace) -> None:
         "--by": args.by is not None,
     }
     used = [option for option, is_there in options.items() if is_there]
-    if args.segments and (others := [option for option in used if option != "--metrics"]):
-        raise HpsearchError(f"--segments: lists those of all trials; leave {' and '.join(others)} out")
-    if args.by is not None and (others := [option for option in used if option not in ("--front", "--where", "--by")]):
-        raise HpsearchError(f"--by: lists groups, the one with the best trial first; leave {' and '.join(others)} out")
+    if args.segments and (wrong := [option for option in used if option != "--metrics"]):
+        raise HpsearchError(f"--segments: lists those of all trials; leave {' and '.join(wrong)} out")
+    if args.by is not None and (wrong := [option for option in used if option not in ("--front", "--where", "--by")]):
+        raise HpsearchError(f"--by: lists groups, the one with the best trial first; leave {' and '.join(wrong)} out")
     if args.weights is not None and args.sort is not None:
         raise HpsearchError("--weights: sorts the trials by their worth; leave it or --sort out")
 

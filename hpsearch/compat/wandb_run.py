@@ -348,10 +348,10 @@ def mapping_of(value: object) -> dict[str, Any]:
     """
     if value is None:
         return {}
-    found = value if isinstance(value, Mapping) else getattr(value, "__dict__", None)
-    if found is None:
+    attributes = value if isinstance(value, Mapping) else getattr(value, "__dict__", None)
+    if attributes is None:
         raise TrainableError(f"config must be a mapping, or what argparse gives, but is a {type(value).__name__}")
-    return dict(found)
+    return dict(attributes)
 
 
 def _numbers(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

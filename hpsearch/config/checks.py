@@ -137,18 +137,18 @@ def shown(value: object) -> str:
     return out if len(out) <= 60 else f"{out[:57]}..."
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
     """Return a hint for an unknown word: the known word that is similar or starts with it, or all known words."""
-    words = list(known)
-    lower = [w.lower() for w in words]
-    close = difflib.get_close_matches(word.lower(), lower, n=1)
-    completions = [w for w in lower if w.startswith(word.lower())]
+    candidates = list(names)
+    lower = [w.lower() for w in candidates]
+    close = difflib.get_close_matches(name.lower(), lower, n=1)
+    completions = [w for w in lower if w.startswith(name.lower())]
     if not close and len(completions) == 1:
         close = completions
-    for candidate in words:
+    for candidate in candidates:
         if close and candidate.lower() == close[0]:
             return f"did you mean {candidate}?"
-    return f"known here: {', '.join(words)}" if words else ""
+    return f"known here: {', '.join(candidates)}" if candidates else ""
 
 
 def integer(value: object, key: KeyPath) -> int:

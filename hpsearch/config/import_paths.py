@@ -95,7 +95,7 @@ def check_named(spec: str, key: str, error_type: type[HpsearchError], search_pat
             module = PathFinder.find_spec(part, list(folders))
             if module is None:
                 path = ".".join([outermost, *inner[:depth]])
-                nearest = _nearest([known.name for known in pkgutil.iter_modules(list(folders))], part)
+                nearest = _nearest([inner_module.name for inner_module in pkgutil.iter_modules(list(folders))], part)
                 raise error_type(f"`{key}: {spec}` names the module {path!r}, which isn't there{nearest}")
     source = Path(module.origin) if module is not None and module.origin is not None else Path()
     if source.suffix != ".py" or not source.is_file():

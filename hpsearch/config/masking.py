@@ -24,19 +24,19 @@ _KEY_INSIDE = re.compile(r"""["']?([\w.-]+)["']?\s*:""")
 
 def looks_secret(key: str) -> bool:
     """Return whether a part of a dotted key is the name of a secret: `optimizer.api_key`, `--auth-token`."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).replace("-", "_").lower()
-    return any(_SECRET.search(part) for part in words.split("."))
+    snake_case = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).replace("-", "_").lower()
+    return any(_SECRET.search(part) for part in snake_case.split("."))
 
 
-def mask_words(words: Iterable[str]) -> list[str]:
+def mask_words(argv: Iterable[str]) -> list[str]:
     """Return the words of a command line with the values of secret keys masked.
 
     Args:
-        words: Words as a shell passes them: `KEY=VALUE`, `--key=VALUE`, `--key VALUE` and `--set KEY=VALUE` are masked.
+        argv: Words as a shell passes them: `KEY=VALUE`, `--key=VALUE`, `--key VALUE` and `--set KEY=VALUE` are masked.
     """
     masked: list[str] = []
     option = ""
-    for word in words:
+    for word in argv:
         pair = _PAIR.fullmatch(word)
         if looks_secret(option) and not word.startswith("-"):
             masked.append(MASK)

@@ -64,8 +64,8 @@ class Settings:
     """Base class of the sections."""
 
     def __post_init__(self) -> None:
-        for name, known in settings_fields(type(self)).items():
-            object.__setattr__(self, name, known.check(getattr(self, name), (name,)))
+        for name, field in settings_fields(type(self)).items():
+            object.__setattr__(self, name, field.check(getattr(self, name), (name,)))
         self.check()
 
     def check(self) -> None:
@@ -110,21 +110,21 @@ def settings_fields(settings: type[Settings]) -> Mapping[str, SettingsField]:
 @cache  # each section that is made needs them
 def _fields(settings: Any) -> Mapping[str, SettingsField]:
     hints = get_type_hints(settings, include_extras=True)
-    return types.MappingProxyType({known.name: _field(known, hints[known.name]) for known in fields(settings)})
+    return types.MappingProxyType({field.name: _field(field, hints[field.name]) for field in fields(settings)})
 
 
-def _field(known: Field[Any], hint: Any) -> SettingsField:
+def _field(setting: Field[Any], hint: Any) -> SettingsField:
     """Return the field of a type hint. Nested hints are built from the inside out."""
     inside = get_args(hint)
     if get_origin(hint) is Annotated:
-        field = _field(known, inside[0])
+        field = _field(setting, inside[0])
         for mark in inside[1:]:
             field = _marked(field, mark)
         return field
     if get_origin(hint) in (Union, types.UnionType):
-        first, *others = (kind for kind in inside if kind is not type(None))
-        field = _field(known, first)
-        for words in map(get_args, others):
+        first, *alternatives = (kind for kind in inside if kind is not type(None))
+        field = _field(setting, first)
+        for words in map(get_args, alternatives):
             schema = {"anyOf": [field.schema, {"enum": [*words, None] if NONE in words else list(words)}]}
             field = replace(_around(field, partial(_word_or, words), schema), none_is_word=NONE in words)
         if type(None) in inside:
@@ -136,14 +136,14 @@ def _field(known: Field[Any], hint: Any) -> SettingsField:
         return field
     if get_origin(hint) is Literal:
         word = partial(one_of, inside)
-        return SettingsField(word, word, {"enum": list(inside)}, known.default)
+        return SettingsField(word, word, {"enum": list(inside)}, setting.default)
     if hint not in _PLAIN:
         raise TypeError(
             "a setting must be an int, float, bool, str, tuple[str, ...], mapping or Literal, or None; "
-            f"{known.name} is {hint}"
+            f"{setting.name} is {hint}"
         )
     check, kind = _PLAIN[hint]
-    return SettingsField(check, check, {"type": kind}, known.default)
+    return SettingsField(check, check, {"type": kind}, setting.default)
 
 
 def _marked(field: SettingsField, mark: object) -> SettingsField:
@@ -190,13 +190,13 @@ def _unless_none(check: _Check, value: object, key: KeyPath) -> Any:
     return None if value is None or value == NONE else check(value, key)
 
 
-def _word_or(words: Sequence[str], check: _Check, value: object, key: KeyPath) -> Any:
-    if value is None and NONE in words:
+def _word_or(choices: Sequence[str], check: _Check, value: object, key: KeyPath) -> Any:
+    if value is None and NONE in choices:
         return NONE
     if isinstance(value, str):
-        if value in words:
+        if value in choices:
             return value
-        raise InvalidKey(key, f"must be a number, {' or '.join(words)}, got {shown(value)}")
+        raise InvalidKey(key, f"must be a number, {' or '.join(choices)}, got {shown(value)}")
     return check(value, key)
 
 

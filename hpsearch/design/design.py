@@ -141,7 +141,7 @@ def _look(
         )
 
     def check_time() -> None:
-        if clock.left < 0:
+        if clock.remaining < 0:
             raise DesignError(
                 f"--time must leave time to look at the data, but {duration(clock.spent)} of "
                 f"{duration(request.seconds)} are spent and it isn't done: give more, or fewer rows or columns"
@@ -157,8 +157,8 @@ def _look(
         seed=request.seed,
         look_up=check_time,
     )
-    found = tuple(prepared.lines)
-    for line in (*found, *(f"warning: {warning}" for warning in prepared.warnings)):
+    lines = tuple(prepared.lines)
+    for line in (*lines, *(f"warning: {warning}" for warning in prepared.warnings)):
         around.say(line)
     rows = read_rows(paths.search_rows)
     goal = _goal(request.goal, rows)
@@ -179,7 +179,7 @@ def _look(
     if constants["validated"] > _QUICK_FOLDS and paced.epochs < ENOUGH_EPOCHS:
         constants["validated"] = _QUICK_FOLDS
         paced = pace({**usual, **constants}, clock, workers, starting)
-    seconds = _TREES * (clock.left - starting - SCORING)
+    seconds = _TREES * (clock.remaining - starting - SCORING)
     trees = best_trees(rows, goal, constants, seconds, workers, paths.trees)
     if trees is not None:
         around.say(f"trees:        {goal} {number(trees.validation)} on the validated rows, {trees.kind}")
@@ -193,7 +193,7 @@ def _look(
     max_time = float(round(for_search))
     record |= {
         "goal": goal,
-        "found": found,
+        "found": lines,
         "constants": constants,
         "fit_seconds": paced.fit_seconds,
         "max_time": max_time,
@@ -218,8 +218,8 @@ def _searched(
     with Journal.read(directory.journal) as journal:
         spent = seconds_spent(list(journal.entries()))
     clock.count_at_least(record.get("looked", 0.0) + spent)
-    left = search_seconds(clock, record["fit_seconds"], STARTING.get(around.backend, 0.0))
-    if left < 1:
+    seconds = search_seconds(clock, record["fit_seconds"], STARTING.get(around.backend, 0.0))
+    if seconds < 1:
         before = load(paths.study)
         if before.leaders:
             return before
@@ -228,8 +228,8 @@ def _searched(
             f"{duration(request.seconds)} are spent: give more, "
             f"`hpsearch design --resume {shlex.quote(str(paths.path))} --time TIME`"
         )
-    own = _own_seconds(sweep, record)
-    most = spent + left if own is None else min(own, spent + left)
+    own_limit = _own_seconds(sweep, record)
+    most = spent + seconds if own_limit is None else min(own_limit, spent + seconds)
     sweep = replace(sweep, limits=replace(sweep.limits, max_time=most))
     run = RunSettings(
         trainable=None,
@@ -246,8 +246,8 @@ def _searched(
 
 def _own_seconds(sweep: Sweep, record: Mapping[str, Any]) -> float | None:
     """Return the search's most seconds where somebody changed them, who wants less than there is time for."""
-    own = sweep.limits.max_time
-    return None if own == record["max_time"] else own
+    limit = sweep.limits.max_time
+    return None if limit == record["max_time"] else limit
 
 
 def _finished(
@@ -259,12 +259,12 @@ def _finished(
     around: Surroundings,
 ) -> DesignReport:
     if not study.leaders:
-        own = _own_seconds(load_sweep(paths.sweep), record)
+        own_limit = _own_seconds(load_sweep(paths.sweep), record)
         where = locate(paths.sweep, "limits.max_time")
         more = (
             f"give more: `hpsearch design --resume {paths.path} --time ...`"
-            if own is None
-            else f"raise limits.max_time, which ends the search after {duration(own)} ({where})"
+            if own_limit is None
+            else f"raise limits.max_time, which ends the search after {duration(own_limit)} ({where})"
         )
         raise DesignError(f"{paths.path}: no network came as far as to be validated within the search's time; {more}")
     best = best_of(study)
@@ -302,18 +302,18 @@ def _none_keeps(paths: DesignFolder, study: Study) -> DesignError:
     """Describe how close the best trial is to the bounds, which no trial satisfies."""
     nearest, objective = study.leaders[0], study.sweep.objective
     broken, metrics = objective.broken(nearest.score), study.metrics_of(nearest)
-    found = (
+    values = (
         f"{bound.metric} {number(metrics[bound.metric])}" for bound in objective.constraints if str(bound) in broken
     )
     return DesignError(
         f"{paths.path}: a network must keep {' and '.join(broken)}, but none that was validated does; the nearest, "
-        f"trial {nearest.number}, has {' and '.join(found)}. Design anew with a looser --limit or a longer --time, or "
+        f"trial {nearest.number}, has {' and '.join(values)}. Design anew with a looser --limit or a longer --time, or "
         f"search on: `hpsearch design --resume {paths.path} --time ...`"
     )
 
 
 def _goal(requested: str | None, rows: PreparedRows) -> str:
-    able = [known.name for known in SCORES.values() if known.kind == rows.task.kind]
+    able = [score_kind.name for score_kind in SCORES.values() if score_kind.kind == rows.task.kind]
     if requested is not None and requested not in able:
         raise DesignError(
             f"--goal must be one of {', '.join(able)} where the target is {rows.task.kind}, got {requested}"

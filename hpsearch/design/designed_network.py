@@ -75,7 +75,7 @@ class DesignedNetwork(Trainer):
         task, count = self.rows.task, int(params.get("validated", 5))
         goal = SCORES.get(params["goal"])
         if goal is None or goal.kind != task.kind:
-            able = ", ".join(known.name for known in SCORES.values() if known.kind == task.kind)
+            able = ", ".join(score_kind.name for score_kind in SCORES.values() if score_kind.kind == task.kind)
             raise ConfigurationError(f"goal must be one for {task.kind}, of {able}; got {params['goal']!r}")
         folds, seed = int(params.get("folds", 5)), int(params.get("split_seed", 0))
         if not 0 <= count <= folds:
@@ -129,17 +129,17 @@ class DesignedNetwork(Trainer):
         """Return all scores of the validated rows, each predicted by the network that didn't train on it."""
         began = time.perf_counter()
         self.model.eval()
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         if self._folds.max() >= 0:
             predictions, rows = self.validated()
             true = self.rows.targets[rows]
-            found = {
-                known.name: score(known.name, predictions, true)
-                for known in SCORES.values()
-                if known.kind == self.rows.task.kind
+            values = {
+                score_kind.name: score(score_kind.name, predictions, true)
+                for score_kind in SCORES.values()
+                if score_kind.kind == self.rows.task.kind
             }
         self._validating = time.perf_counter() - began
-        return found
+        return values
 
     def validated(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Return predictions for the validated rows, and these rows' numbers.
@@ -149,9 +149,9 @@ class DesignedNetwork(Trainer):
         """
         rows, parts = [], []
         for number in range(len(self.model.networks)):
-            own = np.flatnonzero(self._folds == number)
-            rows.append(own)
-            outputs = self.model.predict(number, torch.from_numpy(own).to(self.device))
+            validation_rows = np.flatnonzero(self._folds == number)
+            rows.append(validation_rows)
+            outputs = self.model.predict(number, torch.from_numpy(validation_rows).to(self.device))
             if self._scale is not None:
                 parts.append(self._scale.in_units(number, outputs[:, 0]))
             else:
@@ -169,8 +169,8 @@ class DesignedNetwork(Trainer):
         device = next(network.parameters()).device  # the CPU, once it was delivered
         channels = self._channels()
         inputs = torch.from_numpy(rows.inputs).to(device)
-        others = FoldNetworks([network], inputs, None if channels is None else channels.to(device), lambda x: x)
-        outputs = others.predict(0, torch.arange(len(rows.targets), device=device)).to(self.device)
+        networks = FoldNetworks([network], inputs, None if channels is None else channels.to(device), lambda x: x)
+        outputs = networks.predict(0, torch.arange(len(rows.targets), device=device)).to(self.device)
         if self._scale is not None:
             return self._scale.in_units(0, outputs[:, 0]).cpu().numpy()
         return outputs.double().softmax(1).cpu().numpy()
@@ -192,11 +192,11 @@ class DesignedNetwork(Trainer):
             raise ConfigurationError("only a network that trained on all rows is delivered: set validated to 0")
         task, scale = self.rows.task, self._scale
         if scale is not None:
-            own = (float(scale.mean[0]), float(scale.deviation[0]))
-            if not np.allclose(own, (task.target_mean, task.target_scale), rtol=1e-4, atol=1e-4 * own[1]):
+            actual = (float(scale.mean[0]), float(scale.deviation[0]))
+            if not np.allclose(actual, (task.target_mean, task.target_scale), rtol=1e-4, atol=1e-4 * actual[1]):
                 raise ConfigurationError(
-                    f"task.json must have the mean and the scale of the rows that a network trains on, {own[0]:g} and "
-                    f"{own[1]:g}, got {task.target_mean:g} and {task.target_scale:g}"
+                    f"task.json must have the mean and the scale of the rows that a network trains on, {actual[0]:g} "
+                    f"and {actual[1]:g}, got {task.target_mean:g} and {task.target_scale:g}"
                 )
         return self.model.networks[0].cpu().eval()
 
@@ -259,7 +259,8 @@ class FoldNetworks(nn.Module):
     def forward(self, rows: Tensor) -> list[Tensor]:
         """Return each network's outputs, (batch, outputs), for the rows of its column."""
         return [
-            network(self._augment(self._read(own))) for network, own in zip(self.networks, rows.unbind(1), strict=True)
+            network(self._augment(self._read(chosen)))
+            for network, chosen in zip(self.networks, rows.unbind(1), strict=True)
         ]
 
     @torch.no_grad()
@@ -267,7 +268,7 @@ class FoldNetworks(nn.Module):
         """Return one network's outputs for some rows, in evaluation; (rows, outputs)."""
         self.eval()
         network = self.networks[number]
-        return torch.cat([network(self._read(part)) for part in torch.split(rows, batch)])
+        return torch.cat([network(self._read(chunk)) for chunk in torch.split(rows, batch)])
 
     def _read(self, rows: Tensor) -> Tensor:
         chosen = self._inputs[rows].float()
@@ -283,9 +284,9 @@ class TargetScale:
     """
 
     def __init__(self, targets: Tensor, rows: Tensor) -> None:
-        own = targets.double()[rows]
-        self.mean = own.mean(0)
-        deviation = own.std(0, correction=0)
+        selected = targets.double()[rows]
+        self.mean = selected.mean(0)
+        deviation = selected.std(0, correction=0)
         self.deviation = torch.where(deviation > 0, deviation, 1.0)
 
     def scaled(self, number: int, targets: Tensor) -> Tensor:
@@ -315,21 +316,24 @@ def fold_loss(
         scale = TargetScale(targets, rows)
         error = functional.smooth_l1_loss if absolute else functional.mse_loss
 
-        def single(number: int, outputs: Tensor, own: Tensor) -> Tensor:
-            return error(outputs[:, 0], scale.scaled(number, targets[own]))
+        def single(number: int, outputs: Tensor, own_rows: Tensor) -> Tensor:
+            return error(outputs[:, 0], scale.scaled(number, targets[own_rows]))
 
     else:
         weights: list[Tensor | None] = [None] * rows.shape[1]
         if weighted:
-            counts = [torch.bincount(targets[own], minlength=classes) for own in rows.unbind(1)]
+            counts = [torch.bincount(targets[own_rows], minlength=classes) for own_rows in rows.unbind(1)]
             weights = [count.sum() / (classes * count.clamp(min=1)).float() for count in counts]
 
-        def single(number: int, outputs: Tensor, own: Tensor) -> Tensor:
-            return functional.cross_entropy(outputs, targets[own], weights[number], label_smoothing=smoothing)
+        def single(number: int, outputs: Tensor, own_rows: Tensor) -> Tensor:
+            return functional.cross_entropy(outputs, targets[own_rows], weights[number], label_smoothing=smoothing)
 
     def loss(outputs: list[Tensor], chosen: Tensor) -> Tensor:
         losses = torch.stack(
-            [single(n, output, own) for n, (output, own) in enumerate(zip(outputs, chosen.unbind(1), strict=True))]
+            [
+                single(n, output, own_rows)
+                for n, (output, own_rows) in enumerate(zip(outputs, chosen.unbind(1), strict=True))
+            ]
         )
         # A mean would divide every gradient by the number of networks, and the last fit trains only one.
         return losses.sum() - (losses.sum() - losses.mean()).detach()
@@ -406,8 +410,8 @@ def shifted(images: Tensor, most: int) -> Tensor:
     moved = torch.randint(-most, most + 1, (2, rows, 1), device=images.device)
     down = (torch.arange(height, device=images.device) + moved[0]).clamp(0, height - 1)
     right = (torch.arange(width, device=images.device) + moved[1]).clamp(0, width - 1)
-    own = torch.arange(rows, device=images.device)[:, None, None]
-    return images[own, :, down[:, :, None], right[:, None, :]].permute(0, 3, 1, 2)
+    index = torch.arange(rows, device=images.device)[:, None, None]
+    return images[index, :, down[:, :, None], right[:, None, :]].permute(0, 3, 1, 2)
 
 
 def mirrored(images: Tensor) -> Tensor:

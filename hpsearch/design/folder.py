@@ -89,12 +89,12 @@ class DesignFolder:
             DesignError: There is no design here.
         """
         try:
-            found = json.loads(self.record.read_text(encoding="utf-8"))
+            record = json.loads(self.record.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise DesignError(f"{self.path}: must be a folder that `hpsearch design` has made, got: {error}") from error
-        if not isinstance(found, dict) or "asked" not in found:
+        if not isinstance(record, dict) or "asked" not in record:
             raise DesignError(f"{self.record}: must say what was asked for, as `hpsearch design` writes it")
-        return found
+        return record
 
     def write(self, path: Path, record: Mapping[str, Any]) -> None:
         """Write JSON, whole or not at all."""

@@ -157,9 +157,9 @@ def tested(
         better=SCORES[goal].goal,
         test=_scored(goal, predictions, test),
         all_scores={
-            known.name: score(known.name, predictions, test.targets)
-            for known in SCORES.values()
-            if known.kind == test.task.kind
+            score_kind.name: score(score_kind.name, predictions, test.targets)
+            for score_kind in SCORES.values()
+            if score_kind.kind == test.task.kind
         },
         baseline=_scored(goal, guess, test),
         baseline_is=guess_is,
@@ -193,25 +193,25 @@ def _delivered_predictions(folder: DesignFolder, task: PredictionTask, rows: int
     script = folder.model / "predict.py"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     out = folder.data / "test_predictions.csv"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(script), str(folder.raw_test_rows), "--output", str(out)],
         env={**environment, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode != 0:
+    if process.returncode != 0:
         raise DesignError(
-            f"{script}: must predict the test rows, but ended with {done.returncode}: "
-            + "\n".join(done.stderr.strip().splitlines()[-_LINES:])
+            f"{script}: must predict the test rows, but ended with {process.returncode}: "
+            + "\n".join(process.stderr.strip().splitlines()[-_LINES:])
         )
     with out.open(encoding="utf-8", newline="") as file:
-        found = list(csv.DictReader(file))
-    if len(found) != rows:
-        raise DesignError(f"{script}: must give a prediction for each of the {rows} test rows, got {len(found)}")
+        lines = list(csv.DictReader(file))
+    if len(lines) != rows:
+        raise DesignError(f"{script}: must give a prediction for each of the {rows} test rows, got {len(lines)}")
     if task.kind == "numbers":
-        return np.array([float(row["prediction"]) for row in found])
-    return np.array([[float(row[f"probability of {label}"]) for label in task.classes] for row in found])
+        return np.array([float(row["prediction"]) for row in lines])
+    return np.array([[float(row[f"probability of {label}"]) for label in task.classes] for row in lines])
 
 
 def _check_same(folder: DesignFolder, predictions: NDArray[np.float64], expected: NDArray[np.float64]) -> None:
@@ -240,5 +240,5 @@ def _baseline(goal: str, search: PreparedRows, rows: int) -> tuple[NDArray[np.fl
     return np.tile(shares, (rows, 1)), name
 
 
-def _better(goal: str, one: float, other: float) -> bool:
-    return one > other if SCORES[goal].goal == "maximize" else one < other
+def _better(goal: str, value: float, other: float) -> bool:
+    return value > other if SCORES[goal].goal == "maximize" else value < other

@@ -68,7 +68,7 @@ class Clock:
         return self._spent + time.monotonic() - self._zero
 
     @property
-    def left(self) -> float:
+    def remaining(self) -> float:
         """Seconds; below 0 where more was spent than there was."""
         return self._seconds - self.spent
 
@@ -109,17 +109,17 @@ def pace(params: Mapping[str, Any], clock: Clock, workers: int, starting: float)
             epoch = time.monotonic() - began
         else:
             fit = epoch / max(1, int(params["validated"]))
-    left = clock.left - starting - SCORING
+    remaining = clock.remaining - starting - SCORING
     fewest, most = _EPOCHS
-    epochs = max(fewest, min(most, int(0.7 * left * workers / (_TRIALS * epoch))))
-    epochs = min(epochs, int(0.25 * left / fit))
+    epochs = max(fewest, min(most, int(0.7 * remaining * workers / (_TRIALS * epoch))))
+    epochs = min(epochs, int(0.25 * remaining / fit))
     if epochs < 1:
         least = clock.spent + 4 * fit + starting + SCORING
         raise DesignError(
             f"--time must leave time to train a network: an epoch of a usual one takes {duration(fit)} here, and "
             f"{duration(clock.spent)} were spent before; give {duration(least + 1)} at least"
         )
-    return Pace(epochs, round(min(0.4 * left, max(0.1 * left, 4 * fit * epochs)), 1))
+    return Pace(epochs, round(min(0.4 * remaining, max(0.1 * remaining, 4 * fit * epochs)), 1))
 
 
 def check_latency(params: Mapping[str, Any], task: PredictionTask, limits: Mapping[str, float]) -> None:
@@ -148,7 +148,7 @@ def check_latency(params: Mapping[str, Any], task: PredictionTask, limits: Mappi
 
 def search_seconds(clock: Clock, fit_seconds: float, starting: float) -> float:
     """Return the seconds of the search that leave time for the last fit and the scoring."""
-    return clock.left - fit_seconds - starting - SCORING
+    return clock.remaining - fit_seconds - starting - SCORING
 
 
 @contextmanager

@@ -164,20 +164,20 @@ def training_rows(folds: NDArray[np.int64], validated: int, seed: int) -> Tensor
     chance = np.random.default_rng(seed)
     if validated == 0:
         return torch.arange(len(folds))[:, None]
-    own = [np.flatnonzero(folds != number) for number in range(validated)]
-    if min(len(rows) for rows in own) < 1:
+    by_fold = [np.flatnonzero(folds != number) for number in range(validated)]
+    if min(len(rows) for rows in by_fold) < 1:
         raise ConfigurationError("each network needs a row to train on, got a fold that holds all rows")
-    most = max(len(rows) for rows in own)
-    filled = [np.concatenate([rows, chance.choice(rows, most - len(rows))]) for rows in own]
+    most = max(len(rows) for rows in by_fold)
+    filled = [np.concatenate([rows, chance.choice(rows, most - len(rows))]) for rows in by_fold]
     return torch.from_numpy(np.stack([chance.permutation(rows) for rows in filled], 1))
 
 
-def even_batch(rows: int, wanted: int) -> int:
+def even_batch(rows: int, requested: int) -> int:
     """Return a batch size near the requested one whose last batch isn't only a row or two.
 
     Batch normalization can't train on one row, and poorly on a few.
     """
-    batch = -(-rows // max(1, round(rows / wanted)))
+    batch = -(-rows // max(1, round(rows / requested)))
     while batch < rows and 0 < rows % batch < min(8, batch):
         batch += 1
     return batch

@@ -41,17 +41,17 @@ def _balanced_accuracy(predictions: Array, true: Array) -> float:
 def _f1(predictions: Array, true: Array) -> float:
     """Mean over the classes that are true or predicted anywhere of their F1; of each 2 TP / (2 TP + FP + FN)."""
     guess = predictions.argmax(1)
-    found = []
+    scores = []
     for label in np.union1d(true, guess):
         both = np.sum((guess == label) & (true == label))
-        found.append(2 * both / (np.sum(guess == label) + np.sum(true == label)))
-    return float(np.mean(found))
+        scores.append(2 * both / (np.sum(guess == label) + np.sum(true == label)))
+    return float(np.mean(scores))
 
 
 def _log_loss(predictions: Array, true: Array) -> float:
     """Mean negative logarithm of the true class's probability, which counts as 1e-15 where it is less."""
-    own = predictions.astype(np.float64)[np.arange(len(true)), true.astype(np.int64)]
-    return float(-np.mean(np.log(np.clip(own, 1e-15, 1.0))))
+    true_probabilities = predictions.astype(np.float64)[np.arange(len(true)), true.astype(np.int64)]
+    return float(-np.mean(np.log(np.clip(true_probabilities, 1e-15, 1.0))))
 
 
 def _errors(predictions: Array, true: Array) -> NDArray[np.float64]:
@@ -127,17 +127,17 @@ def interval(name: str, predictions: NDArray[np.generic], true: NDArray[np.gener
         return _wilson(value, rows)
     chance = np.random.default_rng(0)
     drawn = [chance.integers(rows, size=rows) for _ in range(_RESAMPLES)]
-    found = np.array([score(name, predictions[rows_of], true[rows_of]) for rows_of in drawn])
-    found = found[np.isfinite(found)]  # a sample with equal numbers has no r2
-    if len(found) < _RESAMPLES // 2:
+    scores = np.array([score(name, predictions[rows_of], true[rows_of]) for rows_of in drawn])
+    scores = scores[np.isfinite(scores)]  # a sample with equal numbers has no r2
+    if len(scores) < _RESAMPLES // 2:
         return None
-    low, high = np.percentile(found, [2.5, 97.5])
+    low, high = np.percentile(scores, [2.5, 97.5])
     return float(low), float(high)
 
 
-def _wilson(share: float, rows: int) -> tuple[float, float]:
+def _wilson(fraction: float, rows: int) -> tuple[float, float]:
     """Wilson (1927), "Probable inference, the law of succession, and statistical inference"."""
     square = _Z**2 / rows
-    middle = (share + square / 2) / (1 + square)
-    half = _Z / (1 + square) * math.sqrt(share * (1 - share) / rows + square / (4 * rows))
-    return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))  # despite rounding
+    middle = (fraction + square / 2) / (1 + square)
+    half = _Z / (1 + square) * math.sqrt(fraction * (1 - fraction) / rows + square / (4 * rows))
+    return min(fraction, max(0.0, middle - half)), max(fraction, min(1.0, middle + half))  # despite rounding

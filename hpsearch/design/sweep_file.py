@@ -75,15 +75,15 @@ def search_space(
     usual = {"lr": 0.002, "weight_decay": 0.01, "batch_size": batches[1], "label_smoothing": 0.05}
     ordered = {name: {"values": values, "ordered": True} for name, values in sizes.items()}
     parameters = {**ordered, **other, **training}
-    known = [{name: value for name, value in {**usual, **point}.items() if name in parameters} for point in points]
-    kept = [
+    complete = [{name: value for name, value in {**usual, **point}.items() if name in parameters} for point in points]
+    allowed = [
         point
-        for point in known
+        for point in complete
         if all(point[name] in values for name, values in sizes.items() if name in point)
-        and _keeps(_counts({**constants, **point}, limits), limits)
+        and _is_within(_counts({**constants, **point}, limits), limits)
     ]
     assert SCORES[goal].kind == task.kind
-    return SearchSpace(parameters, kept)
+    return SearchSpace(parameters, allowed)
 
 
 Sizes = dict[str, list[Any]]
@@ -147,7 +147,7 @@ def _counts(params: Mapping[str, Any], limits: Mapping[str, float]) -> dict[str,
     return {name: count(params) for name, (_, count) in _COUNTED.items() if name in limits}
 
 
-def _keeps(counts: Mapping[str, int], limits: Mapping[str, float]) -> bool:
+def _is_within(counts: Mapping[str, int], limits: Mapping[str, float]) -> bool:
     return all(count <= limits[name] for name, count in counts.items())
 
 
@@ -162,15 +162,15 @@ def _within(sizes: Sizes, other: Mapping[str, Any], constants: Mapping[str, Any]
         _counts({**constants, **kinds, **dict(zip([*names, "block"], chosen, strict=False))}, limits)
         for chosen in choices
     ]
-    kept = [chosen for chosen, found in zip(choices, counts, strict=True) if _keeps(found, limits)]
-    if not kept:
-        nearest = min(counts, key=lambda found: max(count / limits[name] for name, count in found.items()))
+    allowed = [chosen for chosen, amounts in zip(choices, counts, strict=True) if _is_within(amounts, limits)]
+    if not allowed:
+        nearest = min(counts, key=lambda amounts: max(count / limits[name] for name, count in amounts.items()))
         bounds = " and ".join(f"{name}={limits[name]:g}" for name in nearest)
         least = " and ".join(f"{count:,} {name}" for name, count in nearest.items())
         raise DesignError(
             f"--limit {bounds}: must leave a network, but the smallest that is searched has {least}; allow as many"
         )
-    return {name: sorted({chosen[index] for chosen in kept}) for index, name in enumerate(names)}
+    return {name: sorted({chosen[index] for chosen in allowed}) for index, name in enumerate(names)}
 
 
 def sweep_text(record: Mapping[str, Any], request: DesignRequest, space: SearchSpace) -> str:
@@ -211,12 +211,12 @@ def sweep_text(record: Mapping[str, Any], request: DesignRequest, space: SearchS
         *_entries(space.parameters),
     ]
     constraints = []
-    for what, (name, function) in _COUNTED.items():
+    for quantity, (name, function) in _COUNTED.items():
         derived = {"derived": f"hpsearch.design.designed_network:{function.__name__}"}
-        if what == "parameters" or what in limits:
+        if quantity == "parameters" or quantity in limits:
             lines += _entries({name: derived})
-        if what in limits:
-            constraints.append(f"{name} <= {limits[what]:.0f}")
+        if quantity in limits:
+            constraints.append(f"{name} <= {limits[quantity]:.0f}")
     if constraints:
         lines += ["constraints: # of the delivered network, counted before anything trains"]
         lines += [f"  - {constraint}" for constraint in constraints]
@@ -260,10 +260,10 @@ def check_sweep(sweep: Sweep, folder: DesignFolder, constants: Mapping[str, Any]
         raise _refused(
             folder, "metric.scope", "last, as the last fit ends where a trial's score was reported", metric.scope
         )
-    wanted = {**constants, "epochs": sweep.iterations}
+    expected = {**constants, "epochs": sweep.iterations}
     if any(bound.metric == "latency_ms" for bound in sweep.objective.constraints):
-        wanted["latency"] = True  # else it isn't measured
-    for name, value in wanted.items():
+        expected["latency"] = True  # else it isn't measured
+    for name, value in expected.items():
         parameter = sweep.parameters.find(name)
         distribution = None if parameter is None else parameter.distribution
         if not isinstance(distribution, Constant) or distribution.value != value:
@@ -273,8 +273,8 @@ def check_sweep(sweep: Sweep, folder: DesignFolder, constants: Mapping[str, Any]
             raise _refused(folder, f"parameters.{name}", repr(value), got)
 
 
-def _refused(folder: DesignFolder, key: str, wanted: str, got: object) -> DesignError:
+def _refused(folder: DesignFolder, key: str, expected: str, got: object) -> DesignError:
     return DesignError(
-        f"{locate(folder.sweep, key)}: {key}: must be {wanted} in the sweep of this design, got {got}; put that right, "
-        "or design anew in a folder of its own"
+        f"{locate(folder.sweep, key)}: {key}: must be {expected} in the sweep of this design, got {got}; put that "
+        "right, or design anew in a folder of its own"
     )

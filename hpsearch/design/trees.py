@@ -77,11 +77,11 @@ def best_trees(
     scores: dict[str, float] = {}
     left_out = []
     for kind in KINDS:
-        found = _validated(kind, rows, goal, folds, params["validated"], jobs, seconds / 2)
-        if found is None:
+        score_validated = _validated(kind, rows, goal, folds, params["validated"], jobs, seconds / 2)
+        if score_validated is None:
             left_out.append(kind)
         else:
-            scores[kind] = found
+            scores[kind] = score_validated
     if not scores:
         return None
     best = (max if SCORES[goal].goal == "maximize" else min)(scores, key=lambda kind: scores[kind])
@@ -107,15 +107,15 @@ def _validated(
     if _estimate(kind, rows, jobs) * (validated + 1) > seconds:
         return None
     began = time.monotonic()
-    own, predictions = [], []
+    validation_rows, predictions = [], []
     for number in range(validated):
-        own.append(np.flatnonzero(folds == number))
+        validation_rows.append(np.flatnonzero(folds == number))
         model = fitted_trees(kind, rows, np.flatnonzero(folds != number), jobs)
-        predictions.append(predicted(model, rows.inputs[own[-1]], rows.task))
+        predictions.append(predicted(model, rows.inputs[validation_rows[-1]], rows.task))
         each = (time.monotonic() - began) / (number + 1)
         if each * (validated + 1) > seconds:
             return None
-    return score(goal, np.concatenate(predictions), rows.targets[np.concatenate(own)])
+    return score(goal, np.concatenate(predictions), rows.targets[np.concatenate(validation_rows)])
 
 
 def fitted_trees(kind: str, rows: PreparedRows, chosen: NDArray[np.int64], jobs: int, **settings: Any) -> Any:

@@ -180,7 +180,7 @@ def _check_replaceable(path: Path, identity: str) -> None:
         studies = JournalStorage(JournalFileBackend(str(path))).get_all_studies()
     except Exception as error:
         raise _not_ours(path, f"a file that Optuna can't read ({type(error).__name__}: {error})") from error
-    foreign = [known.study_name for known in studies if known.user_attrs.get(MARK) != identity]
+    foreign = [study.study_name for study in studies if study.user_attrs.get(MARK) != identity]
     if foreign:
         raise _not_ours(path, f"the Optuna study {foreign[0]!r}")
 
@@ -193,9 +193,9 @@ def is_journal_file(path: Path) -> bool:
         return file.read(64).lstrip().startswith(b'{"op_code"')
 
 
-def _not_ours(path: Path, found: str) -> HpsearchError:
+def _not_ours(path: Path, content: str) -> HpsearchError:
     return HpsearchError(
-        f"{path}: expected no file, or a former export of this very study; got {found}, which is left as it is. "
+        f"{path}: expected no file, or a former export of this very study; got {content}, which is left as it is. "
         "Export to another folder (--to), or move the file away."
     )
 
@@ -218,7 +218,7 @@ def _trial(
         TrialState.FAILED: OptunaState.FAIL,
     }[row.state]
     has_value = state in (OptunaState.COMPLETE, OptunaState.PRUNED)
-    held = {name: parameter for name, parameter in parameters.items() if parameter is not None and name in row.params}
+    active = {name: parameter for name, parameter in parameters.items() if parameter is not None and name in row.params}
     attributes = {
         "origin": row.origin,
         "iterations": row.iterations,
@@ -231,13 +231,13 @@ def _trial(
         "asynchronous": row.asynchronous or None,
         "failure": None if row.failure is None else row.failure.message,
         **{f"metrics.{name}": strict_json(value) for name, value in row.metrics.items()},
-        **{f"params.{name}": json.dumps(value) for name, value in row.params.items() if name not in held},
+        **{f"params.{name}": json.dumps(value) for name, value in row.params.items() if name not in active},
     }
     trial = create_trial(
         state=state,
         values=row.values if has_value and row.values else None,
-        params={name: parameter.value(row.params[name]) for name, parameter in held.items()},
-        distributions={name: parameter.distribution for name, parameter in held.items()},
+        params={name: parameter.value(row.params[name]) for name, parameter in active.items()},
+        distributions={name: parameter.distribution for name, parameter in active.items()},
         user_attrs={name: value for name, value in attributes.items() if value not in (None, "")},
         intermediate_values=dict(curve),
     )

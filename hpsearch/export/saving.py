@@ -20,12 +20,12 @@ _RECORD = "trial.json"
 _ENDINGS = (".pt", ".pth")
 
 
-def save_trial(study: Study, found: BestTrial, target: Path, force: bool = False) -> list[Path]:
+def save_trial(study: Study, best: BestTrial, target: Path, force: bool = False) -> list[Path]:
     """Write a trial's params and its checkpoint; return the paths.
 
     Args:
         study: Its study.
-        found: The trial.
+        best: The trial.
         target: A file, with the suffix `.pt` or `.pth`, for `torch.load(weights_only=True)`: a dictionary with `study`,
             `name`, `trial`, `values`, `iteration`, `params` and `state`. Or a folder: `trial.json` with the same
             entries, and the checkpoint, the file or folder that the trial saved, under its own name. Missing folders
@@ -36,37 +36,37 @@ def save_trial(study: Study, found: BestTrial, target: Path, force: bool = False
         HpsearchError: The trial has no checkpoint, or none that fits in a file; the target exists; or it can't be
             written.
     """
-    if found.checkpoint is None:
+    if best.checkpoint is None:
         raise HpsearchError(
-            f"--save: trial {found.number} must have a checkpoint, but {study.why_no_checkpoint(found.number)}: see "
+            f"--save: trial {best.number} must have a checkpoint, but {study.why_no_checkpoint(best.number)}: see "
             "checkpoints in docs/sweep-file.md"
         )
-    if not os.path.lexists(found.checkpoint):
+    if not os.path.lexists(best.checkpoint):
         raise HpsearchError(
-            f"--save: the checkpoint of trial {found.number} must be written out of the file in which it lies with "
-            f"others, {found.checkpoint}, but {study.directory} can't be written. Copy that directory to where it can, "
+            f"--save: the checkpoint of trial {best.number} must be written out of the file in which it lies with "
+            f"others, {best.checkpoint}, but {study.directory} can't be written. Copy that directory to where it can, "
             "and save it there"
         )
     values = {
         "study": str(study.directory),
         "name": study.sweep.name,
-        "trial": found.number,
-        "values": found.values,
-        "iteration": study.trials[found.number].value_iteration,
-        "params": found.params,
+        "trial": best.number,
+        "values": best.values,
+        "iteration": study.trials[best.number].value_iteration,
+        "params": best.params,
     }
     if is_one_file(target):
-        save_file(values, found.checkpoint, target, force)
+        save_file(values, best.checkpoint, target, force)
         return [target]
-    return _save_folder(values, found.checkpoint, target, force)
+    return _save_folder(values, best.checkpoint, target, force)
 
 
 def _save_folder(values: Mapping[str, Any], checkpoint: Path, folder: Path, force: bool) -> list[Path]:
     """Write `trial.json`, which names the checkpoint, last, when the checkpoint is complete."""
     name = checkpoint.name
     record, copy = folder / _RECORD, folder / (f"checkpoint-{name}" if name == _RECORD else name)
-    if not force and (taken := next((path for path in (record, copy) if os.path.lexists(path)), None)) is not None:
-        raise HpsearchError(f"--save: {taken} must not be there yet: name another folder, or replace it with --force")
+    if not force and (there := next((path for path in (record, copy) if os.path.lexists(path)), None)) is not None:
+        raise HpsearchError(f"--save: {there} must not be there yet: name another folder, or replace it with --force")
     text = indented_json({**values, "checkpoint": copy.name}, ensure_ascii=False) + "\n"
     partial = folder / f".{secrets.token_hex(4)}.partial"
     try:
@@ -136,7 +136,7 @@ def save_file(values: Mapping[str, Any], checkpoint: Path, target: Path, force: 
             f"--save: {target} must be a file, as it ends in {target.suffix}, but is a folder: name another file"
         )
     if not force and os.path.lexists(target):
-        raise _taken(target)
+        raise _exists_error(target)
     state = _state_of(values, checkpoint, target)
     partial = target.with_name(f".{secrets.token_hex(4)}.partial")
     try:
@@ -149,7 +149,7 @@ def save_file(values: Mapping[str, Any], checkpoint: Path, target: Path, force: 
     except FileExistsError as error:
         if error.filename2 is None:  # a folder that was to be made
             raise _unwritable(target, error) from error
-        raise _taken(target) from error
+        raise _exists_error(target) from error
     except OSError as error:
         raise _unwritable(target, error) from error
 
@@ -158,7 +158,7 @@ def _state_of(values: Mapping[str, Any], checkpoint: Path, target: Path) -> Any:
     """Read what the trial saved, where it is one state."""
     import torch
 
-    found = "a folder"
+    kind = "a folder"
     if not checkpoint.is_dir():
         try:
             with checkpoint.open("rb") as file:
@@ -166,10 +166,10 @@ def _state_of(values: Mapping[str, Any], checkpoint: Path, target: Path) -> Any:
         except (MemoryError, OSError) as error:
             raise HpsearchError(f"--save: the checkpoint {checkpoint} must be read, but: {error}") from error
         except Exception as error:  # torch.load raises RuntimeError, UnpicklingError, EOFError and others
-            found = f"a file that it can't read: {str(error).strip().partition(chr(10))[0]}"
+            kind = f"a file that it can't read: {str(error).strip().partition(chr(10))[0]}"
     raise HpsearchError(
         f"--save: to be put into one file, the checkpoint of trial {values['trial']} must be what "
-        f"torch.load(weights_only=True) reads, but {checkpoint} is {found}\n  save it as it is, into a folder: "
+        f"torch.load(weights_only=True) reads, but {checkpoint} is {kind}\n  save it as it is, into a folder: "
         f"--save {target.with_suffix('')}"
     )
 
@@ -203,7 +203,7 @@ def _move(partial: Path, target: Path, force: bool) -> None:
         partial.rename(target)
 
 
-def _taken(target: Path) -> HpsearchError:
+def _exists_error(target: Path) -> HpsearchError:
     return HpsearchError(f"--save: {target} must not be there yet: name another file, or replace it with --force")
 
 

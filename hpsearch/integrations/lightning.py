@@ -58,7 +58,7 @@ class _Reporting:
     def __init__(self, trial: RunningTrial) -> None:
         super().__init__()
         self._trial = trial
-        self._begun = False
+        self._has_begun = False
         self._inherited: list[tuple[str, list[Any]]] = []
         self._epoch_ended = False
         self._validated = False
@@ -72,8 +72,8 @@ class _Reporting:
     def on_train_start(self, trainer: Any, model: Any) -> None:
         """Restore a fork's optimizers, and check that the training is long enough for the segment."""
         targets = (trainer.optimizers, [config.scheduler for config in trainer.lr_scheduler_configs])
-        for made, (_, states) in zip(targets, self._inherited, strict=False):
-            for target, state in zip(made, states, strict=False):
+        for objects, (_, states) in zip(targets, self._inherited, strict=False):
+            for target, state in zip(objects, states, strict=False):
                 restore(target, state)
         self._inherited = []
         every = (trainer.check_val_every_n_epoch or 1) if trainer.enable_validation else 1
@@ -96,9 +96,9 @@ class _Reporting:
         """Report the epoch before this one, and end the training where the segment ends."""
         if self._report(trainer):
             raise StopIteration  # by which Lightning's loop ends in good order, as at max_epochs
-        if not self._begun and self._trial.start:
+        if not self._has_begun and self._trial.start:
             self._begin_like_any(trainer)
-        self._begun = True
+        self._has_begun = True
 
     def on_train_end(self, trainer: Any, model: Any) -> None:
         """Report the last epoch."""

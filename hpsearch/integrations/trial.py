@@ -58,10 +58,10 @@ def report(trial: RunningTrial, metrics: Mapping[str, Any], checkpoint: Callable
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Return the scalars among a library's metrics."""
-    found: dict[str, float] = {}
+    scalars: dict[str, float] = {}
     for name, value in metrics.items():
         if isinstance(value, bool | str) or (shape := getattr(value, "shape", ())) is None:
             continue
         if isinstance(value, int | float) or (math.prod(shape) == 1 and hasattr(value, "item")):
-            found[name] = float(value)
-    return found
+            scalars[name] = float(value)
+    return scalars

@@ -18,9 +18,9 @@ Point = tuple[float, ...]
 """One number for each goal, to be minimized. NaN is not allowed."""
 
 
-def dominates(one: Point, other: Point) -> bool:
+def dominates(point: Point, other: Point) -> bool:
     """Return whether a point Pareto-dominates another: nowhere worse, and better somewhere."""
-    return one != other and all(map(le, one, other))
+    return point != other and all(map(le, point, other))
 
 
 def non_dominated(points: Mapping[int, Point]) -> list[int]:
@@ -101,12 +101,12 @@ class Fronts:
         )
 
     def _crowding(self, level: int) -> dict[int, float]:
-        known = self._ranked[level]
-        if known is None:
+        distances_known = self._ranked[level]
+        if distances_known is None:
             distances = _crowding_distances(self._fronts[level])
             order = sorted(sorted(distances), key=distances.__getitem__, reverse=True)  # ties: the lower key first
-            known = self._ranked[level] = {key: distances[key] for key in order}
-        return known
+            distances_known = self._ranked[level] = {key: distances[key] for key in order}
+        return distances_known
 
 
 def _levels(points: Sequence[Point]) -> Iterator[int]:

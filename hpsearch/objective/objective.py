@@ -116,9 +116,9 @@ class OutcomeConstraint:
         return f"{self.metric} {'<=' if self.most else '>='} {repr(self.bound).removesuffix('.0')}"
 
 
-def _is_number(word: str) -> bool:
+def _is_number(text: str) -> bool:
     try:
-        float(word)
+        float(text)
     except ValueError:
         return False
     return True
@@ -249,19 +249,19 @@ class Objective:
             for trial, score in scores.items()
         }
 
-    def front(self, scores: Mapping[int, Score | None], known: Collection[int] = ()) -> list[int]:
+    def front(self, scores: Mapping[int, Score | None], former: Collection[int] = ()) -> list[int]:
         """Return the sorted trials of the Pareto front; empty if no score is valid.
 
         With one goal, or without a feasible trial, this is the best trial alone.
 
         Args:
             scores: Trial to score.
-            known: Trials that do not dominate each other, such as an earlier front. They are not compared again.
+            former: Trials that do not dominate each other, such as an earlier front. They are not compared again.
         """
         if self.several:
             points = {trial: self.point(score) for trial, score in scores.items() if self.is_feasible(score)}
             if points:
-                return _merged_front(points, known)
+                return _merged_front(points, former)
         best = self.best(scores)
         return [] if best is None else [best]
 
@@ -328,13 +328,13 @@ class Objective:
         return (_INFEASIBLE, violation) if violation else (_FEASIBLE, 0.0)
 
 
-def _merged_front(points: Mapping[int, Point], known: Collection[int]) -> list[int]:
+def _merged_front(points: Mapping[int, Point], former: Collection[int]) -> list[int]:
     """Return the sorted non-dominated trials; the known ones must not dominate each other."""
-    new = non_dominated({trial: point for trial, point in points.items() if trial not in known})
-    old = [trial for trial in known if trial in points]
-    kept = (trial for trial in old if not any(dominates(points[other], points[trial]) for other in new))
+    new = non_dominated({trial: point for trial, point in points.items() if trial not in former})
+    old = [trial for trial in former if trial in points]
+    remaining = (trial for trial in old if not any(dominates(points[other], points[trial]) for other in new))
     joining = (trial for trial in new if not any(dominates(points[other], points[trial]) for other in old))
-    return sorted([*kept, *joining])
+    return sorted([*remaining, *joining])
 
 
 def _violation(score: Score) -> float:

@@ -59,20 +59,20 @@ class Description:
     efficiency: float = 0.9
 
 
-def check_task(task: str, known: Sequence[str] | None) -> None:
+def check_task(task: str, tasks: Sequence[str] | None) -> None:
     """Check that a table's file holds a task.
 
     Args:
         task: Its name; empty without one.
-        known: Names of the file's tasks; None: it holds one, without a name.
+        tasks: Names of the file's tasks; None: it holds one, without a name.
 
     Raises:
         InvalidKey: It doesn't.
     """
-    if known is None:
+    if tasks is None:
         if task:
             raise InvalidKey((), f"holds one task, so nothing can stand behind #, got {task!r}")
-    elif task not in known:
+    elif task not in tasks:
         raise InvalidKey(
-            ("tasks",), f"holds {len(known)} tasks, of which #{task or '...'} is none", nearest(task, known)
+            ("tasks",), f"holds {len(tasks)} tasks, of which #{task or '...'} is none", nearest(task, tasks)
         )

@@ -44,10 +44,10 @@ def check_columns(columns: Columns, space: Space) -> None:
             )
     missing = next((name for name in columns if name not in space.names), None)
     if missing is not None:
-        held = sorted({shown(value) for value in columns[missing]})
+        in_column = sorted({shown(value) for value in columns[missing]})
         raise SweepError(
             f"the sweep must have each parameter of the table, but lacks {missing}: add it to parameters, as a range "
-            f"or a constant (the table has {', '.join(held[:4])}{', ...' if len(held) > 4 else ''})"
+            f"or a constant (the table has {', '.join(in_column[:4])}{', ...' if len(in_column) > 4 else ''})"
         )
 
 
@@ -95,31 +95,33 @@ class NearestRows:
     def __init__(self, columns: Columns, space: Space) -> None:
         self._numeric: list[tuple[str, Numeric]] = []
         self._listed: list[tuple[str, Mapping[object, int]]] = []
-        places, codes = [], []
-        looked_up = ((name, found) for name in _looked_up(space) if (found := space.find(name)) is not None)
+        positions, codes = [], []
+        looked_up = ((name, matching) for name in _looked_up(space) if (matching := space.find(name)) is not None)
         for name, parameter in looked_up:
             distribution, column = parameter.distribution, columns[name]
             if isinstance(distribution, Numeric):
                 self._numeric.append((name, distribution))
-                places.append(_places(name, distribution, column))
+                positions.append(_positions_of(name, distribution, column))
             else:
-                known: dict[object, int] = {}
-                codes.append([known.setdefault(identity(value), len(known)) for value in column])
-                _check_choices(name, distribution, known)
-                self._listed.append((name, known))
+                numbers: dict[object, int] = {}
+                codes.append([numbers.setdefault(identity(value), len(numbers)) for value in column])
+                _check_choices(name, distribution, numbers)
+                self._listed.append((name, numbers))
         rows = len(next(iter(columns.values())))
-        self._places: NDArray[np.float64] = np.array(places, dtype=np.float64).reshape(len(places), rows).T.copy()
+        self._positions: NDArray[np.float64] = (
+            np.array(positions, dtype=np.float64).reshape(len(positions), rows).T.copy()
+        )
         self._codes: NDArray[np.int64] = np.array(codes, dtype=np.int64).reshape(len(codes), rows).T.copy()
 
     def find(self, params: Params) -> int:
         """Return the nearest row."""
         here = np.array([distribution.position(params[name]) for name, distribution in self._numeric])
-        codes = np.array([known[identity(params[name])] for name, known in self._listed], dtype=np.int64)
-        distances = ((self._places - here) ** 2).sum(axis=1) + (self._codes != codes).sum(axis=1)
+        codes = np.array([numbers[identity(params[name])] for name, numbers in self._listed], dtype=np.int64)
+        distances = ((self._positions - here) ** 2).sum(axis=1) + (self._codes != codes).sum(axis=1)
         return int((distances <= distances.min() + _DUST).argmax())
 
 
-def _places(name: str, distribution: Numeric, column: Sequence[Value]) -> list[float]:
+def _positions_of(name: str, distribution: Numeric, column: Sequence[Value]) -> list[float]:
     try:
         if (strange := next((value for value in column if not math.isfinite(value)), None)) is not None:
             raise ValueError(f"it has {strange}")
@@ -131,8 +133,8 @@ def _places(name: str, distribution: Numeric, column: Sequence[Value]) -> list[f
         ) from error
 
 
-def _check_choices(name: str, distribution: Distribution, known: Mapping[object, int]) -> None:
-    strange = next((value for value in distribution.grid() if identity(value) not in known), None)
+def _check_choices(name: str, distribution: Distribution, numbers: Mapping[object, int]) -> None:
+    strange = next((value for value in distribution.grid() if identity(value) not in numbers), None)
     if strange is not None:
         raise InvalidKey(
             ("parameters", name),

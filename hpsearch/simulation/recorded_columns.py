@@ -41,7 +41,7 @@ def recorded_columns(path: Path, described: Description, task: str) -> Recorded:
     iterations = _iterations(lines, described)
     shape = int(rows.max()) + 1, int(repetitions.max()) + 1, int(iterations.max()) + 1
     index = rows.to_numpy(), repetitions.to_numpy(), iterations.to_numpy()
-    if len(set(zip(*(part.tolist() for part in index), strict=True))) < len(lines):
+    if len(set(zip(*(level.tolist() for level in index), strict=True))) < len(lines):
         raise InvalidKey(
             (),
             "must have one line for each row, repetition and iteration, but some stand there twice",
@@ -155,8 +155,8 @@ def _iterations(lines: pd.DataFrame, described: Description) -> pd.Series:
 def _failures(column: pd.Series, shape: tuple[int, int, int], index: tuple[np.ndarray, ...]) -> list[list[str]]:
     """Return each training's message, from any of its lines; of several the last iteration's."""
     out = [[""] * shape[1] for _ in range(shape[0])]
-    found = column.notna().to_numpy()
-    messages = zip(*(part[found].tolist() for part in reversed(index)), column[found], strict=True)
+    is_failed = column.notna().to_numpy()
+    messages = zip(*(level[is_failed].tolist() for level in reversed(index)), column[is_failed], strict=True)
     for _, repetition, row, message in sorted(messages, key=lambda row: row[0]):
         if not isinstance(message, str):
             raise InvalidKey(("failure",), f"must be a column of texts, empty where nothing failed, got {message!r}")

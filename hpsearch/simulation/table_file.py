@@ -39,8 +39,8 @@ def read_table(named: str, folders: Sequence[str] = ("",), data: Path | None = N
         description = _read(document.value)
         source = _source(path, description.table, data)
         if not source.is_file():
-            what = "isn't one" if source.exists() else "isn't there"
-            raise InvalidKey(("table",), f"must be a file, but {source} {what}")
+            problem = "isn't one" if source.exists() else "isn't there"
+            raise InvalidKey(("table",), f"must be a file, but {source} {problem}")
         read = recorded_arrays if source.suffix == ".npz" else recorded_columns
         table = Table(read(source, description, task), description.rows)
     except (InvalidKey, InvalidKeys) as error:
@@ -104,10 +104,10 @@ def _file(value: object, key: KeyPath) -> str:
     return name
 
 
-def _quantities(example: str, known: Sequence[str], value: object, key: KeyPath) -> dict[str, Quantity]:
+def _quantities(example: str, keys: Sequence[str], value: object, key: KeyPath) -> dict[str, Quantity]:
     if not isinstance(value, Mapping) or not value:
         raise InvalidKey(key, f"must be a mapping of names to columns, as {{{example}}}, got {shown(value)}")
-    return {text(name, key): _quantity(known, item, (*key, name)) for name, item in value.items()}
+    return {text(name, key): _quantity(keys, item, (*key, name)) for name, item in value.items()}
 
 
 def _seconds(value: object, key: KeyPath) -> Quantity | float:
@@ -124,13 +124,13 @@ def _duration(value: object, key: KeyPath) -> float:
 
 
 def _efficiency(value: object, key: KeyPath) -> float:
-    share = number(value, key)
-    if not 0.5 <= share <= 1:
-        raise InvalidKey(key, f"must be from 0.5 (more workers gain nothing) to 1 (each counts whole), got {share}")
-    return share
+    fraction = number(value, key)
+    if not 0.5 <= fraction <= 1:
+        raise InvalidKey(key, f"must be from 0.5 (more workers gain nothing) to 1 (each counts whole), got {fraction}")
+    return fraction
 
 
-def _quantity(known: Sequence[str], value: object, key: KeyPath) -> Quantity:
+def _quantity(keys: Sequence[str], value: object, key: KeyPath) -> Quantity:
     """Parse a name, or a mapping with these keys.
 
     Raises:
@@ -138,7 +138,7 @@ def _quantity(known: Sequence[str], value: object, key: KeyPath) -> Quantity:
     """
     if isinstance(value, str):
         return Quantity(key, text(value, key))
-    table = KeyReader(value, key, known)
+    table = KeyReader(value, key, keys)
     kinds: Mapping[str, Kind[Any]] = {
         "name": text,
         "scale": number,
@@ -148,7 +148,7 @@ def _quantity(known: Sequence[str], value: object, key: KeyPath) -> Quantity:
         "axes": _axes,
     }
     return table.build(
-        partial(Quantity, key), **table.read({name: kinds[name] for name in known}, {"name": "name: accuracy"})
+        partial(Quantity, key), **table.read({name: kinds[name] for name in keys}, {"name": "name: accuracy"})
     )
 
 

@@ -88,9 +88,9 @@ def amount_of(done: int, total: int | None) -> str:
     return f"{done:,} of {total:,}" if done <= total else f"{done:,} ({total:,} planned)"
 
 
-def counted(count: int, what: str) -> str:
+def counted(count: int, unit: str) -> str:
     """Format a count: `1 trial`, `1,024 trials`."""
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+    return f"{count:,} {unit}" if count == 1 else f"{count:,} {unit}s"
 
 
 def up_to(until: int | None) -> str:
@@ -122,14 +122,14 @@ def by_state(counts: Mapping[TrialState, int]) -> str:
     return ", ".join(f"{counts[state]:,} {state}" for state in TrialState if counts.get(state))
 
 
-def by_width(counts: Mapping[int, int], what: str) -> str:
+def by_width(counts: Mapping[int, int], unit: str) -> str:
     """Format counts by width: `27 segments on 1 worker each, 1 on 3`."""
     parts = [f"{count} on {width}" for width, count in sorted(counts.items())]
     if not parts:
         return ""
     width, count = min(counts.items())
     each = "" if count == 1 else " each"
-    parts[0] = f"{counted(count, what)} on {counted(width, 'worker')}{each}"
+    parts[0] = f"{counted(count, unit)} on {counted(width, 'worker')}{each}"
     return ", ".join(parts)
 
 

@@ -161,9 +161,9 @@ _DONE: Mapping[str, str] = {
 class News(Message):
     """Result of a poll, or why the study can't be read."""
 
-    def __init__(self, found: Looked | HpsearchError) -> None:
+    def __init__(self, result: Looked | HpsearchError) -> None:
         super().__init__()
-        self.found = found
+        self.result = result
 
 
 class Sent(Message):
@@ -243,11 +243,11 @@ class WatchApp(App[None]):
         if not self.is_headless and not os.isatty(sys.stdin.fileno()):
             self.exit()  # the terminal was closed, and the parent ignores SIGHUP
             return
-        found = message.found
-        if isinstance(found, HpsearchError):
-            self._problem = str(found)
+        result = message.result
+        if isinstance(result, HpsearchError):
+            self._problem = str(result)
         else:
-            self._take(found)
+            self._take(result)
         self._draw_header()
         self._show_answers()
 

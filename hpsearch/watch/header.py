@@ -75,8 +75,8 @@ def _way_on(state: str, pasted: str) -> str:
 def _workers(study: LiveStudy) -> str:
     if study.is_ask_tell or study.ended.state not in ("running", "paused"):
         return ""
-    left = study.remaining()
-    return _busy(study) if left is None else f"{_busy(study)}, ~{duration(left)} left"
+    remaining = study.remaining()
+    return _busy(study) if remaining is None else f"{_busy(study)}, ~{duration(remaining)} left"
 
 
 def _busy(study: LiveStudy) -> str:

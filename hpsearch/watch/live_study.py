@@ -42,8 +42,8 @@ class Tail:
 
     def __init__(self, study_dir: StudyDirectory) -> None:
         self._study_dir = study_dir
-        self._known = BEGINNING
-        self._begun = False
+        self._position = BEGINNING
+        self._has_read = False
 
     def look(self) -> Looked:
         """Read new entries.
@@ -53,19 +53,19 @@ class Tail:
         """
         before = self._study_dir.holder()
         with Journal.read(self._study_dir.journal) as journal:
-            added = journal.added(self._known) if self._begun else None
+            added = journal.added(self._position) if self._has_read else None
             record = None
             if added is None:
                 record, added = journal.study(), journal.added()
                 assert added is not None, "all events follow the beginning"
-            entries, self._known = added
-        self._begun = True
+            entries, self._position = added
+        self._has_read = True
         # The study was locked before or after, so no process was killed: the last entries may just be missing.
         return Looked(entries, before or self._study_dir.holder(), record)
 
     def begin_anew(self) -> None:
         """Have the next poll return all entries."""
-        self._begun = False
+        self._has_read = False
 
 
 class Looking:
@@ -107,11 +107,11 @@ class Looking:
             self._now.wait(self._pause)
             self._now.clear()
             try:
-                found: Looked | HpsearchError = self._tail.look()
+                result: Looked | HpsearchError = self._tail.look()
             except HpsearchError as error:
-                found = error
+                result = error
             if not self._over.is_set():
-                self._receive(found)
+                self._receive(result)
 
 
 class LiveStudy:
@@ -229,10 +229,10 @@ class LiveStudy:
     @property
     def workers(self) -> Workers:
         """Number of workers: if unknown, the most that were busy at once."""
-        known = None if self._opened is None else self._opened.workers
-        if known is not None and self.sweep.resources.lanes > 1:
-            return Workers(known, min(known, self._busy), known)
-        ready = self._most_busy if known is None else max(known, self._busy)
+        count = None if self._opened is None else self._opened.workers
+        if count is not None and self.sweep.resources.lanes > 1:
+            return Workers(count, min(count, self._busy), count)
+        ready = self._most_busy if count is None else max(count, self._busy)
         return Workers(ready, self._busy, ready)
 
     @property

@@ -70,8 +70,8 @@ class Order:
             former = self._keys[trial]
             if former == key:
                 return
-            found = self._lacking if former is None else self._having
-            del found[bisect_left(found, (0 if former is None else former, trial))]
+            entries = self._lacking if former is None else self._having
+            del entries[bisect_left(entries, (0 if former is None else former, trial))]
         self._keys[trial] = key
         if key is None:
             insort(self._lacking, (0, trial))
@@ -90,12 +90,12 @@ class ColumnWidths:
     """Widths so far: they grow while scrolling and never shrink, so that the table doesn't move."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, int] = {}
+        self._largest: dict[str, int] = {}
 
     def of(self, head: str, cells: Sequence[str]) -> int:
         """Return a column's width, with these cells in it."""
-        width = max(self._seen.get(head, 0), max(map(display_width, (head, *cells))))
-        self._seen[head] = width
+        width = max(self._largest.get(head, 0), max(map(display_width, (head, *cells))))
+        self._largest[head] = width
         return width
 
 
@@ -114,8 +114,8 @@ class Window:
 
     def column_at(self, x: int) -> TrialColumn | None:
         """Return the column at a position in the terminal."""
-        found = [column for column, start in zip(self.columns, self.starts, strict=True) if start <= x]
-        return found[-1] if found else None
+        before = [column for column, start in zip(self.columns, self.starts, strict=True) if start <= x]
+        return before[-1] if before else None
 
 
 def window_of(
@@ -133,23 +133,23 @@ def window_of(
         skipped: Number of optional columns to skip at the front.
     """
     free = [index for index, column in enumerate(columns) if not column.is_kept]
-    wanted = sorted(set(range(len(columns))) - set(free[: min(skipped, max(len(free) - 1, 0))]))
+    candidates = sorted(set(range(len(columns))) - set(free[: min(skipped, max(len(free) - 1, 0))]))
     laid: dict[int, tuple[list[str], int]] = {}
-    left = room + GAP
-    for index in sorted(wanted, key=lambda index: not columns[index].is_kept):
+    remaining = room + GAP
+    for index in sorted(candidates, key=lambda index: not columns[index].is_kept):
         column = columns[index]
         cells = [one_line(cell) for cell in column.cells(rows)]
         width = widths.of(column.head, cells)
         least = min(width, max(_LEAST_TEXT, display_width(column.head))) if column.is_text else width
-        if not column.is_kept and least + GAP > left:
+        if not column.is_kept and least + GAP > remaining:
             break
         laid[index] = cells, least
-        left -= least + GAP
+        remaining -= least + GAP
     starts, at, texts = [], 0, []
     for index, (cells, width) in sorted(laid.items()):
         column = columns[index]
-        more = max(0, min(left, widths.of(column.head, ()) - width))
-        left -= more
+        more = max(0, min(remaining, widths.of(column.head, ()) - width))
+        remaining -= more
         texts.append([_padded(cell, width + more, column.is_text) for cell in (column.head, *cells)])
         starts.append(at)
         at += width + more + GAP
@@ -264,7 +264,7 @@ class TrialTable(ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         """Return a line: the heads first, then trials."""
-        window, width = self._seen(), self._width
+        window, width = self._visible_window(), self._width
         if y == 0:
             styles = [_SORTED if column is self._sorted else _HEAD for column in window.columns]
             return _strip(window.head, styles, width)
@@ -272,11 +272,11 @@ class TrialTable(ScrollView, can_focus=True):
         if y - 1 >= len(window.cells) or index >= len(self._order):
             return Strip.blank(width, Style.null())
         row = self._rows[self._order[index]]
-        whole = _CURSOR if row.number == self.cursor else _STYLES[row.state]
-        best = whole
+        row_style = _CURSOR if row.number == self.cursor else _STYLES[row.state]
+        best = row_style
         if row.number in self._best:
-            best = _BEST if whole is not _CURSOR else _CURSOR + Style(bold=True)
-        return _strip(window.cells[y - 1], [best if column.is_kept else whole for column in window.columns], width)
+            best = _BEST if row_style is not _CURSOR else _CURSOR + Style(bold=True)
+        return _strip(window.cells[y - 1], [best if column.is_kept else row_style for column in window.columns], width)
 
     def action_open(self) -> None:
         """Open the trial that the cursor is on."""
@@ -285,9 +285,9 @@ class TrialTable(ScrollView, can_focus=True):
 
     def action_sort(self, step: int) -> None:
         """Sort by the next column that is seen, or the one before."""
-        seen = self._seen().columns
-        index = seen.index(self._sorted) + step if self._sorted in seen else 0
-        self._sort(seen[index % len(seen)])
+        columns = self._visible_window().columns
+        index = columns.index(self._sorted) + step if self._sorted in columns else 0
+        self._sort(columns[index % len(columns)])
         self._redraw()
 
     def action_reverse(self) -> None:
@@ -320,7 +320,7 @@ class TrialTable(ScrollView, can_focus=True):
 
     def action_skip(self, step: int) -> None:
         """Scroll horizontally by columns."""
-        if step < 0 or self._seen().left_out[self._skipped :]:
+        if step < 0 or self._visible_window().left_out[self._skipped :]:
             self._skipped = max(0, self._skipped + step)
             self._redraw()
 
@@ -328,7 +328,7 @@ class TrialTable(ScrollView, can_focus=True):
         """Sort by a clicked heading; move the cursor to a clicked trial, or open it."""
         y = event.y
         if y == 0:
-            if (column := self._seen().column_at(event.x)) is not None:
+            if (column := self._visible_window().column_at(event.x)) is not None:
                 self._sort(column, column is self._sorted and not self._descending)
                 self._redraw()
             return
@@ -356,15 +356,15 @@ class TrialTable(ScrollView, can_focus=True):
         self._sorted, self._descending = column, descending
         self._order = Order(column.sorts_by, self._rows, descending)
 
-    def _seen(self) -> Window:
+    def _visible_window(self) -> Window:
         """Return the visible window; computed once for all of its lines."""
         first = self.scroll_offset.y
         state = self._version, first, self._width, self._height
         if self._window is None or self._window[0] != state:
             indices = range(first, min(first + self._height, len(self._order)))
             rows = [self._rows[self._order[index]] for index in indices]
-            made = window_of(rows, self._columns.all, self._widths, self._width, self._skipped)
-            self._window = state, made
+            window = window_of(rows, self._columns.all, self._widths, self._width, self._skipped)
+            self._window = state, window
         return self._window[1]
 
     def _redraw(self) -> None:
@@ -377,5 +377,5 @@ def _strip(cells: Sequence[str], styles: Sequence[Style], width: int) -> Strip:
     parts = []
     for cell, style in zip(cells, styles, strict=True):
         parts += [Segment(cell, style), Segment(" " * GAP, style if style.reverse and not style.underline else None)]
-    rest = parts[-1].style if parts else None
-    return Strip(parts).adjust_cell_length(width, rest)
+    last_style = parts[-1].style if parts else None
+    return Strip(parts).adjust_cell_length(width, last_style)

@@ -55,7 +55,7 @@ class Speedup:
         self._times: dict[int, dict[int, _Times]] = defaultdict(lambda: defaultdict(_Times))
         self._shares: dict[int, float] = {}  # by trial, the newest last
         self._typical: float | None = None
-        self.share = 0.0
+        self.serial_fraction = 0.0
         """The serial share s; 0 while nothing is measured."""
 
     def observe(self, trial: int, width: int, seconds: float, first: bool = False) -> None:
@@ -74,7 +74,7 @@ class Speedup:
             self._shares[trial] = _share_of(times)
             if len(self._shares) > _TRIALS:
                 del self._shares[next(iter(self._shares))]
-            self.share = median(self._shares.values())
+            self.serial_fraction = median(self._shares.values())
         self._typical = self.seconds(trial)
 
     def knows(self, trial: int) -> bool:
@@ -92,7 +92,7 @@ class Speedup:
 
     def relative_time(self, width: int) -> float:
         """Return the time of an iteration at a width, relative to one worker; always above 0."""
-        return max(self.share + (1.0 - self.share) / width, 1e-3)
+        return max(self.serial_fraction + (1.0 - self.serial_fraction) / width, 1e-3)
 
     def seconds(self, trial: int) -> float:
         """Return the time of an iteration of a trial on one worker; that of another trial if it has not run."""
@@ -121,8 +121,8 @@ class Overhead:
     @property
     def segment(self) -> float:
         """Overhead in seconds of a segment that resumes with another width."""
-        known = self._seconds[True] or self._seconds[False]
-        return median(known) if known else self._guess
+        seconds = self._seconds[True] or self._seconds[False]
+        return median(seconds) if seconds else self._guess
 
     @property
     def extra(self) -> float:

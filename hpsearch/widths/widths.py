@@ -211,7 +211,7 @@ class Widths:
 
     def _too_wide(self, free: int) -> list[_Running]:
         """Choose segments that would be faster on fewer workers."""
-        if not self._wide or self._speedup.share <= 1:
+        if not self._wide or self._speedup.serial_fraction <= 1:
             return []  # more workers are faster
         running = list(self._running.values())
         targets = self._targets(running, free + _workers(running))
@@ -245,14 +245,14 @@ class Widths:
             The widths of the segments that start; the running segments to cut, with their new widths.
         """
         room = max(free - self._reserved(), self.least * len(starts))
-        kept = [max(start.owned, self.least) for start in starts]
-        if room == sum(kept):
-            return kept, []
-        if room < sum(kept):
+        allocated = [max(start.owned, self.least) for start in starts]
+        if room == sum(allocated):
+            return allocated, []
+        if room < sum(allocated):
             # Workers were lost, or new trials took them: promises cannot be kept.
             return self._allocate(room, [replace(start, owned=0) for start in starts]), []
         spare = room - sum(start.owned for start in starts)
-        candidates = self._widenable(room - sum(kept)) if self._saves else []
+        candidates = self._widenable(room - sum(allocated)) if self._saves else []
         while True:
             running = [self._demand(o.segment, o.rung, o.reached, owned=o.segment.width) for o in candidates]
             widths = self._allocate(spare, [*starts, *running])
@@ -326,9 +326,9 @@ class Widths:
                 return "what an iteration takes alone isn't known yet"
             return f"its rung would not end sooner with the {_count(free)} that {'is' if free == 1 else 'are'} left"
         time = self._speedup.relative_time
-        share = time(width) / time(self.least)
-        known = "predicted" if self._speedup.measured else "a probe: nothing is measured yet, at best"
-        return f"nothing else can start; {known} {share:.2f} of the time on {_count(self.least)}"
+        relative_time = time(width) / time(self.least)
+        basis = "predicted" if self._speedup.measured else "a probe: nothing is measured yet, at best"
+        return f"nothing else can start; {basis} {relative_time:.2f} of the time on {_count(self.least)}"
 
 
 def _workers(running: Sequence[_Running]) -> int:

@@ -278,8 +278,8 @@ def see_targets(
 def _kind(counts: Counter[str]) -> str:
     if not all(map(is_number, counts)):
         return "classes"
-    whole = all(float(label).is_integer() for label in counts)
-    return "classes" if whole and len(counts) <= _MOST_COUNTED_CLASSES else "numbers"
+    are_integers = all(float(label).is_integer() for label in counts)
+    return "classes" if are_integers and len(counts) <= _MOST_COUNTED_CLASSES else "numbers"
 
 
 def _in_order(counts: Counter[str]) -> tuple[str, ...]:
@@ -292,10 +292,10 @@ def _check_classes(name: str, counts: Counter[str], labelled: bool) -> None:
     if len(counts) < 2:
         raise DataSetError(f"{name!r} must have at least two classes, got {next(iter(counts))!r} alone")
     if len(counts) > _MOST_CLASSES or len(counts) > counts.total() / 2:
-        wanted = "a goal of numbers, such as rmse" if all(map(is_number, counts)) else "another target"
+        alternative = "a goal of numbers, such as rmse" if all(map(is_number, counts)) else "another target"
         raise DataSetError(
             f"{name!r} must have at most {_MOST_CLASSES} classes, with two rows each on average, got {len(counts)} in "
-            f"{counts.total()} rows: choose {wanted}"
+            f"{counts.total()} rows: choose {alternative}"
         )
     written: dict[object, str] = {}
     for label in () if labelled else counts:
@@ -310,10 +310,10 @@ def _check_classes(name: str, counts: Counter[str], labelled: bool) -> None:
 def _numbers(
     name: str, cells: Sequence[str], rows: NDArray[np.int64], goal: str | None, location: Callable[[int], str]
 ) -> NDArray[np.float32]:
-    wanted = "" if goal is None else f" for the goal {goal}"
+    for_goal = "" if goal is None else f" for the goal {goal}"
     for row, cell in zip(rows.tolist(), cells, strict=True):
         if not is_number(cell) or not abs(float(cell)) <= LARGEST:
-            raise DataSetError(f"{location(row)}: {name!r} must hold finite numbers{wanted}, got {cell!r}")
+            raise DataSetError(f"{location(row)}: {name!r} must hold finite numbers{for_goal}, got {cell!r}")
     exact = np.array(cells, dtype=np.float64)
     if exact.min() == exact.max():
         raise DataSetError(f"{name!r} must have more than one value, got {cells[0]} in all rows")

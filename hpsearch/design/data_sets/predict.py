@@ -175,8 +175,8 @@ def _of_trees(fitted: Mapping[str, Any], inputs: NDArray[Any]) -> NDArray[np.flo
         raise DataSetError("--trees needs scikit-learn, which isn't installed: pip install scikit-learn") from error
     trees, rows = joblib.load(path), inputs.reshape(len(inputs), -1)
     if not fitted["classes"]:
-        found = trees.predict(rows) if len(rows) else np.empty(0)
-        return np.asarray(found, np.float64)
+        predictions = trees.predict(rows) if len(rows) else np.empty(0)
+        return np.asarray(predictions, np.float64)
     outputs = np.zeros((len(rows), len(fitted["classes"])))
     if len(rows):
         outputs[:, np.asarray(trees.classes_, np.int64)] = trees.predict_proba(rows)

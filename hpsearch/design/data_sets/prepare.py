@@ -118,12 +118,12 @@ def prepare(
             fit(column, chosen.search)
         inputs: NDArray[Any] = np.concatenate([features(column.fitted, column.values) for column in used], axis=1)
         fitted: dict[str, Any] = {"width": len(columns), "columns": [column.fitted for column in used]}
-        found = column_lines(columns)
+        lines_of_inputs = column_lines(columns)
         warnings = [column.warning for column in columns if column.warning] + leaks(used, targets)
     else:
         inputs, warnings = images, []
         fitted = fit_images(examples, images[chosen.search])
-        found = [image_line(inputs)]
+        lines_of_inputs = [image_line(inputs)]
     lines, more = split_lines(chosen, groups)
     class_rows = _class_rows(targets, chosen.search)
     for label, rows in zip(targets.classes or (), class_rows or (), strict=True):
@@ -153,7 +153,7 @@ def prepare(
         test_rows=len(chosen.test),
         target_mean=mean,
         target_scale=scale,
-        lines=(*lines, *found, *examples.lines, target_line(targets, name)),
+        lines=(*lines, *lines_of_inputs, *examples.lines, target_line(targets, name)),
         warnings=(*targets.warnings, *warnings, *more),
     )
 
@@ -280,9 +280,9 @@ def write_raw_rows(
         rows: Their numbers in the data set.
     """
     if examples.array is not None:
-        found = examples.images
-        array = np.stack(list(columns.values()), 1)[rows] if found is None else found[rows]
-        if found is not None and array.shape[1] == 1:
+        images = examples.images
+        array = np.stack(list(columns.values()), 1)[rows] if images is None else images[rows]
+        if images is not None and array.shape[1] == 1:
             array = array[:, 0]  # as images of one channel usually are kept
         named: dict[str, Any] = {examples.array: array}
         np.savez(folder / "test_rows.npz", **named)
@@ -306,12 +306,12 @@ def column_lines(columns: Sequence[SourceColumn]) -> list[str]:
     """Describe the columns' types, missing values, and dropped columns."""
     used = [column for column in columns if not column.left_out]
     kinds = Counter(column.fitted["kind"] for column in used)
-    words = [f"{count} {kind if count == 1 else _PLURALS[kind]}" for kind, count in kinds.most_common()]
+    parts = [f"{count} {kind if count == 1 else _PLURALS[kind]}" for kind, count in kinds.most_common()]
     if len(used) < len(columns):
-        words.append(f"{len(columns) - len(used)} left out")
+        parts.append(f"{len(columns) - len(used)} left out")
     shares = {column.name: _absent(column.values) for column in used}
     missing = sorted((name for name in shares if shares[name] > 0), key=lambda name: -shares[name])
-    line = f"{len(columns)} columns: {', '.join(words)}" if len(columns) > 1 else f"1 column: {', '.join(words)}"
+    line = f"{len(columns)} columns: {', '.join(parts)}" if len(columns) > 1 else f"1 column: {', '.join(parts)}"
     if missing:
         line += "; missing: " + _some([f"{100 * shares[name]:.2g} % in `{name}`" for name in missing])
     lines = [line]
@@ -345,20 +345,20 @@ def target_line(targets: Targets, name: str) -> str:
             f"{name}: numbers from {values.min():.6g} to {values.max():.6g}, on average {values.mean(dtype=float):.6g}"
         )
     counts = np.bincount(targets.values.astype(np.int64), minlength=len(targets.classes))
-    words = [
+    shares = [
         f"{targets.classes[number]!r} {100 * counts[number] / counts.sum():.2g} %" for number in np.argsort(-counts)
     ]
-    shown = ", ".join(words) if len(words) <= _MOST_NAMES else f"from {words[0]} to {words[-1]}"
-    return f"{name}: {len(words)} classes: {shown}"
+    shown = ", ".join(shares) if len(shares) <= _MOST_NAMES else f"from {shares[0]} to {shares[-1]}"
+    return f"{name}: {len(shares)} classes: {shown}"
 
 
 def split_lines(split: Split, groups: NDArray[np.int64]) -> tuple[list[str], list[str]]:
     """Return how rows were split; and what may be wrong with it."""
     lines = [f"{len(groups)} rows: {len(split.search)} to search with, {len(split.test)} to test on"]
     repeated = len(groups) - len(np.unique(groups))
-    if repeated and split.whole:
+    if repeated and split.keeps_groups:
         lines.append(f"{repeated} rows have the same inputs as another; such rows lie on one side of the split")
-    if split.whole:
+    if split.keeps_groups:
         return lines, []
     shared = int(np.isin(groups[split.test], groups[split.search]).sum())
     return lines, [f"{shared} of the {len(split.test)} test rows have the same inputs as one that the search sees"]
@@ -366,7 +366,7 @@ def split_lines(split: Split, groups: NDArray[np.int64]) -> tuple[list[str], lis
 
 def leaks(columns: Sequence[SourceColumn], targets: Targets) -> list[str]:
     """Return the columns that determine the target."""
-    found = []
+    warnings = []
     answers = equal_rows([targets.values])
     for column in columns:
         if targets.classes is None:
@@ -376,11 +376,11 @@ def leaks(columns: Sequence[SourceColumn], targets: Targets) -> list[str]:
             pairs = equal_rows([codes, answers])
             is_leak = codes.max() == answers.max() == pairs.max()
         if is_leak:
-            found.append(
+            warnings.append(
                 f"`{column.name}` tells the target: each value of one goes with one of the other; leave it out unless "
                 "it is known before the target is"
             )
-    return found
+    return warnings
 
 
 def _follows(values: NDArray[np.float64], targets: NDArray[np.float64]) -> bool:
@@ -388,8 +388,10 @@ def _follows(values: NDArray[np.float64], targets: NDArray[np.float64]) -> bool:
     there = ~np.isnan(values)
     if there.sum() < 3 or np.ptp(values[there]) == 0 or np.ptp(targets[there]) == 0:
         return False
-    one, other = ((part - part.mean()) / np.abs(part - part.mean()).max() for part in (values[there], targets[there]))
-    return bool(abs(one @ other) > (1 - 1e-9) * np.sqrt((one @ one) * (other @ other)))
+    first, second = (
+        (column - column.mean()) / np.abs(column - column.mean()).max() for column in (values[there], targets[there])
+    )
+    return bool(abs(first @ second) > (1 - 1e-9) * np.sqrt((first @ first) * (second @ second)))
 
 
 def equal_rows(columns: Sequence[Array]) -> NDArray[np.int64]:
@@ -411,8 +413,8 @@ def equal_rows(columns: Sequence[Array]) -> NDArray[np.int64]:
 def _codes(column: Array) -> NDArray[np.int64]:
     if column.ndim > 1:
         rows = np.ascontiguousarray(column.reshape(len(column), -1))
-        found: dict[bytes, int] = {}
-        return np.array([found.setdefault(row.tobytes(), len(found)) for row in rows], np.int64)
+        codes: dict[bytes, int] = {}
+        return np.array([codes.setdefault(row.tobytes(), len(codes)) for row in rows], np.int64)
     if column.dtype == object:
         numbers: dict[object, int] = {}
         return np.array([numbers.setdefault(value, len(numbers)) for value in column], np.int64)
@@ -425,11 +427,11 @@ class Split:
 
     search: NDArray[np.int64]
     test: NDArray[np.int64]
-    whole: bool
+    keeps_groups: bool
     """Whether rows with equal inputs are on the same side."""
 
 
-def split(groups: NDArray[np.int64], classes: NDArray[np.int64], share: float, seed: int) -> Split:
+def split(groups: NDArray[np.int64], classes: NDArray[np.int64], fraction: float, seed: int) -> Split:
     """Draw the test rows: the same fraction of each class, with the rows of a group on the same side.
 
     Groups are split if they are too large for the number of test rows.
@@ -437,13 +439,13 @@ def split(groups: NDArray[np.int64], classes: NDArray[np.int64], share: float, s
     Args:
         groups: Group of each row, from `equal_rows`.
         classes: Class of each row; all equal without classes. A group counts by its first row's class.
-        share: Fraction of the rows to test on.
+        fraction: Fraction of the rows to test on.
         seed: Seed of the draw.
     """
     rng = np.random.default_rng(seed)
-    test = _draw(groups, classes, share, rng)
-    if abs(len(test) - share * len(groups)) > max(2, 0.25 * share * len(groups)):
-        test = _draw(np.arange(len(groups)), classes, share, rng)
+    test = _draw(groups, classes, fraction, rng)
+    if abs(len(test) - fraction * len(groups)) > max(2, 0.25 * fraction * len(groups)):
+        test = _draw(np.arange(len(groups)), classes, fraction, rng)
     chosen = np.zeros(len(groups), bool)
     chosen[test] = True
     return parted(groups, chosen)
@@ -457,7 +459,7 @@ def parted(groups: NDArray[np.int64], chosen: NDArray[np.bool_]) -> Split:
 
 
 def _draw(
-    groups: NDArray[np.int64], classes: NDArray[np.int64], share: float, rng: np.random.Generator
+    groups: NDArray[np.int64], classes: NDArray[np.int64], fraction: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     order = np.argsort(groups, kind="stable")
     members = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
@@ -467,10 +469,10 @@ def _draw(
     drawn = []
     for number in sorted(of_class):
         count = sum(map(len, of_class[number]))
-        wanted = round(share * count) or int(count >= 4)
+        remaining = round(fraction * count) or int(count >= 4)
         for index in rng.permutation(len(of_class[number])):
             rows = of_class[number][index]
-            if len(rows) <= wanted:
+            if len(rows) <= remaining:
                 drawn.append(rows)
-                wanted -= len(rows)
+                remaining -= len(rows)
     return np.concatenate(drawn) if drawn else np.empty(0, np.int64)

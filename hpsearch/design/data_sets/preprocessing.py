@@ -170,21 +170,21 @@ def _parse_texts(column: Mapping[str, Any], cells: Sequence[str], location: Call
         texts[:] = [None if cell in missing else cell for cell in cells]
         return texts
     read = {"number": _number, "boolean": _boolean, "date": _zoned_date if column.get("zoned") else _plain_date}[kind]
-    found: list[float] = []
+    values: list[float] = []
     try:
         for cell in cells:
-            found.append(np.nan if cell in missing else read(cell))
+            values.append(np.nan if cell in missing else read(cell))
     except (ValueError, KeyError, OverflowError) as error:
-        wanted = {
+        expected = {
             "number": "numbers, with a point and without spaces or commas",
             "boolean": "true or false",
             "date": "dates such as 2024-05-31T17:00"
             + ("+02:00, with a time zone" if column.get("zoned") else ", without a time zone"),
         }[kind]
         raise DataSetError(
-            f"{location(len(found))}: column {column['name']!r} must hold {wanted}, got {cell!r}"
+            f"{location(len(values))}: column {column['name']!r} must hold {expected}, got {cell!r}"
         ) from error
-    numbers = np.array(found, np.float64)
+    numbers = np.array(values, np.float64)
     numbers[~(np.abs(numbers) <= LARGEST)] = np.nan
     return numbers
 
@@ -200,17 +200,17 @@ def _boolean(cell: str) -> float:
 
 
 def _plain_date(cell: str) -> float:
-    found = _date(cell)
-    if found.tzinfo is not None:
+    date = _date(cell)
+    if date.tzinfo is not None:
         raise ValueError
-    return (found - _EPOCH).total_seconds()
+    return (date - _EPOCH).total_seconds()
 
 
 def _zoned_date(cell: str) -> float:
-    found = _date(cell)
-    if found.tzinfo is None:
+    date = _date(cell)
+    if date.tzinfo is None:
         raise ValueError
-    return (found.astimezone(UTC).replace(tzinfo=None) - _EPOCH).total_seconds()
+    return (date.astimezone(UTC).replace(tzinfo=None) - _EPOCH).total_seconds()
 
 
 def _date(cell: str) -> datetime:
@@ -225,13 +225,13 @@ def features(column: Mapping[str, Any], values: Array) -> NDArray[np.float32]:
         return _one_hot(column, values)
     absent = np.isnan(values)
     filled = np.where(absent, column["median"], values)
-    made = [_scaled(column, filled)]
+    columns = [_scaled(column, filled)]
     for name in column.get("cycles", ()):
         angle = filled / _DAY * (2 * np.pi / _CYCLES[name])
-        made += [np.where(absent, 0.0, np.sin(angle)), np.where(absent, 0.0, np.cos(angle))]
+        columns += [np.where(absent, 0.0, np.sin(angle)), np.where(absent, 0.0, np.cos(angle))]
     if column["indicator"]:
-        made.append(absent.astype(np.float64))
-    return np.stack(made, axis=1).astype(np.float32)
+        columns.append(absent.astype(np.float64))
+    return np.stack(columns, axis=1).astype(np.float32)
 
 
 def _scaled(column: Mapping[str, Any], values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -255,23 +255,23 @@ def _one_hot(column: Mapping[str, Any], values: Array) -> NDArray[np.float32]:
     if column["indicator"]:
         positions[None] = count
         count += 1
-    others = count if column["others"] else -1
+    index_of_others = count if column["others"] else -1
     count += column["others"]
     if not column["indicator"]:
         positions[None] = -1
-    found = np.array([positions.get(value, others) for value in values], dtype=np.int64).reshape(-1)
-    made = np.zeros((len(values), count), np.float32)
-    rows = np.flatnonzero(found >= 0)
-    made[rows, found[rows]] = 1
-    return made
+    indices = np.array([positions.get(value, index_of_others) for value in values], dtype=np.int64).reshape(-1)
+    one_hot = np.zeros((len(values), count), np.float32)
+    rows = np.flatnonzero(indices >= 0)
+    one_hot[rows, indices[rows]] = 1
+    return one_hot
 
 
 def _note_unknown(column: Mapping[str, Any], values: Array, note: Note) -> None:
     """Return what training never saw in a column: a category, or nothing at all."""
     name = column["name"]
     if column["kind"] == "category":
-        known = {*column["categories"], *column["rare"], None}
-        unknown = [value for value in values if value not in known]
+        categories = {*column["categories"], *column["rare"], None}
+        unknown = [value for value in values if value not in categories]
         if unknown:
             some = ", ".join(sorted(set(unknown))[:3])
             note(f"column {name!r}: {len(unknown)} rows have a category that training never saw ({some})")

@@ -107,14 +107,14 @@ def _read_csv(path: Path, file: TextIO, only: Sequence[str] | None) -> TextTable
     rows = _numbered_rows(path, csv.reader(file, delimiter=delimiter, skipinitialspace=True, strict=True))
     _, header = next(rows, (0, []))
     header = _names(path, header)
-    kept = [index for index, name in enumerate(header) if only is None or name in only]
-    columns: list[list[str]] = [[] for _ in kept]
+    selected = [index for index, name in enumerate(header) if only is None or name in only]
+    columns: list[list[str]] = [[] for _ in selected]
     numbers: list[int] = []
     chunk: list[list[str]] = []
 
     def store() -> None:
         turned = list(zip(*chunk, strict=True))
-        for column, index in zip(columns, kept, strict=True):
+        for column, index in zip(columns, selected, strict=True):
             column.extend(map(str.strip, turned[index]))
         chunk.clear()
 
@@ -132,7 +132,7 @@ def _read_csv(path: Path, file: TextIO, only: Sequence[str] | None) -> TextTable
             store()
     if chunk:
         store()
-    return TextTable(path, dict(zip([header[index] for index in kept], columns, strict=True)), numbers, "line")
+    return TextTable(path, dict(zip([header[index] for index in selected], columns, strict=True)), numbers, "line")
 
 
 def _numbered_rows(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
@@ -152,7 +152,7 @@ def _numbered_rows(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
 
 def _delimiter(lines: list[str]) -> str:
     """Choose what parts most lines as often as the first, and the first most often."""
-    best, found = (0.0, 1), ","
+    best, best_delimiter = (0.0, 1), ","
     for delimiter in _DELIMITERS:
         try:
             sizes = [len(row) for row in csv.reader(lines, delimiter=delimiter, skipinitialspace=True) if row]
@@ -161,8 +161,8 @@ def _delimiter(lines: list[str]) -> str:
         if sizes and sizes[0] > 1:
             score = (sizes.count(sizes[0]) / len(sizes), sizes[0])
             if score > best:
-                best, found = score, delimiter
-    return found
+                best, best_delimiter = score, delimiter
+    return best_delimiter
 
 
 def _names(path: Path, header: list[str]) -> list[str]:
@@ -256,13 +256,13 @@ def read_npz(path: Path) -> dict[str, Array]:
     """
     name = ""
     try:
-        found = np.load(path, allow_pickle=False)
-        if isinstance(found, np.ndarray):
-            return {"": found}
-        with found:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return {"": loaded}
+        with loaded:
             arrays = {}
-            for name in found.files:
-                arrays[name] = found[name]
+            for name in loaded.files:
+                arrays[name] = loaded[name]
             return arrays
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, struct.error) as error:
         array = f", array {name!r}" if name else ""
@@ -354,9 +354,9 @@ def image_paths(folder: Path) -> tuple[list[Path], list[Path]]:
     What begins with a dot is hidden, and so is what lies in a folder that does.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    seen = [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
-    images = [path for path in seen if path.suffix.lower() in IMAGE_ENDINGS]
-    return images, [path for path in seen if path not in set(images)]
+    visible = [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+    images = [path for path in visible if path.suffix.lower() in IMAGE_ENDINGS]
+    return images, [path for path in visible if path not in set(images)]
 
 
 def open_image(path: Path) -> Any:
@@ -413,5 +413,5 @@ def pixels(image: Any, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
     image = image.convert("L" if channels == 1 else "RGB")
     if image.size != (width, height):
         image = image.resize((width, height), Image.Resampling.BILINEAR)
-    found = np.asarray(image, np.uint8).reshape(height, width, channels)
-    return np.ascontiguousarray(found.transpose(2, 0, 1))
+    values = np.asarray(image, np.uint8).reshape(height, width, channels)
+    return np.ascontiguousarray(values.transpose(2, 0, 1))

@@ -88,9 +88,9 @@ def read_examples(path: Path, target: str | None, side: int | None) -> Examples:
         return _of_image_folder(path, side)
     if is_idx(path):
         images = read_idx(path)
-        found = _of_array(path, images, _idx_labels(path, len(images)), None, "images")
-        found.labelled = True
-        return found
+        examples = _of_array(path, images, _idx_labels(path, len(images)), None, "images")
+        examples.labelled = True
+        return examples
     raise DataSetError(
         f"{path}: must be a table ({', '.join(TABLE_ENDINGS)}), an NPZ file (.npz), an IDX file (such as "
         "train-images-idx3-ubyte), or a folder of those or of images"
@@ -114,18 +114,18 @@ def _of_arrays(path: Path, arrays: dict[str, Array], target: str | None) -> Exam
             raise DataSetError(
                 f"target: must be one of the arrays of {path}, got {target!r}; there are {listed(arrays)}"
             )
-        others = [name for name, array in arrays.items() if name != target and _rows(array) == _rows(arrays[target])]
-        named = [name for name in others if name.lower() in {one for one, _ in _PAIRS}]
-        if len(others) != 1 and len(named) != 1:
+        fitting = [name for name, array in arrays.items() if name != target and _rows(array) == _rows(arrays[target])]
+        named = [name for name in fitting if name.lower() in {usual for usual, _ in _PAIRS}]
+        if len(fitting) != 1 and len(named) != 1:
             raise DataSetError(
                 f"{path}: must hold one array with as many rows as {target!r} to predict it from, or one called x, "
                 f"inputs, images, data or features, got {listed(arrays)}"
             )
-        name = others[0] if len(others) == 1 else named[0]
+        name = fitting[0] if len(fitting) == 1 else named[0]
         return _of_array(path, arrays[name], arrays[target], target, name)
-    whole, train, test = (_pair(arrays, forms) for forms in (("{}",), _TRAIN, _TEST))
-    first = whole or train
-    if first is None or (whole and train):
+    undivided, train, test = (_pair(arrays, forms) for forms in (("{}",), _TRAIN, _TEST))
+    first = undivided or train
+    if first is None or (undivided and train):
         raise DataSetError(
             f"{path}: must hold one pair of arrays called x and y, inputs and targets, images and labels, or data and "
             f"target, whole or with _train and _test, got {listed(arrays)}: name one with --target, or write them so"
@@ -139,9 +139,9 @@ def _of_arrays(path: Path, arrays: dict[str, Array], target: str | None) -> Exam
         raise DataSetError(f"{path}: must hold arrays of one shape to train and to test on, got {listed(arrays)}")
     for names in (first, test):
         _check_counts(path, arrays[names[0]], arrays[names[1]], f"{names[0]!r} and {names[1]!r}")
-    found = _of_array(path, np.concatenate([inputs, more]), np.concatenate([targets, their]), first[1], first[0])
-    found.given_test = np.arange(rows + len(more)) >= rows
-    return found
+    examples = _of_array(path, np.concatenate([inputs, more]), np.concatenate([targets, their]), first[1], first[0])
+    examples.given_test = np.arange(rows + len(more)) >= rows
+    return examples
 
 
 def _pair(arrays: dict[str, Array], forms: Sequence[str]) -> tuple[str, str] | None:
@@ -167,11 +167,11 @@ def _of_idx_folder(path: Path) -> Examples:
     labels = [_idx_labels(file, len(array)) for file, array in zip(files, images, strict=True)]
     if len({array.shape[1:] for array in images}) > 1:
         raise DataSetError(f"{path}: must hold images of one size, got {[list(array.shape) for array in images]}")
-    found = _of_array(path, np.concatenate(images), np.concatenate(labels), None, "images")
-    found.labelled = True
+    examples = _of_array(path, np.concatenate(images), np.concatenate(labels), None, "images")
+    examples.labelled = True
     if len(files) == 2:
-        found.given_test = np.arange(len(found.targets)) >= len(images[0])
-    return found
+        examples.given_test = np.arange(len(examples.targets)) >= len(images[0])
+    return examples
 
 
 def _idx_labels(path: Path, count: int) -> Array:
@@ -191,10 +191,10 @@ def _idx_labels(path: Path, count: int) -> Array:
 
 
 def _of_array(path: Path, inputs: Array, targets: Array, target: str | None, name: str) -> Examples:
-    what = f"{path}, array {name!r}"
+    title = f"{path}, array {name!r}"
     if inputs.dtype.kind not in "biuf" or inputs.ndim not in (1, 2, 3, 4) or inputs.size == 0:
         raise DataSetError(
-            f"{what}: must be numbers of shape (rows, features), (rows, height, width) or with channels, got "
+            f"{title}: must be numbers of shape (rows, features), (rows, height, width) or with channels, got "
             f"{inputs.dtype} of shape {list(inputs.shape)}"
         )
     if targets.ndim == 2 and targets.shape[1] == 1:
@@ -209,18 +209,18 @@ def _of_array(path: Path, inputs: Array, targets: Array, target: str | None, nam
         targets = np.char.decode(targets, "utf-8", "backslashreplace")
 
     def location(row: int) -> str:
-        return f"{what}, row {row + 1}"
+        return f"{title}, row {row + 1}"
 
-    found = Examples(path, targets, target, array=name, location=location)
+    examples = Examples(path, targets, target, array=name, location=location)
     if inputs.ndim < 3:
         rows = inputs.reshape(len(inputs), -1)
-        found.columns = {str(number): np.ascontiguousarray(rows[:, number]) for number in range(rows.shape[1])}
-        return found
-    images = as_images(inputs, what)
+        examples.columns = {str(number): np.ascontiguousarray(rows[:, number]) for number in range(rows.shape[1])}
+        return examples
+    images = as_images(inputs, title)
     check_finite(images, map(location, range(len(images))))
-    found.images = images if images.dtype == np.uint8 else _narrowed(images)
-    found.size = (images.shape[2], images.shape[3])
-    return found
+    examples.images = images if images.dtype == np.uint8 else _narrowed(images)
+    examples.size = (images.shape[2], images.shape[3])
+    return examples
 
 
 def _narrowed(images: Array) -> Array:
@@ -263,19 +263,19 @@ def _of_image_folder(folder: Path, side: int | None) -> Examples:
         raise DataSetError(f"{folder}: must have a folder for each class, got {', '.join(names)}: give one of them")
     if len(classes) < 2:
         raise DataSetError(f"{folder}: must have a folder for each of at least two classes, got {names or 'none'}")
-    paths, labels, others = [], [], []
+    paths, labels, other_files = [], [], []
     for path in classes:
         images, more = image_paths(path)
         paths += images
         labels += [path.name] * len(images)
-        others += more
+        other_files += more
         if not images:
             raise DataSetError(f"{path}: must have images in it, as it is a class, got none")
-    others += [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
+    other_files += [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
     lines = []
-    if others:
-        some = ", ".join(str(path.relative_to(folder)) for path in others[:3])
-        lines.append(f"{len(others)} files are left out, which are no images or lie in no class: {some}")
+    if other_files:
+        some = ", ".join(str(path.relative_to(folder)) for path in other_files[:3])
+        lines.append(f"{len(other_files)} files are left out, which are no images or lie in no class: {some}")
     shape, size = _common(paths, side)
     if size is None or size != shape[1:]:
         lines.append(f"images are resized to {shape[1]} x {shape[2]} pixels (height x width)")

@@ -178,7 +178,7 @@ def test_the_share_that_can_not_be_divided_is_found_again():
     for trial, seconds in enumerate((0.5, 2.0, 8.0)):
         for width in (1, 2, 4):
             speedup.observe(trial, width, seconds * (0.2 + 0.8 / width))
-    assert speedup.share == pytest.approx(0.2)
+    assert speedup.serial_fraction == pytest.approx(0.2)
     assert speedup.relative_time(8) == pytest.approx(0.3)
 
 
@@ -186,7 +186,7 @@ def test_trials_are_compared_with_themselves_only():
     speedup = Speedup()
     speedup.observe(0, 1, 1.0)
     speedup.observe(1, 4, 50.0)
-    assert speedup.share == 0.0
+    assert speedup.serial_fraction == 0.0
 
 
 def test_an_outlier_among_the_times_does_not_count():
@@ -195,7 +195,7 @@ def test_an_outlier_among_the_times_does_not_count():
         speedup.observe(0, 1, seconds)
     for seconds in (0.6, 7.0, 0.6):
         speedup.observe(0, 2, seconds)
-    assert speedup.share == pytest.approx(0.2)
+    assert speedup.serial_fraction == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("seconds", [1.0, 1.3, 5.0])
@@ -213,18 +213,18 @@ def test_any_two_widths_give_the_share(share, one, other, seconds):
     speedup = Speedup()
     for width in (one, other):
         speedup.observe(0, width, seconds * (share + (1 - share) / width))
-    assert speedup.share == pytest.approx(share, abs=1e-6)
+    assert speedup.serial_fraction == pytest.approx(share, abs=1e-6)
 
 
 def test_first_iterations_are_compared_with_first_ones_only():
     speedup = Speedup()
     for width, first in ((1, 3.0), (2, 2.6)):
         speedup.observe(0, width, first, first=True)
-    assert speedup.share == pytest.approx(2 * 2.6 / 3 - 1)
+    assert speedup.serial_fraction == pytest.approx(2 * 2.6 / 3 - 1)
     for width in (1, 2):
         for _ in range(3):
             speedup.observe(0, width, 0.2 + 0.8 / width)
-    assert speedup.share == pytest.approx(0.2)
+    assert speedup.serial_fraction == pytest.approx(0.2)
     assert speedup.seconds(0) == pytest.approx(1.0)
 
 

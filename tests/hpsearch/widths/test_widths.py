@@ -287,7 +287,7 @@ def test_a_slow_first_iteration_says_nothing_about_the_width():
     assert pool.cut() == []
     pool.run(0, 3, 0.6)
     assert pool.cut() == []
-    assert pool.widths._speedup.share == pytest.approx(0.2)
+    assert pool.widths._speedup.serial_fraction == pytest.approx(0.2)
 
 
 def test_what_it_takes_to_form_a_gang_counts():
