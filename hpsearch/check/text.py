@@ -195,6 +195,6 @@ def _lane(result: CheckResult) -> str:
 
 def _why_no_lane(result: CheckResult) -> str | None:
     lanes = result.lanes
-    if lanes.whole is not None:
-        return lanes.whole
+    if lanes.why_none is not None:
+        return lanes.why_none
     return next(iter((*lanes.alone, *lanes.failed)), None)

@@ -117,7 +117,7 @@ class RayBackend(Backend):
     def start(self, task: Task) -> None:
         """Send a task to the best worker, or to `width` workers."""
         # All waiting tasks have been tried since a worker became free.
-        if slots := self._slots.join(task) if self._waiting else self._slots.place(task):
+        if slots := self._slots.join(task) if self._waiting else self._slots.choose_for(task):
             self._send(slots, task)
         else:
             self._waiting.append(task)
@@ -179,7 +179,7 @@ class RayBackend(Backend):
         """
         is_held = False
         for task in list(self._waiting):
-            if slots := self._slots.join(task) if is_held else self._slots.place(task):
+            if slots := self._slots.join(task) if is_held else self._slots.choose_for(task):
                 self._waiting.remove(task)
                 self._send(slots, task)
             else:

@@ -113,7 +113,7 @@ def test_what_a_live_process_is_making_stays_while_another_is_made(tmp_path):
 
 def test_a_maker_whose_directory_was_taken_for_abandoned_makes_another(tmp_path, monkeypatch):
     """By one who came between its making and its locking."""
-    take = Lock.take
+    acquire = Lock.acquire
     taken: list[Path] = []
 
     def late(lock: Lock, patience: float = 0.0) -> bool:
@@ -122,7 +122,7 @@ def test_a_maker_whose_directory_was_taken_for_abandoned_makes_another(tmp_path,
             shutil.rmtree(lock.path.parent)
         return take(lock, patience)
 
-    monkeypatch.setattr(Lock, "take", late)
+    monkeypatch.setattr(Lock, "acquire", late)
     place = StudyDirectory(tmp_path / "study")
     place.create(STUDY, None)
     assert taken

@@ -82,7 +82,7 @@ def test_the_files_are_the_users_own_that_the_trainable_imports(
     folder: Path, make: Callable[[Path], Any], used: set[str]
 ) -> None:
     found = own_files(folder, make(folder))
-    assert {str(path.relative_to(folder)) for path in found._known} == used
+    assert {str(path.relative_to(folder)) for path in found._digests} == used
     assert (found.digest == "") == (not used)
 
 
@@ -180,5 +180,5 @@ def test_installed_modules_and_those_that_are_gone_are_not_looked_at(write, tmp_
     importlib.import_module(name)
     (tmp_path / f"{name}.py").unlink()
     code.edited()
-    assert str(tmp_path / f"{name}.py") not in code._known
-    assert not {json.__file__, pytest.__file__, sys.modules[LoadedCode.__module__].__file__} & code._known.keys()
+    assert str(tmp_path / f"{name}.py") not in code._at_first_check
+    assert not {json.__file__, pytest.__file__, sys.modules[LoadedCode.__module__].__file__} & code._at_first_check.keys()
