@@ -120,7 +120,7 @@ def test_a_maker_whose_directory_was_taken_for_abandoned_makes_another(tmp_path,
         if not taken:
             taken.append(lock.path)
             shutil.rmtree(lock.path.parent)
-        return take(lock, patience)
+        return acquire(lock, patience)
 
     monkeypatch.setattr(Lock, "acquire", late)
     place = StudyDirectory(tmp_path / "study")

@@ -181,4 +181,5 @@ def test_installed_modules_and_those_that_are_gone_are_not_looked_at(write, tmp_
     (tmp_path / f"{name}.py").unlink()
     code.edited()
     assert str(tmp_path / f"{name}.py") not in code._at_first_check
-    assert not {json.__file__, pytest.__file__, sys.modules[LoadedCode.__module__].__file__} & code._at_first_check.keys()
+    own = {json.__file__, pytest.__file__, sys.modules[LoadedCode.__module__].__file__}
+    assert not own & code._at_first_check.keys()
