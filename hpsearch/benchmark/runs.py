@@ -187,9 +187,9 @@ class Results:
         except OSError as error:
             raise StorageError(f"{directory}: expected a folder for results that can be written: {error}") from error
         for line in lines:
-            self._take(line)
+            self._add_line(line)
 
-    def _take(self, line: str) -> None:
+    def _add_line(self, line: str) -> None:
         try:
             record = json.loads(line)
             key = RunKey(*(record[name] for name in RunKey._fields))

@@ -92,11 +92,11 @@ exit codes:
 """
 
 
-def build_parser(word: str | None = None, first: bool = False) -> argparse.ArgumentParser:
+def build_parser(chosen: str | None = None, first: bool = False) -> argparse.ArgumentParser:
     """Make the parser of `hpsearch`.
 
     Args:
-        word: The only command that is imported, as what another command needs may take long; None: all.
+        chosen: The only command that is imported, as what another command needs may take long; None: all.
         first: Whether that is the first word, so that nothing can be said of the other commands.
     """
     parser = argparse.ArgumentParser(
@@ -108,10 +108,10 @@ def build_parser(word: str | None = None, first: bool = False) -> argparse.Argum
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the versions of hpsearch, torch and Ray")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, (path, text) in COMMANDS.items():
-        if first and word in COMMANDS and name != word:
+        if first and chosen in COMMANDS and name != chosen:
             continue
         command = commands.add_parser(name, help=text)
-        if word in (name, None):
+        if chosen in (name, None):
             module, _, function = path.partition(":")
             imported = import_module(f"hpsearch.cli.{module}")
             getattr(imported, f"{function}_arguments")(command)

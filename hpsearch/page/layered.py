@@ -120,19 +120,19 @@ class _Drawing:
                     row, [self._desired_position(one, [other for side in near for other in side[one]]) for one in row]
                 )
 
-    def _desired_position(self, one: int, near: Sequence[int]) -> tuple[float, float]:
+    def _desired_position(self, node: int, near: Sequence[int]) -> tuple[float, float]:
         """Return the middle of neighbours, and how much it weighs."""
-        weights = [_STRAIGHT if not self._widths[one] and not self._widths[other] else 1.0 for other in near]
+        weights = [_STRAIGHT if not self._widths[node] and not self._widths[other] else 1.0 for other in near]
         if not weights:
-            return self._x[one], 0.1
+            return self._x[node], 0.1
         middle = sum(weight * self._x[other] for weight, other in zip(weights, near, strict=True)) / sum(weights)
         return middle, sum(weights)
 
     def _put(self, row: Sequence[int], desired: Sequence[tuple[float, float]]) -> None:
         """Place a layer's items as close to the desired positions as their order allows (pool adjacent violators)."""
         offsets = [0.0]
-        for one, other in itertools.pairwise(row):
-            offsets.append(offsets[-1] + (self._widths[one] + self._widths[other]) / 2 + _APART)
+        for node, other in itertools.pairwise(row):
+            offsets.append(offsets[-1] + (self._widths[node] + self._widths[other]) / 2 + _APART)
         pools: list[tuple[float, float, int]] = []
         for (wish, weight), offset in zip(desired, offsets, strict=True):
             pools.append((wish - offset, weight, 1))
@@ -140,8 +140,8 @@ class _Drawing:
                 (last, more, many), (first, less, few) = pools.pop(), pools.pop()
                 pools.append(((first * less + last * more) / (less + more), less + more, few + many))
         moved = [wish for wish, _, many in pools for _ in range(many)]
-        for one, wish, offset in zip(row, moved, offsets, strict=True):
-            self._x[one] = wish + offset
+        for node, wish, offset in zip(row, moved, offsets, strict=True):
+            self._x[node] = wish + offset
 
     def straighten(self) -> None:
         """Make lanes vertical where there is space."""
@@ -157,9 +157,9 @@ class _Drawing:
                 low, high = max(low, least), min(high, most)
             self._align(run, low, high)
 
-    def _room(self, one: int, row: Sequence[int]) -> tuple[float, float]:
+    def _room(self, node: int, row: Sequence[int]) -> tuple[float, float]:
         """Return the range in which a piece of a lane may move."""
-        index = row.index(one)
+        index = row.index(node)
         low, high = -math.inf, math.inf
         if index:
             low = self._x[row[index - 1]] + self._widths[row[index - 1]] / 2 + _APART
@@ -168,9 +168,9 @@ class _Drawing:
         return low, max(low, high)  # apart from rounding there is always space
 
     def _align(self, run: Sequence[int], low: float, high: float) -> None:
-        middle = sum(self._x[one] for one in run) / len(run)
-        for one in run:
-            self._x[one] = min(max(middle, low), high)
+        middle = sum(self._x[node] for node in run) / len(run)
+        for node in run:
+            self._x[node] = min(max(middle, low), high)
 
     def layout(self) -> Layout:
         """Return the layout, with the heights of layers and gaps."""

@@ -53,7 +53,7 @@ def segment_rows(events: Iterable[Event], live: bool) -> list[SegmentRow]:
                 rows[trial, attempt] = SegmentRow(trial, attempt, segment.start, segment.end, segment.width, reason)
             case Finished() | Failed() | Lost() | Reverted():
                 key = event.trial, event.attempt
-                rows[key] = _ended(rows[key], event)
+                rows[key] = _ended_row(rows[key], event)
             case Opened() | Ended():
                 _interrupt(rows)
     if not live:
@@ -61,7 +61,7 @@ def segment_rows(events: Iterable[Event], live: bool) -> list[SegmentRow]:
     return list(rows.values())
 
 
-def _ended(row: SegmentRow, event: Finished | Failed | Lost | Reverted) -> SegmentRow:
+def _ended_row(row: SegmentRow, event: Finished | Failed | Lost | Reverted) -> SegmentRow:
     match event:
         case Finished(seconds=seconds, lanes=lanes):
             cut = event.cut and (row.end is None or event.iteration < row.end)

@@ -152,7 +152,9 @@ class AskTell:
             record = _open(turn, trial, attempt)
             seconds = self._seconds(record)
             if failed is None:
-                _take(turn, record, check_reports(record, names, normalized, iteration, seconds, ends=ended), seconds)
+                _record_reports(
+                    turn, record, check_reports(record, names, normalized, iteration, seconds, ends=ended), seconds
+                )
             else:
                 _fail(turn, record, failed, seconds)
             turn.settle()
@@ -175,7 +177,7 @@ class AskTell:
             names, seconds = turn.sweep_state.sweep.objective.names, self._seconds(record)
             normalized = [metrics] if isinstance(metrics, list | tuple) else reports_of(metrics, names)
             results = check_reports(record, names, normalized, iteration, seconds, ends=False, goes_on=True)
-            _take(turn, record, results, seconds)
+            _record_reports(turn, record, results, seconds)
             turn.settle()
         return record.state
 
@@ -282,7 +284,7 @@ def _open(turn: Turn, trial: AskedTrial | int, attempt: int | None) -> TrialReco
     return record
 
 
-def _take(turn: Turn, record: TrialRecord, results: CheckedReports, seconds: float) -> None:
+def _record_reports(turn: Turn, record: TrialRecord, results: CheckedReports, seconds: float) -> None:
     assert record.segment is not None
     number, attempt = record.trial.number, record.segment.attempt
     if results.ends:

@@ -239,7 +239,7 @@ class Orchestrator:
                     self._next_check = -math.inf  # a virtual clock doesn't advance
             tick = _SEARCHING_TICK if self._sweep_state.is_searching else self._backend.tick
             for message in self._backend.wait(tick):
-                self._take(message)
+                self._handle(message)
 
     def _fill(self) -> bool:
         """Start what can be started; return whether the sweep has nothing more to start, ever."""
@@ -309,7 +309,7 @@ class Orchestrator:
 
     def _deliver(self, message: Message) -> None:
         """Handle a message while the backend runs the trainable in this thread."""
-        self._take(message)
+        self._handle(message)
         self._commit()
         self._check()
         self._look()
@@ -345,7 +345,7 @@ class Orchestrator:
         company = () if share is None else record.company
         self._backend.start(Task(record.trial, event.segment, remaining, share, company))
 
-    def _take(self, message: Message) -> None:
+    def _handle(self, message: Message) -> None:
         match message:
             case Progress(reports=reports):
                 self._observers.report(reports)

@@ -135,20 +135,20 @@ def check_reports(
         TellError: The iterations are wrong.
         TrainableError: A report has values that aren't numbers, or lacks a metric.
     """
-    number, segment, told = record.trial.number, record.segment, record.result.iterations
+    number, segment, last_told = record.trial.number, record.segment, record.result.iterations
     assert segment is not None, "only an open trial is told of"
     end = segment.end
     first = _first(record, segment, reported, iteration)
-    last = first + len(reported) - 1 if reported else told
+    last = first + len(reported) - 1 if reported else last_told
     if end is not None and last > end:
         raise TellError(f"trial {number} is to run to iteration {end}, got a report of iteration {last}")
     if not reported and not ends:
         raise TellError(f"trial {number}: at least one report is to be told, got none{_HINT_FAILED}")
-    if not reported and told == record.trial.start:
+    if not reported and last_told == record.trial.start:
         raise TellError(f"trial {number}: a trial that ended must have told a report, but told none{_HINT_FAILED}")
     reaches = end is not None and last == end
     if end is not None and not (reaches or ends or goes_on):
-        raise TellError(_too_few(number, told, last, end))
+        raise TellError(_too_few(number, last_told, last, end))
     reports = tuple(
         Report(number, first + index, to_numbers(metrics, names), seconds / len(reported))
         for index, metrics in enumerate(reported)
@@ -161,23 +161,23 @@ _HINT_FAILED = "; one that gave nothing is told with failed='why'"
 
 def _first(record: TrialRecord, segment: Segment, reported: Sequence[Metrics], iteration: int | None) -> int:
     """Return the iteration of the first report."""
-    number, told = record.trial.number, record.result.iterations
+    number, last_told = record.trial.number, record.result.iterations
     if iteration is None:
-        return told + 1
+        return last_told + 1
     if len(reported) != 1:
         raise TellError(f"trial {number}: `iteration` belongs to one report, got {len(reported)} of them")
-    if iteration <= told:
-        raise TellError(f"trial {number}: iteration {iteration} was told already; the next one is {told + 1}")
-    alone = told == segment.start and iteration == segment.end
-    if iteration > told + 1 and not alone and (segment.end is None or iteration <= segment.end):
-        or_last = "" if segment.end is None or told > segment.start else f", or {segment.end} alone"
-        raise TellError(f"trial {number}: iteration {told + 1} comes next{or_last}; got {iteration}")
+    if iteration <= last_told:
+        raise TellError(f"trial {number}: iteration {iteration} was told already; the next one is {last_told + 1}")
+    alone = last_told == segment.start and iteration == segment.end
+    if iteration > last_told + 1 and not alone and (segment.end is None or iteration <= segment.end):
+        or_last = "" if segment.end is None or last_told > segment.start else f", or {segment.end} alone"
+        raise TellError(f"trial {number}: iteration {last_told + 1} comes next{or_last}; got {iteration}")
     return iteration
 
 
-def _too_few(number: int, told: int, last: int, end: int) -> str:
+def _too_few(number: int, last_told: int, last: int, end: int) -> str:
     missing = f"iteration {end} is" if last + 1 == end else f"iterations {last + 1} to {end} are"
-    alone = "" if last > told + 1 else f"the last one alone with iteration={end}, "
+    alone = "" if last > last_told + 1 else f"the last one alone with iteration={end}, "
     return (
         f"trial {number} is to run to iteration {end}, and {missing} missing: tell all of them, {alone}"
         "one by one with report(...), or say ended=True if it ended by itself"

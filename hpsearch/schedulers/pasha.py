@@ -165,9 +165,9 @@ class SoftRanking:
         return key == other or abs(key[1] - other[1]) <= self.epsilon
 
 
-def _crossed_back(one: Mapping[int, float], other: Mapping[int, float]) -> float | None:
+def _crossed_back(curve: Mapping[int, float], other: Mapping[int, float]) -> float | None:
     """Return how far apart two curves end that crossed and crossed back; None if they didn't, or end equal."""
-    gaps = [one[at] - other[at] for at in sorted(one.keys() & other.keys())]
+    gaps = [curve[at] - other[at] for at in sorted(curve.keys() & other.keys())]
     if not gaps or gaps[-1] == 0 or not isfinite(gaps[-1]):
         return None
     orders = (gap > 0 for gap in gaps if gap < 0 or gap > 0)  # the gap of like infinities is NaN

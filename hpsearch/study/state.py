@@ -126,7 +126,7 @@ class SweepState:
     def apply(self, event: Event) -> Followed:
         """Apply an event; return what followed, which is journaled with it."""
         if isinstance(event, Started | Exhausted):
-            self._take(event)
+            self._record_start(event)
         self._journaled.apply(event)
         decisions = self._decided(event)
         followed = Followed(decisions, self._plan(event))
@@ -338,7 +338,7 @@ class SweepState:
             raise ValueError("a new trial is to come")
         return self._suggestions.suggested(position if parent is None else answer.number, parent, new)
 
-    def _take(self, event: Started | Exhausted) -> None:
+    def _record_start(self, event: Started | Exhausted) -> None:
         """Count a segment as started, or a suggestion as missing."""
         if isinstance(event, Started) and event.segment.trial in self._journaled.requeued:
             return

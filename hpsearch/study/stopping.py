@@ -68,13 +68,13 @@ class Target:
 
     def report(self, reports: Sequence[Report]) -> None:
         """Take live reports."""
-        self._take(self._live, reports)
+        self._apply(self._live, reports)
 
     def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
         """Receive an event and the decisions on it."""
         match event:
             case Saved() | Finished():
-                self._take(self._journaled, event.reports)
+                self._apply(self._journaled, event.reports)
             case Failed(trial=trial, retry=False):
                 self._failed.add(trial)
             case Reverted(trial=trial, iteration=last):
@@ -86,7 +86,7 @@ class Target:
             self._live.pop(event.trial, None)
         self._failed.difference_update(decision.trial for decision in decisions if decision.action == "withdraw")
 
-    def _take(self, reached: dict[int, Reached], reports: Sequence[Report]) -> None:
+    def _apply(self, reached: dict[int, Reached], reports: Sequence[Report]) -> None:
         for report in reports:
             score = self._objective.reported(report.metrics)
             if score is not None and self._objective.reaches(score) and report.trial not in reached:
@@ -147,7 +147,7 @@ class Patience:
         match event:
             case Started(segment=segment):
                 self._until[segment.trial] = segment.end
-                self._go_on(segment.trial)
+                self._resume_trial(segment.trial)
             case Finished(trial=trial, iteration=iteration, cut=cut):
                 end = self._until.pop(trial)
                 score = self._score_of(trial)
@@ -163,14 +163,14 @@ class Patience:
                 self._end(decision.trial)
             elif decision.action == "withdraw":
                 self._failed.discard(decision.trial)
-                self._go_on(decision.trial)
+                self._resume_trial(decision.trial)
 
     def _end(self, trial: int) -> None:
         if trial not in self._ended:
             self._ended.add(trial)
             self._add(trial, None)
 
-    def _go_on(self, trial: int) -> None:
+    def _resume_trial(self, trial: int) -> None:
         """Record that a trial which had ended runs again."""
         if trial in self._ended:
             self._ended.remove(trial)
@@ -179,9 +179,9 @@ class Patience:
 
     def _add(self, trial: int, score: Score | None) -> None:
         self._log.append((trial, score))
-        self._take(trial, score)
+        self._apply(trial, score)
 
-    def _take(self, trial: int, score: Score | None) -> None:
+    def _apply(self, trial: int, score: Score | None) -> None:
         row = self._row
         if score is None:
             row.count += trial != row.trial
@@ -200,7 +200,7 @@ class Patience:
     def _count_anew(self) -> None:
         self._row = _Row()
         for trial, score in self._log:
-            self._take(trial, score)
+            self._apply(trial, score)
 
 
 class StoppingCriteria:

@@ -325,7 +325,7 @@ class Suggestions:
             if self._remembers:
                 self._flush()
                 while key not in self._answers:
-                    self._take()
+                    self._receive_answer()
                 return self._answered(key)
         if trial is None:
             return None
@@ -481,9 +481,9 @@ class Suggestions:
         """Take the answers that are there."""
         assert self._calls is not None
         while self._called and self._calls.ready():
-            self._take()
+            self._receive_answer()
 
-    def _take(self) -> None:
+    def _receive_answer(self) -> None:
         """Take the next answer; waits for it."""
         assert self._calls is not None
         answer = self._calls.answer()

@@ -35,19 +35,19 @@ def to_numbers(metrics: object, names: tuple[str, ...]) -> dict[str, float]:
     return numbers
 
 
-def refuse_keywords(others: Collection[str], names: tuple[str, ...]) -> None:
+def refuse_keywords(unknown: Collection[str], names: tuple[str, ...]) -> None:
     """Check that a report has no further keyword arguments, such as metrics or a step in other libraries.
 
     Args:
-        others: Names of the further keyword arguments.
+        unknown: Names of the further keyword arguments.
         names: The sweep's metrics.
 
     Raises:
         TrainableError: There are further keyword arguments.
     """
-    if others:
+    if unknown:
         raise TrainableError(
-            f"report() takes metrics as one mapping, and a checkpoint, but got {', '.join(others)} by keyword: "
+            f"report() takes metrics as one mapping, and a checkpoint, but got {', '.join(unknown)} by keyword: "
             f"write trial.report({example(names)}); it takes {_NO_STEP}"
         )
 

@@ -247,11 +247,11 @@ class WatchApp(App[None]):
         if isinstance(result, HpsearchError):
             self._problem = str(result)
         else:
-            self._take(result)
+            self._apply_entries(result)
         self._draw_header()
         self._show_answers()
 
-    def _take(self, looked: Looked) -> None:
+    def _apply_entries(self, looked: Looked) -> None:
         anew = looked.record is not None
         try:
             changed = self.study.take(looked)

@@ -70,7 +70,7 @@ class Columns:
         self._forked = False
         self._wide = sweep.resources.widest > 1
         self._asynchronous = bool(sweep.strategies.asynchronous)
-        self.all = self._made()
+        self.all = self._build()
         """In their order."""
 
     def see(self, rows: Iterable[TrialRow]) -> bool:
@@ -85,10 +85,10 @@ class Columns:
             self._wide |= row.width > 1
         if before == (len(self._params), len(self._metrics), self._forked, self._wide):
             return False
-        self.all = self._made()
+        self.all = self._build()
         return True
 
-    def _made(self) -> list[TrialColumn]:
+    def _build(self) -> list[TrialColumn]:
         constants = constants_of(self._params, self._space)
         columns = [
             TrialColumn("trial", lambda row: row.number, is_kept=True),

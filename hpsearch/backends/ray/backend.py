@@ -110,7 +110,7 @@ class RayBackend(Backend):
         """Return the number of free workers, released ones that can be started again included."""
         if isinstance(allocation, WorkerShare):
             # A task waits for a whole worker, and no other may overtake it.
-            return 0 if self._waiting else self._opened.capacity(0, whole=False)
+            return 0 if self._waiting else self._opened.capacity(0, whole_workers=False)
         return tasks_on(self._opened.capacity(self._missing()), allocation)
 
     @as_backend_error()

@@ -101,16 +101,16 @@ class WorkerPool:
             self._pool.empty()
         self._add(self.wanted)
 
-    def capacity(self, waiting: int, whole: bool = True) -> int:
+    def capacity(self, waiting: int, whole_workers: bool = True) -> int:
         """Return the number of tasks that could start now, on ready workers and on released ones.
 
         Args:
             waiting: Workers that tasks wait for; starting ones are reserved for them.
-            whole: Whether whole workers are counted, else lanes.
+            whole_workers: Whether whole workers are counted, else lanes.
         """
         starting = sum(1 for slot in self.slots.all if not slot.ready)
         reserved = max(waiting - starting, 0)
-        room = self.slots.unshared() if whole and self.divides else self.slots.capacity()
+        room = self.slots.unshared() if whole_workers and self.divides else self.slots.capacity()
         again = min(self._released, max(self._room - len(self.slots.all), 0))  # except those of lost nodes
         return max(room + again - reserved, 0)
 

@@ -234,8 +234,8 @@ def _values(distributions: Sequence[Distribution]) -> Sequence[Value] | None:
     return distinct
 
 
-def _equal(one: Value, other: Value) -> bool:
-    return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
+def _equal(value: Value, other: Value) -> bool:
+    return isinstance(value, bool) is isinstance(other, bool) and bool(value == other)
 
 
 def _kind(values: Sequence[Value]) -> type:
