@@ -153,9 +153,8 @@ def _create_database(database: Path) -> None:
     from mlflow import MlflowClient
 
     partial = database.with_name(f".{database.name}.partial")
-    for leftover in database.parent.glob(
-        f"{partial.name}*"
-    ):  # by a process that was killed here, with SQLite's own files
+    # Left by a process that was killed here, with SQLite's own files.
+    for leftover in database.parent.glob(f"{partial.name}*"):
         leftover.unlink()
     MlflowClient(f"sqlite:///{partial}")
     partial.replace(database)

@@ -78,9 +78,8 @@ def _colours(same_colour: Sequence[Sequence[str]]) -> str:
     """Return a regular expression for colours: runs with equal captures share one."""
     if all(len(folders) == 1 for folders in same_colour):
         return "^(.+)/[^/]+$"
-    parts = (
-        f"(?:{'|'.join(map(_quoted, folders))})()" for folders in same_colour
-    )  # each captures nothing in its own group
+    # Each captures nothing in its own group.
+    parts = (f"(?:{'|'.join(map(_quoted, folders))})()" for folders in same_colour)
     return f"^(?:{'|'.join(parts)})/[^/]+$"
 
 
