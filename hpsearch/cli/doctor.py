@@ -154,8 +154,8 @@ def _nccl(search_path: Sequence[str] | None) -> Iterator[Finding]:
     if not shared:
         loaded = nccl_version()
         uses = f"torch uses {version_text(loaded)}" if loaded else ""
-        found = ", ".join(filter(None, (uses, names)))
-        yield Finding("ok", "nccl", found or "no wheel of it is installed: fine without GPUs")
+        versions = ", ".join(filter(None, (uses, names)))
+        yield Finding("ok", "nccl", versions or "no wheel of it is installed: fine without GPUs")
         return
     mend = f"pip uninstall -y {' '.join(wheel.name for wheel in wheels)}"
     if keep is None:

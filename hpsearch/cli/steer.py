@@ -200,10 +200,10 @@ def _points(args: argparse.Namespace) -> list[dict[str, Any]]:
 def _point(text: str) -> dict[str, Any]:
     """Read `lr=0.1,hidden=64`: names, and values in YAML; a comma inside of brackets belongs to its value."""
     point: dict[str, Any] = {}
-    for word in _split(text):
-        name, equals, value = (part.strip() for part in word.partition("="))
+    for item in _split(text):
+        name, equals, value = (part.strip() for part in item.partition("="))
         if not equals or not name:
-            raise SweepError(f"--params {text}: must be NAME=VALUE,..., such as lr=0.1,hidden=64, got {word.strip()!r}")
+            raise SweepError(f"--params {text}: must be NAME=VALUE,..., such as lr=0.1,hidden=64, got {item.strip()!r}")
         if name in point:
             raise SweepError(f"--params {text}: must name each parameter once, got {name} again")
         point[name] = parse_value(value, f"--params {name}={value}")

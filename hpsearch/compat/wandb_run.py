@@ -237,9 +237,9 @@ class Run:
     def _check_names(self, names: Sequence[str]) -> None:
         """Check that no metric is logged again and again under a name that differs by blanks alone."""
         for name in names:
-            alike = [other for other in self._named if other.strip() == name.strip()]
-            if name not in alike and any(self._named[other] >= _PATIENCE for other in alike):
-                problem = f"a run must log {lacking(name, alike, 'this one logged')}"
+            similar = [other for other in self._named if other.strip() == name.strip()]
+            if name not in similar and any(self._named[other] >= _PATIENCE for other in similar):
+                problem = f"a run must log {lacking(name, similar, 'this one logged')}"
                 raise TrainableError(problem, f"metric.{name}")
 
     @property

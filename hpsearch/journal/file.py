@@ -144,7 +144,7 @@ def no_study(path: Path) -> JournalError:
     """Return the error for a journal that isn't there."""
     name = "the directory that `hpsearch run` printed"
     with contextlib.suppress(OSError):  # permission denied
-        inside = [found.parent for found in path.parent.glob(f"*/{path.name}")]
+        inside = [journal.parent for journal in path.parent.glob(f"*/{path.name}")]
         if path.parent / "study" in inside:  # where `hpsearch design` puts it
             name = str(path.parent / "study")
         elif inside:

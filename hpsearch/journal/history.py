@@ -39,13 +39,13 @@ def steps(entries: Iterable[Entry], requests: Sequence[Request]) -> list[History
     answered: set[int | None] = set()
     journaled = list(_journaled(entries, answered))
     times = list(accumulate((step.time for step in journaled), max))
-    others = [
+    unanswered = [
         HistoryEntry(request.time, request.verb, request.by, request.details, _outcome(request))
         for request in requests
         if request.number not in answered
     ]
-    times += [step.time for step in others]
-    in_order = sorted(zip(times, [*journaled, *others], strict=True), key=lambda pair: pair[0])
+    times += [step.time for step in unanswered]
+    in_order = sorted(zip(times, [*journaled, *unanswered], strict=True), key=lambda pair: pair[0])
     return [step for _, step in in_order]
 
 

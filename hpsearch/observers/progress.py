@@ -267,15 +267,15 @@ def rung_rows(rungs: Sequence[RungView], most: int) -> list[RungRow]:
     if len(rungs) <= most:
         return [_row([rung]) for rung in rungs]
     brackets = _grouped(rungs, lambda rung: rung.bracket)
-    done = [rung for bracket in brackets if _is_done(bracket) for rung in bracket]
+    finished = [rung for bracket in brackets if _is_done(bracket) for rung in bracket]
     open_ = [rung for bracket in brackets if not _is_done(bracket) for rung in bracket]
-    room = most - (1 if done else 0)
+    room = most - (1 if finished else 0)
     groups = [[rung] for rung in open_]
     if len(groups) > room:
         groups = _grouped(open_, lambda rung: math.inf if rung.until is None else rung.until)
     if len(groups) > room:
         groups = [*groups[: room - 1], [rung for group in groups[room - 1 :] for rung in group]]
-    return [_row(group) for group in ([done, *groups] if done else groups)]
+    return [_row(group) for group in ([finished, *groups] if finished else groups)]
 
 
 def _grouped(rungs: Iterable[RungView], key: Callable[[RungView], float]) -> list[list[RungView]]:

@@ -195,12 +195,16 @@ class _Bars:
 
     def trials(self, rung: RungView, y: float) -> Iterator[Shape]:
         """Draw the number of trials, centred vertically."""
-        column, begun = self.columns.index(rung.until), _started_text(rung)
+        column, started = self.columns.index(rung.until), _started_text(rung)
         high = max(_LEAST, _TRIALS * rung.started / max(self.most, 1))
-        tip = f"bracket {rung.bracket}, {rung_title(rung.rung, rung.until)}: {begun} begun, {rung.finished:,} finished"
+        tip = (
+            f"bracket {rung.bracket}, {rung_title(rung.rung, rung.until)}: {started} begun, {rung.finished:,} finished"
+        )
         yield Box(self._x(column), y + (_TRIALS - high) / 2, self.wide, high, self.inks[rung.until], tip)
-        count = counted(rung.started, "trial") if begun == f"{rung.started:,}" else f"{begun} trials"
-        yield from self._label(column, y + _TRIALS, (f"rung {rung.rung}: {count}", f"rung {rung.rung}: {begun}", begun))
+        count = counted(rung.started, "trial") if started == f"{rung.started:,}" else f"{started} trials"
+        yield from self._label(
+            column, y + _TRIALS, (f"rung {rung.rung}: {count}", f"rung {rung.rung}: {started}", started)
+        )
 
     def workers(self, rung: RungView, y: float) -> Iterator[Shape]:
         """Draw the average number of workers per trial, upward from the bottom."""

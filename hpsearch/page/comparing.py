@@ -122,8 +122,8 @@ def courses(compared: Comparison) -> dict[Axis, Picture]:
         chart = Chart(f"Best over {axis}", " ".join(paragraphs), across, up, (_ACROSS[axis], f"best {title_of_axis}"))
         for index, (side, best) in enumerate(zip(compared.sides, bests, strict=True)):
             ink, dashed = series(index)
-            for part in finite_parts((x, low, high) for x, _, low, high in best):
-                chart.band(part, ink)
+            for piece in finite_parts((x, low, high) for x, _, low, high in best):
+                chart.band(piece, ink)
             chart.line([(x, median) for x, median, _, _ in best], ink, 2, dashed)
             chart.key(ink, side.label, "dashed" if dashed else "line")
         pictures[axis] = chart.picture

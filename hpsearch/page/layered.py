@@ -69,8 +69,8 @@ class _Drawing:
             self._above[last].append(first)
             self._below[first].append(last)
         self._rows: list[list[int]] = [[] for _ in range(max(self._layer) + 1)]
-        for one, layer in enumerate(self._layer):
-            self._rows[layer].append(one)
+        for node, layer in enumerate(self._layer):
+            self._rows[layer].append(node)
         self._x = [0.0] * len(self._widths)
 
     def _path(self, first: int, last: int) -> list[int]:
@@ -90,22 +90,24 @@ class _Drawing:
         for turn in range(_ROUNDS):
             down = turn % 2 == 0
             for row in self._rows if down else reversed(self._rows):
-                position = {one: number for other in self._rows for number, one in enumerate(other)}
+                position = {node: number for other in self._rows for number, node in enumerate(other)}
                 near = self._above if down else self._below
                 middle = {
-                    one: sum(position[other] for other in near[one]) / len(near[one]) if near[one] else position[one]
-                    for one in row
+                    node: sum(position[other] for other in near[node]) / len(near[node])
+                    if near[node]
+                    else position[node]
+                    for node in row
                 }
-                row.sort(key=lambda one: middle[one])
+                row.sort(key=lambda node: middle[node])
             if (crossings := self._crossings()) < fewest:
                 best, fewest = [list(row) for row in self._rows], crossings
         self._rows = best
 
     def _crossings(self) -> int:
-        position = {one: number for row in self._rows for number, one in enumerate(row)}
+        position = {node: number for row in self._rows for number, node in enumerate(row)}
         total = 0
         for row in self._rows[:-1]:
-            ends = [(position[one], position[other]) for one in row for other in self._below[one]]
+            ends = [(position[node], position[other]) for node in row for other in self._below[node]]
             total += sum((a - c) * (b - d) < 0 for (a, b), (c, d) in itertools.combinations(ends, 2))
         return total
 
@@ -117,7 +119,8 @@ class _Drawing:
             near = [self._above, self._below] if turn >= 2 * _ROUNDS - 2 else [(self._above, self._below)[turn % 2]]
             for row in self._rows if turn % 2 == 0 else reversed(self._rows):
                 self._put(
-                    row, [self._desired_position(one, [other for side in near for other in side[one]]) for one in row]
+                    row,
+                    [self._desired_position(node, [other for side in near for other in side[node]]) for node in row],
                 )
 
     def _desired_position(self, node: int, near: Sequence[int]) -> tuple[float, float]:
@@ -148,12 +151,12 @@ class _Drawing:
         for first in dict.fromkeys(first for first, _ in self._lanes):
             run: list[int] = []
             low, high = -math.inf, math.inf
-            for (_, layer), one in sorted(item for item in self._lanes.items() if item[0][0] == first):
-                least, most = self._room(one, self._rows[layer])
+            for (_, layer), node in sorted(item for item in self._lanes.items() if item[0][0] == first):
+                least, most = self._room(node, self._rows[layer])
                 if max(low, least) > min(high, most):
                     self._align(run, low, high)
                     run, low, high = [], -math.inf, math.inf
-                run.append(one)
+                run.append(node)
                 low, high = max(low, least), min(high, most)
             self._align(run, low, high)
 
@@ -181,7 +184,7 @@ class _Drawing:
             if number:
                 far = max((abs(self._x[a] - self._x[b]) for b in row for a in self._above[b]), default=0.0)
                 y += min(max(_GAPS[0], far / 5), _GAPS[1])
-            high = max((self._boxes[one][1] for one in row if one < len(self._boxes)), default=0.0)
+            high = max((self._boxes[node][1] for node in row if node < len(self._boxes)), default=0.0)
             bands.append((y, y + high))
             y += high
         self._x = [x - left_edge for x in self._x]
@@ -192,9 +195,9 @@ class _Drawing:
     def _route(self, path: Sequence[int], middles: Sequence[Point], bands: Sequence[Point]) -> list[Point]:
         first, last = path[0], path[-1]
         points = [(middles[first][0], middles[first][1] + self._boxes[first][1] / 2)]
-        for one, other in itertools.pairwise(path):
+        for node, other in itertools.pairwise(path):
             points += _bend(
-                (middles[one][0], bands[self._layer[one]][1]), (middles[other][0], bands[self._layer[other]][0])
+                (middles[node][0], bands[self._layer[node]][1]), (middles[other][0], bands[self._layer[other]][0])
             )
         return [*points, (middles[last][0], middles[last][1] - self._boxes[last][1] / 2)]
 

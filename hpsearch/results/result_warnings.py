@@ -78,8 +78,8 @@ def _without_effect(study: Study, rows: Sequence[TrialRow]) -> list[str]:
     candidates = {
         name: groups
         for name, groups in _differing_in_one(rows, study.sweep.parameters)
-        if sum(len(same) for group in groups for same in group) >= FEWEST
-        and all(_is_one(row.values for same in group for row in same) for group in groups)
+        if sum(len(members) for group in groups for members in group) >= FEWEST
+        and all(_is_one(row.values for members in group for row in members) for group in groups)
     }
     if not candidates:
         return []
@@ -87,7 +87,7 @@ def _without_effect(study: Study, rows: Sequence[TrialRow]) -> list[str]:
     return [
         name
         for name, groups in candidates.items()
-        if all(_is_one(curves[row.number] for same in group for row in same) for group in groups)
+        if all(_is_one(curves[row.number] for members in group for row in members) for group in groups)
     ]
 
 

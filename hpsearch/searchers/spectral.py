@@ -391,7 +391,7 @@ class _Number(_Cells):
             self._few = {value: number for number, value in enumerate(values)}
         if values is None:
             numbers = list(range(_PARTS))
-            self._examples = [distribution.draw((2 * part + 1 << DRAW_BITS) // (2 * _PARTS)) for part in numbers]
+            self._examples = [distribution.draw((2 * index + 1 << DRAW_BITS) // (2 * _PARTS)) for index in numbers]
         else:
             examples = {number: value for value in values if (number := self._number(value)) is not None}
             numbers, self._examples = list(examples), list(examples.values())

@@ -87,8 +87,8 @@ def linear(low: float, high: float, points: int) -> Iterator[Decimal]:
     first, last, gaps = Decimal(repr(low)), Decimal(repr(high)), Decimal(points - 1)
     for index in range(points):
         # Not first + index * (last - first) / gaps: if that is rounded, such as a third, the last point is not `last`.
-        whole = _PRECISE.fma(last, Decimal(index), _PRECISE.multiply(first, Decimal(points - 1 - index)))
-        yield _PRECISE.divide(whole, gaps)
+        weighted_sum = _PRECISE.fma(last, Decimal(index), _PRECISE.multiply(first, Decimal(points - 1 - index)))
+        yield _PRECISE.divide(weighted_sum, gaps)
 
 
 def logarithmic(low: float, high: float, points: int) -> Iterator[Decimal]:

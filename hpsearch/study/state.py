@@ -401,19 +401,19 @@ class SweepState:
 
     def _plan(self, event: Event) -> PlanChange | None:
         """Return how the scheduler's plan changed on an event; None where it didn't."""
-        known = self._journaled.brackets
+        brackets = self._journaled.brackets
         match event:
             case Started():
                 touched: Iterable[int] = (event.bracket,)
             case Finished() | Failed() | Retried():
                 touched = (self.records.of(event.trial).bracket,)
             case Exhausted() | Extended() | Added():
-                touched = known
+                touched = brackets
             case _:
                 touched = ()
         touched = (*touched, *(self.records.of(trial).bracket for trial in self._journaled.pruned))
         plans = {bracket: self._scheduler.plan(bracket) for bracket in touched}
-        changed = {bracket: rungs for bracket, rungs in plans.items() if rungs != known.get(bracket, ())}
+        changed = {bracket: rungs for bracket, rungs in plans.items() if rungs != brackets.get(bracket, ())}
         total = self.total()
         return PlanChange(total, changed) if changed or total != self._journaled.total else None
 

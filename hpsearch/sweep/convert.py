@@ -214,14 +214,14 @@ def _unknown(top: yaml.MappingNode, text: str) -> Iterator[Change]:
     if top.flow_style:
         return
     for index, (key, value) in enumerate(top.value):
-        word = key.value
-        if not isinstance(word, str) or word in TOP_KEYS or word in HINTS[""] or word.startswith("x-"):
+        name = key.value
+        if not isinstance(name, str) or name in TOP_KEYS or name in HINTS[""] or name.startswith("x-"):
             continue
-        if word.replace("-", "_") in TOP_KEYS or difflib.get_close_matches(word.lower(), TOP_KEYS, n=1, cutoff=_ALIKE):
+        if name.replace("-", "_") in TOP_KEYS or difflib.get_close_matches(name.lower(), TOP_KEYS, n=1, cutoff=_ALIKE):
             continue  # a mistake, which is reported as an error
         following = top.value[index + 1 :]
         last = following[0][0].start_mark.line if following else value.end_mark.line + (value.end_mark.column > 0)
-        yield from _comments(text, key.start_mark.line, last, f"{word} isn't a key of a sweep", f"(of {word})")
+        yield from _comments(text, key.start_mark.line, last, f"{name} isn't a key of a sweep", f"(of {name})")
 
 
 def _repeated(node: yaml.Node, text: str) -> Iterator[Change]:

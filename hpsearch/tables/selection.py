@@ -101,8 +101,8 @@ class Fields:
             raise HpsearchError(f"{option}: {name!r} must say which is meant: {names}")
         if meant:
             return meant[0]
-        known = dict.fromkeys([*(field.head for field in self._by_name.values()), *self._by_name])
-        raise HpsearchError(f"{option}: must name what trials have, got {name!r}; {nearest(name, known)}")
+        candidates = dict.fromkeys([*(field.head for field in self._by_name.values()), *self._by_name])
+        raise HpsearchError(f"{option}: must name what trials have, got {name!r}; {nearest(name, candidates)}")
 
     def copies(self, name: str) -> list[Field]:
         """Return the params that match a name with `*` in place of numbers."""

@@ -49,7 +49,7 @@ def check_command(command: Sequence[str], parameters: Collection[str] = ()) -> N
     Raises:
         TrainableError: A macro is unknown, or part of a word although it expands to several.
     """
-    known = (*MACROS, *parameters)
+    names = (*MACROS, *parameters)
     for word in command:
         for name in _MACRO.findall(word):
             alone = word == f"${{{name}}}"
@@ -58,8 +58,8 @@ def check_command(command: Sequence[str], parameters: Collection[str] = ()) -> N
                     f"`command` has {word!r}, but ${{{name}}} expands to several words: make it a word of its own",
                     "command",
                 )
-            if name not in known and not name.startswith(_VARIABLE) and (alone or not _OTHERS.match(word)):
-                nearest = difflib.get_close_matches(name, known, n=1)
+            if name not in names and not name.startswith(_VARIABLE) and (alone or not _OTHERS.match(word)):
+                nearest = difflib.get_close_matches(name, names, n=1)
                 hint = f"did you mean ${{{nearest[0]}}}?" if nearest else f"there are {', '.join(MACROS)}, envvar:NAME"
                 problem = f"`command` has {word}, and ${{{name}}} is no macro and no parameter: {hint}"
                 raise TrainableError(problem, "command")

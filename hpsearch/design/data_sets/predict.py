@@ -130,17 +130,17 @@ def _read_images(
     if not files:
         raise DataSetError(f"{path}: must hold images ({', '.join(IMAGE_ENDINGS)}), got none")
     shape = tuple(fitted["inputs"])
-    found, colors, sizes = np.empty((len(files), *shape), np.uint8), 0, 0
+    batch, colors, sizes = np.empty((len(files), *shape), np.uint8), 0, 0
     for row, file in enumerate(files):
         image = open_image(file)
         colors += shape[0] == 1 and not is_grey(image)
         sizes += fitted["size"] is not None and [image.height, image.width] != fitted["size"]
-        found[row] = pixels(image, shape)
+        batch[row] = pixels(image, shape)
     if colors:
         note(f"{colors} images have colors, which training never saw; they are made grey")
     if sizes:
         note(f"{sizes} images have another size than those of training, {fitted['size'][0]} x {fitted['size'][1]}")
-    return [str(file.relative_to(path)) if path.is_dir() else file.name for file in files], found
+    return [str(file.relative_to(path)) if path.is_dir() else file.name for file in files], batch
 
 
 def _of_network(fitted: Mapping[str, Any], inputs: NDArray[Any]) -> NDArray[np.float64]:

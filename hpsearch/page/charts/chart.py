@@ -105,8 +105,8 @@ class Chart:
         tip: str = "",
     ) -> None:
         """Draw a line through points; a point that isn't finite interrupts it."""
-        for part in finite_parts(points):
-            placed = [self._to_pixels(point) for point in part]
+        for run in finite_parts(points):
+            placed = [self._to_pixels(point) for point in run]
             if len(placed) == 1:
                 self._draw(Dot(*placed[0], ink, 1.5, tip=tip))
             else:
