@@ -63,6 +63,8 @@ class Job:
     """MKL_CBWR of processes that train; None: as in their environment."""
     gpus: float = 0
     """Number of GPUs of a worker, or its fraction of one."""
+    live: bool = False
+    """The scheduler may stop a segment at any report: a worker waits for its decision after each."""
 
 
 class Channel(Protocol):

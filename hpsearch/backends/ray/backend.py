@@ -84,6 +84,9 @@ class RayBackend(Backend):
         self._inbox = Inbox()
         self._rounds = Rounds(self._inbox, self.now, self._lane_landed, self._lane_lost)
         self._next_look = 0.0
+        self._live = False
+        self._handled: dict[Key, int] = {}
+        """Last report of each attempt that was returned by the last `wait`, if the scheduler may stop it there."""
 
     @as_backend_error()
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
@@ -94,6 +97,7 @@ class RayBackend(Backend):
         pool = self._pool = connect(self._address, cpus)
         self._study = Path(job.study)
         self._scripts = isinstance(job.trainable, CommandLine)
+        self._live = job.live
         self._mailbox = pool.mailbox()
         for warning in filter(None, (pool.warning, self._shape.check(self._least))):
             self._inbox.put(Notice(warning))
@@ -139,6 +143,9 @@ class RayBackend(Backend):
     @as_backend_error()
     def wait(self, timeout: float | None) -> Sequence[Message]:
         """Return the workers' messages."""
+        if self._handled:  # the messages of the last call, since it was
+            self._mailbox.decided.remote(str(self._study), self._handled)
+            self._handled = {}
         self._opened.refill()
         self._rounds.ask()
         messages = self._housekeeping()
@@ -363,6 +370,8 @@ class RayBackend(Backend):
             flight = self._flight(heartbeat.key)
             if flight is not None:
                 messages += read_heartbeat(self._study, flight[1], heartbeat)
+            if self._live and heartbeat.reports:
+                self._handled[heartbeat.key] = heartbeat.reports[-1].iteration
         return messages
 
     def _flight(self, key: Key) -> tuple[Slot, Flight] | None:

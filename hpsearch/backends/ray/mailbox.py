@@ -1,11 +1,13 @@
 """Workers send the events of their segments here, and read the driver's requests.
 
-It is one actor on the driver's node. The driver polls it once for all workers, and nobody waits for it.
+It is one actor on the driver's node. The driver polls it once for all workers. Nobody waits for it, except a worker
+whose trial the scheduler may stop at its next report.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ Key = tuple[str, int, int]
 """(study, trial, attempt)."""
 
 _PATIENCE = 2.0
-"""Seconds that `collect` waits for a heartbeat."""
+"""Seconds that `collect` waits for a heartbeat, and `verdict` for the driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,9 @@ class _Box:
         self.cut: set[Key] = set()
         self.exchanged: dict[str, tuple[int, list[HeartbeatReply]]] = {}
         """Number and replies of each worker's last exchange."""
+        self.decided: dict[Key, int] = {}
+        """Iteration of each attempt up to which the driver has handled the reports."""
+        self.decision = asyncio.Condition()
 
 
 class Mailbox:
@@ -103,6 +108,21 @@ class Mailbox:
     async def cut(self, key: Key) -> None:
         """Request that an attempt end."""
         self._boxes[key[0]].cut.add(key)
+
+    async def decided(self, study: str, iterations: dict[Key, int]) -> None:
+        """Record that the driver has handled the reports of attempts up to these iterations."""
+        box = self._boxes[study]
+        async with box.decision:
+            box.decided |= iterations
+            box.decision.notify_all()
+
+    async def verdict(self, key: Key, iteration: int) -> bool:
+        """Return whether an attempt should end, once the driver has handled its report; wait up to 2 s for that."""
+        box = self._boxes[key[0]]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE), box.decision:
+                await box.decision.wait_for(lambda: box.decided.get(key, -1) >= iteration)
+        return key in box.cut
 
     async def recall(self, worker: str, key: Key) -> None:
         """Request an attempt back that waits in a worker behind another."""

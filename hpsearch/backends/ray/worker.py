@@ -73,6 +73,7 @@ class RayWorker:
         self._root = Path()
         self._sees = True
         self._worker: Worker | None = None
+        self._live = False
         self._lock: Lock | None = None
         self._channels: dict[Key, _Channel] = {}
         """Channels of the running segments."""
@@ -83,6 +84,7 @@ class RayWorker:
         self._beginning = threading.Lock()  # between beginning an attempt and taking it back
         self._last_begun: Key = ("", 0, 0)
         self._recalled: set[Key] = set()
+        self._exchanging = threading.Lock()
         self._exchanges = 0
         self._unanswered: list[tuple[_Channel, Heartbeat]] = []
         """Heartbeats of the last exchange, until it is answered."""
@@ -117,7 +119,7 @@ class RayWorker:
             job: Job = pickle.loads(payload)
         except Exception as error:
             return Hello(host, self._sees, log, "", _unreachable_code(error))
-        is_first, self._study = not self._study, job.study
+        is_first, self._study, self._live = not self._study, job.study, job.live
         if self._sees:
             self._lock = hold_as_worker(Path(job.study))
             self._root = Path(job.study)
@@ -158,7 +160,7 @@ class RayWorker:
                 self._recalled.remove(key)  # it may be sent here again
                 return None
             self._last_begun = key
-        channel = _Channel(self._name, key, self._root, self._sees)
+        channel = _Channel(self._name, key, self._root, self._sees, self._decide if self._live else None)
         try:
             self._unpack(segment, packed)
         except HpsearchError as error:
@@ -264,7 +266,16 @@ class RayWorker:
     def _beat(self) -> None:
         pause = threading.Event()
         while not pause.wait(BEAT_SECONDS):
+            with self._exchanging:
+                self._exchange()
+
+    def _decide(self, channel: _Channel, iteration: int) -> None:
+        """Send a segment's reports at once, and wait until the driver has handled them or is late."""
+        with self._exchanging:
             self._exchange()
+        with contextlib.suppress(Exception):  # the mailbox's; the next heartbeat tries again
+            answer = self._mailbox.verdict.remote(channel.key, iteration).future()
+            channel.cut = answer.result(timeout=30.0) or channel.cut
 
     def _exchange(self) -> None:
         """Exchange the heartbeats of the running segments for replies; first those that weren't answered, again."""
@@ -300,11 +311,20 @@ class RayWorker:
 class _Channel:
     """Collects a segment's messages until the next heartbeat. The worker's thread writes, the other one reads."""
 
-    def __init__(self, worker: str, key: Key, root: Path, sees: bool) -> None:
+    def __init__(
+        self,
+        worker: str,
+        key: Key,
+        root: Path,
+        sees: bool,
+        decide: Callable[[_Channel, int], None] | None = None,
+    ) -> None:
         self._worker = worker
-        self._key = key
+        self.key = key
         self._root = root
         self._sees = sees
+        self._decide = decide
+        self._undecided: int | None = None  # the last iteration reported, until it is decided
         self._guard = threading.Lock()
         self._reports: list[Report] = []
         self._unsent = 0  # saves[_unsent:] have not been sent
@@ -314,12 +334,16 @@ class _Channel:
     def reported(self, report: Report) -> None:
         with self._guard:
             self._reports.append(report)
+        self._undecided = report.iteration
 
     def saved(self, saved: Saved) -> None:
         with self._guard:
             self.saves.append(saved)
 
     def cut_requested(self) -> bool:
+        if self._decide is not None and self._undecided is not None:
+            self._decide(self, self._undecided)
+            self._undecided = None
         return self.cut
 
     def heartbeat(self, recalled: tuple[Key, ...]) -> Heartbeat:
@@ -335,7 +359,7 @@ class _Channel:
                 saves = ()  # the response contains them, and the error if it occurs again
         with self._guard:
             self._unsent += len(saves)
-        return Heartbeat(self._worker, self._key, reports, saves, packed, recalled)
+        return Heartbeat(self._worker, self.key, reports, saves, packed, recalled)
 
 
 def _resident_bytes() -> int:

@@ -75,6 +75,18 @@ def test_the_pool_serves_the_next_search_of_the_process(ray_cluster, tmp_path):
     assert after == before
 
 
+def test_a_trial_that_reports_without_pause_ends_at_the_band_where_it_is_stopped(ray_cluster, tmp_path):
+    options = {
+        "parameters": {"x": hpsearch.Categorical([4.0, 3.0, 2.0, 1.0])},
+        "method": "grid",
+        "early_terminate": hpsearch.Bands(max_iter=8, min_iter=2, eta=2),
+        "resources": {"workers": 1},
+    }
+    study = search(trainables.without_checkpoints, tmp_path / "ray", **options)
+    assert [row.iterations for row in study.trials] == [8, 8, 2, 2]
+    assert csv(study) == csv(search(trainables.without_checkpoints, tmp_path / "inline", backend="inline", **options))
+
+
 def test_a_function_of_a_notebook_reaches_the_workers(ray_cluster, tmp_path):
     factor = 3.0
 
