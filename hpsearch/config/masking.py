@@ -10,9 +10,10 @@ __all__ = ["MASK", "looks_secret", "mask_words"]
 MASK = "***"
 
 _SECRET = re.compile(
-    r"secret|passw(or)?d|passphrase|(^|_)pwd$|credential|(^|_)token$|(api|access|private|auth|signing|encryption)_?key"
+    r"secret|passw(or)?d|passphrase|(^|_)pwd?$|credential|(^|_)(token|bearer)$|_key$"
+    r"|(api|access|private|auth|signing|encryption)_?key"
 )
-"""Matches within a name in snake case. `max_tokens` does not match."""
+"""Matches within a name in snake case. `max_tokens` and `keys` do not match."""
 
 _PAIR = re.compile(r"(?P<key>(?:--set=)?-{0,2}[\w.-]+)=(?P<value>.*)", re.DOTALL)
 

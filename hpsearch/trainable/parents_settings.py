@@ -15,8 +15,8 @@ from hpsearch.trainable.checkpoints import read_state
 __all__ = ["check_own_settings"]
 
 _MAX_DEPTH = 20
-_STORED = (".pt", ".pth", ".ckpt", ".bin")
-"""Extensions of files that torch may have saved."""
+_ZIP = b"PK"
+"""Files that torch saves begin so."""
 
 
 def check_own_settings(state: object, assignment: Assignment) -> None:
@@ -65,10 +65,13 @@ def _stored_in(path: Path) -> Iterator[tuple[str, object]]:
     """Yield the states in the files of a user's checkpoint, as far as torch can read them."""
     import torch
 
-    files = sorted(file for file in path.iterdir() if file.suffix in _STORED) if path.is_dir() else [path]
-    for file in files:
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         try:
-            yield file.name, torch.load(file, weights_only=True, mmap=True, map_location="cpu")
+            with file.open("rb") as opened:
+                if opened.read(len(_ZIP)) != _ZIP:
+                    continue
+            name = file.name if file == path else str(file.relative_to(path))
+            yield name, torch.load(file, weights_only=True, mmap=True, map_location="cpu")
         except Exception:  # not a file of torch, or not a plain state
             continue
 

@@ -28,7 +28,7 @@ from hpsearch.worker.gang import LAUNCHERS, Board, Ending, GangStore, RankInfo, 
 from hpsearch.worker.guardian import MARK, Guardian, kill_marked, start_guardian
 from hpsearch.worker.named_checkpoints import Copy, NamedCheckpoints
 from hpsearch.worker.preflight import check_program
-from hpsearch.worker.script_failures import end_of_log, failed, lost, no_report, probe
+from hpsearch.worker.script_failures import LONGEST_TRACEBACK, end_of_log, failed, lost, no_report, probe
 
 if TYPE_CHECKING:
     from hpsearch.worker.job import CommandLine
@@ -131,7 +131,7 @@ class CommandRunner:
                 return lost(script.ended_by, end_of_log(log))
             if status != 0:
                 probe(directory)
-                return failed(argv, status, end_of_log(log))
+                return failed(argv, status, end_of_log(log, LONGEST_TRACEBACK))
             script.finish(self._command)
         except _FAILURES as error:
             return dataclasses.replace(failure_of(error), traceback=end_of_log(log))

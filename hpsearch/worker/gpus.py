@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import Any, NoReturn
 
 from hpsearch.errors import TrainableError
+from hpsearch.trainable.trainables import class_of
 from hpsearch.worker.child_process import environment
 
 __all__ = ["check_one_gpu", "free_shared_gpu", "hide_gpus", "part_of_gpu", "without_gpus"]
@@ -110,11 +111,12 @@ def check_one_gpu(target: Any, gpus: float) -> None:
     Raises:
         TrainableError: It has more.
     """
-    if gpus <= 1 or not isinstance(target, type):
+    kind = class_of(target)
+    if gpus <= 1 or kind is None:
         return
     from hpsearch_trainers import Trainer
 
-    if issubclass(target, Trainer):
+    if issubclass(kind, Trainer):
         raise TrainableError(
             f"resources.gpus_per_worker must be 1 or less for a Trainer, which trains on one GPU, got {gpus:g}: set "
             f"gpus_per_worker: 1 and workers_per_trial: {gpus:g}, and a trial trains on {gpus:g} GPUs"

@@ -1,8 +1,9 @@
 """Detect changes of the plain values of the trainable's own modules, which later trials of the process would see.
 
 Plain values are numbers, strings, small tensors and arrays, and lists, dicts and sets of these: in modules, in their
-classes, and in objects of these classes. A value that existed before and differs afterwards is reported. Values that
-are filled for the first time (None, or an empty container) and new entries of a dict or set aren't, as caches do that.
+classes, in objects of these classes, and in defaults of functions. A value that existed before and differs afterwards
+is reported. Values that are filled for the first time (None, or an empty container) and new entries of a dict or set
+aren't, as caches do that.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _PLAIN = (bool, int, float, complex, str, bytes)
 
 _CONTAINERS = (list, tuple, dict, types.SimpleNamespace, argparse.Namespace)
 
-_NEVER_ENTRIES = frozenset((types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.NoneType))
-"""Types of most values of a module, which are passed over at once: a walk comes before each segment."""
+_NEVER_ENTRIES = frozenset((types.BuiltinFunctionType, types.ModuleType, types.NoneType))
+"""Types of many values of a module, which are passed over at once: a walk comes before each segment."""
 
 _MOST_ENTRIES = 1000
 """Most entries of a container that are compared: a data set in a module must not cost time in each segment."""
@@ -161,6 +162,9 @@ class _Walk:
         """Return whether a value is a container, a class of the trainable's own, or an object of one."""
         if isinstance(value, _CONTAINERS):
             return True
+        if isinstance(value, types.FunctionType):
+            has_container = any(isinstance(default, _CONTAINERS) for default in _defaults(value).values())
+            return value.__module__ in self._own_modules and has_container
         kind = value if isinstance(value, type) else type(value)
         return kind.__module__ in self._own_modules and hasattr(value, "__dict__")
 
@@ -192,7 +196,21 @@ def _items(owner: Any) -> list[tuple[Any, Any]]:
         return list(enumerate(owner[:_MOST_ENTRIES]))
     if isinstance(owner, dict):
         return [entry for entry in list(owner.items())[:_MOST_ENTRIES] if isinstance(entry[0], _PLAIN)]
-    return [(name, value) for name, value in list(vars(owner).items()) if not name.startswith("__")]
+    return [(name, value) for name, value in list(_attributes(owner).items()) if not name.startswith("__")]
+
+
+def _attributes(owner: Any) -> Mapping[str, Any]:
+    """Return the names of a namespace; of a function, its parameters that have defaults."""
+    return _defaults(owner) if isinstance(owner, types.FunctionType) else getattr(owner, "__dict__", {})
+
+
+def _defaults(function: types.FunctionType) -> dict[str, Any]:
+    """Return the defaults of a function's parameters."""
+    if not (function.__defaults__ or function.__kwdefaults__):
+        return {}
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    defaults = function.__defaults__ or ()
+    return dict(zip(names[len(names) - len(defaults) :], defaults, strict=True)) | (function.__kwdefaults__ or {})
 
 
 def _changes(path: str, before: _Entries, owner: Any) -> Iterator[str]:
@@ -202,7 +220,7 @@ def _changes(path: str, before: _Entries, owner: Any) -> Iterator[str]:
     if _kind(owner) is not before.kind or (before.kind is list and len(owner) != before.length):
         yield path
         return
-    entries: Any = owner if before.kind in (list, dict) else getattr(owner, "__dict__", {})
+    entries: Any = owner if before.kind in (list, dict) else _attributes(owner)
     for key, value in before.values.items():
         name = f"{path}.{key}" if before.kind is object else f"{path}[{key!r}]"
         now = entries[key] if before.kind is list else entries.get(key, _MISSING)

@@ -19,7 +19,7 @@ from hpsearch.worker.child_process import PREEMPTION
 from hpsearch.worker.gang import Ending
 from hpsearch.worker.job import CommandLine
 
-__all__ = ["end_of_log", "failed", "logs_to_wandb", "lost", "no_report", "probe", "wandb_note"]
+__all__ = ["LONGEST_TRACEBACK", "end_of_log", "failed", "logs_to_wandb", "lost", "no_report", "probe", "wandb_note"]
 
 _TRACEBACK = "Traceback (most recent call last):"
 
@@ -28,29 +28,32 @@ _FROM_OUTSIDE = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM, *PREEMP
 
 _TAIL = 8192
 """Last bytes of a failed script's output that its failure keeps."""
+LONGEST_TRACEBACK = 1 << 18
+"""Last bytes in which the traceback is looked for: those of compiled code have hundreds of lines."""
 
 _PROBE = 1 << 16
 """Bytes to write, to check whether the disk is full."""
 
 
-def end_of_log(log: Path) -> str:
-    """Return the end of the script's output."""
+def end_of_log(log: Path, most: int = _TAIL) -> str:
+    """Return the end of the script's output, at most so many bytes."""
     with log.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _TAIL))
+        file.seek(max(0, size - most))
         text = file.read().decode("utf-8", "replace")
-    return text if size <= _TAIL else "...\n" + text.partition("\n")[2]
+    return text if size <= most else "...\n" + text.partition("\n")[2]
 
 
-def failed(argv: list[str], status: int, tail: str) -> Failure:
-    """Describe a script that exited with a status, or was killed."""
+def failed(argv: list[str], status: int, output: str) -> Failure:
+    """Describe a script that exited with a status, or was killed, by the end of its output."""
+    tail = output if len(output) <= _TAIL else "...\n" + output[-_TAIL:].partition("\n")[2]
     command = shlex.join(mask_words(argv))
     if len(command) > 200:
         command = command[:197] + "..."
     ended = f"exited with status {status}" if status > 0 else f"was killed by {_name_of(-status)}"
     last = tail.strip().rpartition("\n")[2].strip()
     if status == 1:  # Python's after an exception; output of libraries at exit follows it
-        last = _last_exception(tail) or last
+        last = _last_exception(output) or last
     kind: Literal["died", "raised"] = "died" if -status in _FROM_OUTSIDE else "raised"
     return Failure(kind, f"the script {ended}: {last or 'it printed nothing'}"[:500], f"{command}\n{tail}")
 
@@ -111,22 +114,22 @@ _LINES = "append lines to $HPSEARCH_REPORTS as well, or report by hpsearch.curre
 
 _WAYS = (
     (
-        r"^[ \t]*(import|from) wandb\b",
-        "write `import hpsearch.compat.wandb as wandb` in place of `import wandb`, whose logs go elsewhere",
-    ),
-    (
         r"\bWandbLogger\b",
         "Lightning's WandbLogger logs to W&B itself: "
         "call hpsearch.integrations.lightning.fit(trainer, model) in place of trainer.fit(model)",
     ),
     (
-        r"\breport_to\b.*\bwandb\b",
+        r"\breport_to\b(.*|\s*=\s*\[?\s*[\"'])\bwandb\b",
         "report_to=wandb makes transformers log to W&B itself: "
         "call hpsearch.integrations.transformers.train(trainer) in place of trainer.train()",
     ),
     (
         r"\blog_with\b.*\bwandb\b|\bWandb(Callback|MetricsLogger|Writer)\b",
         f"a library of the script logs to W&B itself: {_LINES}",
+    ),
+    (
+        r"^[ \t]*(import ([\w. ]+,[ \t]*)*|from )wandb\b",
+        "write `import hpsearch.compat.wandb as wandb` in place of `import wandb`, whose logs go elsewhere",
     ),
 )
 """Patterns in a script or its command, and the advice for each."""

@@ -19,6 +19,7 @@ from hpsearch.config.masking import looks_secret, mask_words
             "AWS_SECRET_ACCESS_KEY",
         ),
         *("token", "hf_token", "--auth-token", "credentials.user", "private_key.value", "passphrase"),
+        *("openai_key", "--wandb-key", "licenseKey", "smtp_pw", "bearer"),
     ],
 )
 def test_keys_of_secrets_are_known_by_their_names(key: str) -> None:

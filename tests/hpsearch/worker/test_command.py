@@ -494,6 +494,14 @@ def test_the_exception_of_a_launchers_rank_and_of_a_script_that_drew_a_bar_is_fo
     assert failed(["a"], 2, f"{caught}\nusage: a").message == "the script exited with status 2: usage: a"
 
 
+def test_the_exception_is_found_behind_a_traceback_of_hundreds_of_lines() -> None:
+    frames = "".join(f'  File "a.py", line {number}, in f\n    return g({number})\n' for number in range(500))
+    output = f"Traceback (most recent call last):\n{frames}ValueError: the real one\nwandb: sync me\n"
+    failure = failed(["a"], 1, output)
+    assert failure.message == "the script exited with status 1: ValueError: the real one"
+    assert len(failure.traceback) < 10_000
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -501,6 +509,15 @@ def test_the_exception_of_a_launchers_rank_and_of_a_script_that_drew_a_bar_is_fo
         ("args = Arguments(report_to=['wandb'])", "hpsearch.integrations.transformers.train(trainer)"),
         ("accelerator = Accelerator(log_with='wandb')", "a library of the script logs to W&B itself: append lines"),
         ("import wandb", "write `import hpsearch.compat.wandb as wandb`"),
+        ("import os.path, torch as t, wandb", "write `import hpsearch.compat.wandb as wandb`"),
+        (
+            "import wandb\nfrom pytorch_lightning.loggers import WandbLogger",
+            "integrations.lightning.fit(trainer, model)",
+        ),
+        (
+            "args = Arguments(\n    report_to=\n        ['wandb'],\n)",
+            "hpsearch.integrations.transformers.train(trainer)",
+        ),
     ],
 )
 def test_a_script_whose_library_logs_to_wandb_is_told_so_before_and_after_it_runs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -86,9 +87,10 @@ def test_gpus_stay_hidden_until_the_last_one_who_hid_them_is_done():
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
 
 
-def test_a_trainer_refuses_gpus_that_it_wouldnt_use(tmp_path):
+@pytest.mark.parametrize("trainer", [MLP, functools.partial(MLP)])
+def test_a_trainer_refuses_gpus_that_it_wouldnt_use(tmp_path, trainer):
     with pytest.raises(TrainableError, match="gpus_per_worker: 1 and workers_per_trial: 2"):
-        run(MLP, tmp_path, resources={"gpus_per_worker": 2})
+        run(trainer, tmp_path, resources={"gpus_per_worker": 2})
 
 
 def test_workers_that_share_a_gpu_have_a_part_of_its_memory_and_give_back_what_a_trial_had(tmp_path, monkeypatch):

@@ -56,6 +56,11 @@ def loaded(size):
     return [0] * size
 
 
+def scaled(lr=1.0, config={"lr": 0.1}, seen={}, *, rates=[0.1]):
+    seen[lr] = config
+    return config if lr == 1.0 else rates
+
+
 def train(trial):
     exec(trial.params["code"], globals())
     trial.report({"loss": 0.0})
@@ -121,6 +126,8 @@ def changes(module: ModuleType, code: str) -> tuple[str, ...]:
         ("Config.hidden['size'] = 9", "Config.hidden['size']"),
         ("current.momentum = 0.8", "current.momentum"),
         ("lr, name = 1, 2", "lr, name"),
+        ("scaled()['lr'] = 0.2", "scaled.config['lr']"),
+        ("scaled(lr=2.0)[0] = 0.2", "scaled.rates[0]"),
     ],
 )
 def test_a_value_that_was_there_before_and_differs_is_named(module: ModuleType, code: str, names: str) -> None:
@@ -141,6 +148,7 @@ def test_a_value_that_was_there_before_and_differs_is_named(module: ModuleType, 
         "added = 3",
         "current.added = 3; Config.added = 3",
         "loaded(100)",
+        "scaled(3.0)",
         "json.added = 1; json.encoder.FLOAT_REPR = 2",
     ],
 )
