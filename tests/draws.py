@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
-__all__ = ["draw_few", "hold", "register"]
+__all__ = ["FEW", "draw_few", "hold", "register"]
 
-_FEW = 4
+FEW = 4
 """Examples of a test in `make test`."""
 
 
@@ -28,7 +28,7 @@ def register() -> None:
     timeless = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
     settings.register_profile("repeated", timeless, derandomize=True, max_examples=50)
     settings.register_profile("fresh", timeless, derandomize=False, max_examples=500)
-    settings.register_profile("few", timeless, derandomize=True, max_examples=_FEW)
+    settings.register_profile("few", timeless, derandomize=True, max_examples=FEW)
     settings.load_profile("repeated")
 
 
@@ -50,5 +50,5 @@ def draw_few(items: Iterable[pytest.Item]) -> None:
     for item in items:
         function: Any = getattr(item, "function", None)
         own = getattr(function, "_hypothesis_internal_use_settings", None)  # what `@settings` gives it
-        if own is not None and own.max_examples > _FEW:
-            function._hypothesis_internal_use_settings = settings(own, max_examples=_FEW)
+        if own is not None and own.max_examples > FEW:
+            function._hypothesis_internal_use_settings = settings(own, max_examples=FEW)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.draws import FEW
+
 ROOT = Path(__file__).parents[1]
 
 PROPERTIES = """
@@ -98,5 +100,5 @@ def test_fresh_runs_draw_others_and_more_where_a_test_has_no_number_of_its_own(d
 @pytest.mark.exhaustive
 def test_for_make_test_a_few_of_the_same_are_drawn_where_a_test_has_more_of_its_own(drawn, usual):
     few = drawn("--hypothesis-profile=few")
-    assert (len(few["plain"]), len(few["many"]), len(few["counted"])) == (5, 5, 5)
-    assert few["counted"] == usual["counted"][:5]
+    assert (len(few["plain"]), len(few["many"]), len(few["counted"])) == (FEW, FEW, FEW)
+    assert few["counted"] == usual["counted"][:FEW]

@@ -32,7 +32,7 @@ from tests.comm.shm.shm_world import ShmWorld, allreduce_directly, socket_pairs
 SUM = reduction_for("sum", torch.float32)
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def nothing_of_other_tests() -> None:
     """Free what they hold in tracebacks, so that what is left here is ours."""
     gc.collect()

@@ -136,7 +136,7 @@ import torch.nn as nn
 import torch.nn.functional
 from torch.nn import functional as F
 from hpsearch_trainers.architectures import Shape, operation
-from hpsearch_trainers.architectures.shapes import whole as whole
+from hpsearch_trainers.architectures.shapes import positive_int as positive_int
 
 SLOPE = 0.25
 TABLE = {"half": SLOPE / 2}
@@ -176,7 +176,7 @@ class Leak(Base):
 @operation("leak", "leaky")
 def leak(shape: Shape, body: nn.Module, times: int = 1) -> nn.Module:
     """Leaks."""
-    return nn.Sequential(body, *[Leak() for _ in range(whole("times", times))])
+    return nn.Sequential(body, *[Leak() for _ in range(positive_int("times", times))])
 '''
 
 

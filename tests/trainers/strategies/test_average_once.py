@@ -171,7 +171,7 @@ def test_what_is_changed_of_what_is_shown_begins_anew_and_the_rest_goes_on():
     def work(group: Group) -> None:
         trainer: Any = Small(FakeTrial({}, group, parallel=APART))
         trainer.step()
-        own = copy.deepcopy(trainer._strategy._own)
+        own = copy.deepcopy(trainer._strategy._own_state)
         with torch.no_grad():
             trainer.model[2].bias.fill_(group.rank + 1.0)
         first, *_, last = trainer.optimizer.param_groups[0]["params"]
