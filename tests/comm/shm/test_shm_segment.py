@@ -39,7 +39,10 @@ def nothing_of_other_tests() -> None:
 
 
 def mapped() -> int:
-    """Give the bytes of our mappings. Their number says nothing: the kernel joins those that happen to adjoin."""
+    """Return the bytes of our mappings. Their number says nothing: the kernel joins those that happen to adjoin.
+
+    Some may be of an earlier test's thread, which ends meanwhile.
+    """
     total = 0
     for line in Path("/proc/self/maps").read_text().splitlines():
         if "memfd:hpsearch_comm" in line:
@@ -130,15 +133,16 @@ def test_the_memory_of_a_group_grows_with_the_number_of_its_ranks_and_no_faster(
         # Each thread has its own mapping of all of it.
         assert (mapped() - before) // size <= size * 21 << 20
         world.run(lambda rank: work(world, rank))
-    assert mapped() == before
+    assert mapped() <= before
 
 
 def test_a_tensor_outlives_its_group():
+    before = mapped()
     with ShmWorld(2) as world:
         tensors = world.run(lambda rank: empty(world, rank, 1000).fill_(7))
     assert all(bool((tensor == 7).all()) for tensor in tensors)
     del tensors
-    assert mapped() == 0
+    assert mapped() <= before
 
 
 def test_a_buffer_goes_with_the_last_tensor_over_it():
@@ -327,7 +331,7 @@ def test_a_peer_that_shares_nothing_in_time_is_named():
 
 def test_memory_of_another_size_is_refused_and_given_back():
     ends = socket_pairs([0, 1])
-    before = descriptors()
+    before, mapped_before = descriptors(), mapped()
     with closing(AbortState()) as abort_state, ThreadPoolExecutor(1) as pool:
         one = pool.submit(one_segment, ends, abort_state)
         # A peer of another version: more ranks, so more memory.
@@ -343,7 +347,7 @@ def test_memory_of_another_size_is_refused_and_given_back():
             end.close()
     del one, other
     assert descriptors() == before - 2
-    assert mapped() == 0
+    assert mapped() <= mapped_before
 
 
 def test_a_descriptor_that_is_no_sealed_memory_is_refused(tmp_path):
@@ -365,12 +369,13 @@ def test_a_descriptor_that_is_no_sealed_memory_is_refused(tmp_path):
 
 
 def test_shared_memory_is_closed_once_more_without_harm():
+    before = mapped()
     with ShmWorld(2) as world:
         for shm in world.segments.values():
             shm.close()
         for abort_state in world.abort_states.values():
             abort_state.fail(CommError("too late for the segment to hear"))
-        assert mapped() == 0
+        assert mapped() <= before
 
 
 def test_closing_while_the_group_fails_is_safe():
