@@ -222,7 +222,7 @@ class Results:
         return {key: course for key, course in self.courses.items() if key[1:3] == (method, workers)}
 
     def keep(self, keys: Iterable[RunKey]) -> None:
-        """Return the results of the requested runs, without other tasks and seeds."""
+        """Keep the results of the requested runs alone, without other tasks and seeds."""
         self.courses = {key: self.courses[key] for key in keys if key in self.courses}
 
 

@@ -87,7 +87,7 @@ def _unescaped(mount_point: str) -> str:
 
 
 def flush(study: Path, addresses: Iterable[str | None]) -> None:
-    """Return when checkpoints, and the directories that lead to them, are on the disk.
+    """Wait until checkpoints, and the directories that lead to them, are on the disk.
 
     Whatever process wrote them on this machine; over a network it has sent them to the server when it closed them. One
     that isn't there is passed over: who reads it finds that out.

@@ -57,7 +57,7 @@ class Question(ModalScreen[bool]):
         yield Static(Text.assemble(self.question, "\n\n", ("y", "bold"), " yes   ", ("n", "bold"), " no"))
 
     def action_answer(self, answer: bool) -> None:
-        """Return the answer."""
+        """Answer the question."""
         self.dismiss(answer)
 
 

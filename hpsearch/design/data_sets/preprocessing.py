@@ -267,7 +267,7 @@ def _one_hot(column: Mapping[str, Any], values: Array) -> NDArray[np.float32]:
 
 
 def _note_unknown(column: Mapping[str, Any], values: Array, note: Note) -> None:
-    """Return what training never saw in a column: a category, or nothing at all."""
+    """Note what training never saw in a column: a category, or nothing at all."""
     name = column["name"]
     if column["kind"] == "category":
         categories = {*column["categories"], *column["rare"], None}
