@@ -65,7 +65,8 @@ def _stored_in(path: Path) -> Iterator[tuple[str, object]]:
     """Yield the states in the files of a user's checkpoint, as far as torch can read them."""
     import torch
 
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    for file in files:
         try:
             with file.open("rb") as opened:
                 if opened.read(len(_ZIP)) != _ZIP:

@@ -41,7 +41,7 @@ def nothing_of_other_tests() -> None:
 def mapped() -> int:
     """Return the bytes of our mappings. Their number says nothing: the kernel joins those that happen to adjoin.
 
-    Some may be of an earlier test's thread, which ends meanwhile.
+    Some may be those of an earlier test.
     """
     total = 0
     for line in Path("/proc/self/maps").read_text().splitlines():
@@ -133,7 +133,7 @@ def test_the_memory_of_a_group_grows_with_the_number_of_its_ranks_and_no_faster(
         # Each thread has its own mapping of all of it.
         assert (mapped() - before) // size <= size * 21 << 20
         world.run(lambda rank: work(world, rank))
-    assert mapped() <= before
+    assert mapped() == before
 
 
 def test_a_tensor_outlives_its_group():
@@ -142,7 +142,7 @@ def test_a_tensor_outlives_its_group():
         tensors = world.run(lambda rank: empty(world, rank, 1000).fill_(7))
     assert all(bool((tensor == 7).all()) for tensor in tensors)
     del tensors
-    assert mapped() <= before
+    assert mapped() == before
 
 
 def test_a_buffer_goes_with_the_last_tensor_over_it():
@@ -347,7 +347,7 @@ def test_memory_of_another_size_is_refused_and_given_back():
             end.close()
     del one, other
     assert descriptors() == before - 2
-    assert mapped() <= mapped_before
+    assert mapped() == mapped_before
 
 
 def test_a_descriptor_that_is_no_sealed_memory_is_refused(tmp_path):
@@ -375,7 +375,7 @@ def test_shared_memory_is_closed_once_more_without_harm():
             shm.close()
         for abort_state in world.abort_states.values():
             abort_state.fail(CommError("too late for the segment to hear"))
-        assert mapped() <= before
+        assert mapped() == before
 
 
 def test_closing_while_the_group_fails_is_safe():

@@ -6,21 +6,7 @@ import pytest
 
 from hpsearch.cli.doctor import Finding, diagnose, format_findings
 from hpsearch.journal.filesystem import filesystem_of, is_network_kind
-
-LIBRARY = "nvidia/nccl/lib/libnccl.so.2"
-
-
-def install(site: Path, name: str, version: str, files: tuple[str, ...] = (), requires: tuple[str, ...] = ()):
-    folder = site / f"{name.replace('-', '_')}-{version}.dist-info"
-    folder.mkdir(parents=True)
-    head = [
-        "Metadata-Version: 2.1",
-        f"Name: {name}",
-        f"Version: {version}",
-        *(f"Requires-Dist: {line}" for line in requires),
-    ]
-    (folder / "METADATA").write_text("\n".join([*head, "", ""]))
-    (folder / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+from tests.comm.cuda.test_nccl_wheels import LIBRARY, install
 
 
 def findings_in(site: Path, place: Path) -> dict[str, Finding]:

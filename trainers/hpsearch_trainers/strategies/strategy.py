@@ -219,7 +219,7 @@ class Strategy:
             self.refuse("float16")
 
     def refuse(self, feature: str, detail: str = "") -> NoReturn:
-        """Return why something can't be used.
+        """Raise why something can't be used.
 
         Args:
             feature: One of `refuses`.
