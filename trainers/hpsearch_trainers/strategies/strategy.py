@@ -219,7 +219,7 @@ class Strategy:
             self.refuse("float16")
 
     def refuse(self, feature: str, detail: str = "") -> NoReturn:
-        """Raise why something can't be used.
+        """Raise the reason why something can't be used.
 
         Args:
             feature: One of `refuses`.
