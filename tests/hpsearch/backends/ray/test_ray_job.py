@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -61,12 +63,21 @@ def test_one_that_has_a_working_dir_keeps_it(ray_cluster, code, tmp_path):
     assert hpsearch.load(tmp_path / "study").state == "finished"
 
 
+def answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
 @pytest.fixture
 def dashboard(tmp_path: Path) -> Iterator[str]:
     """The address of the dashboard of a cluster begun by `ray start`."""
-    pytest.importorskip("aiohttp_cors", reason="jobs are submitted to the dashboard: pip install 'ray[default]'")
     port, log = free_port(), tmp_path / "head.txt"
-    words = ["start", "--head", "--port=0", f"--dashboard-port={port}", "--num-cpus=1", "--block"]
+    # Ports of its own, for another cluster may be up: without its port the agent lives, and takes no jobs.
+    ports = [f"--{name}={free_port()}" for name in ("dashboard-agent-listen-port", "ray-client-server-port")]
+    words = ["start", "--head", "--port=0", f"--dashboard-port={port}", *ports, "--num-cpus=1", "--block"]
     with log.open("w") as output:
         head = subprocess.Popen(
             [Path(sys.executable).parent / "ray", *words],
@@ -78,10 +89,15 @@ def dashboard(tmp_path: Path) -> Iterator[str]:
         )
     try:
         wait_for(lambda: "Ray runtime started" in log.read_text(), head)
+        wait_for(lambda: answers(port), head)
         yield f"http://127.0.0.1:{port}"
     finally:
-        os.killpg(head.pid, signal.SIGTERM)
-        head.wait()
+        head.terminate()  # alone: it asks the processes it started, and waits 30 s for those that a signal ended first
+        try:
+            head.wait(PATIENCE)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(head.pid, signal.SIGKILL)
 
 
 def submit(code: Path, *words: str) -> subprocess.CompletedProcess[str]:
