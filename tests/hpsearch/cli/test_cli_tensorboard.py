@@ -17,6 +17,7 @@ import pytest
 
 import hpsearch
 from hpsearch.journal.journal import Journal
+from hpsearch.observers.tensorboard.address import MOST_RUNS
 from hpsearch.run.study_run import create_study
 from tests.hpsearch.support.command_line import PATIENCE, Call, begin, wait_for, write_sweep
 
@@ -91,6 +92,17 @@ def test_the_server_has_what_the_addresses_ask_for(studies):
         assert [one["title"] for one in page["category"]] == ["over seeds: median and quartiles", "best", "course"]
         (ticked,) = urllib.parse.parse_qs(urllib.parse.urlsplit(told["studies"]).fragment)["regexInput"]
         assert {run for run in expected if re.search(ticked, run)} == {run for run in expected if "study" in run}
+
+
+@pytest.mark.exhaustive
+def test_all_trials_are_served_where_all_are_asked_for(here, hpsearch_command):
+    write_sweep(here / "many.yaml", run_cap=MOST_RUNS + 20, max_iter=1)
+    assert hpsearch_command("run", "many.yaml", *RUN[2:], "--dir", "runs/many").code == 0
+    for words, runs in ((), MOST_RUNS), (("--all",), MOST_RUNS + 21):
+        with served("runs/many", *words, cwd=here) as (told, _):
+            server = told["curves"].partition("?")[0]
+            wait_for(lambda server=server, runs=runs: len(asked(server, "data/runs")) == runs)
+            assert told.get("21", "absent").startswith("absent" if words else "trials without a run")
 
 
 @pytest.mark.exhaustive
