@@ -10,6 +10,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,14 +95,18 @@ def test_the_server_has_what_the_addresses_ask_for(studies):
         assert {run for run in expected if re.search(ticked, run)} == {run for run in expected if "study" in run}
 
 
+def has_runs(server: str, count: int) -> bool:
+    return len(asked(server, "data/runs")) == count
+
+
 @pytest.mark.exhaustive
 def test_all_trials_are_served_where_all_are_asked_for(here, hpsearch_command):
     write_sweep(here / "many.yaml", run_cap=MOST_RUNS + 20, max_iter=1)
     assert hpsearch_command("run", "many.yaml", *RUN[2:], "--dir", "runs/many").code == 0
     for words, runs in ((), MOST_RUNS), (("--all",), MOST_RUNS + 21):
         with served("runs/many", *words, cwd=here) as (told, _):
-            server = told["curves"].partition("?")[0]
-            wait_for(lambda server=server, runs=runs: len(asked(server, "data/runs")) == runs)
+            address = told["curves"].partition("?")[0]
+            wait_for(partial(has_runs, address, runs))
             assert told.get("21", "absent").startswith("absent" if words else "trials without a run")
 
 
