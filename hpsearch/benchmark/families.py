@@ -19,7 +19,7 @@ __all__ = ["FEWEST_TASKS", "Family", "Half", "family_rows", "half_of", "interval
 Half = Literal["choose", "report"]
 
 FEWEST_TASKS = 6
-"""Families with fewer tasks are reported, and don't count in the ranks."""
+"""Families with fewer tasks, both halves together, are reported, and don't count in the ranks."""
 
 _RESAMPLES = 2000
 
@@ -33,11 +33,8 @@ class Family:
     methods: Sequence[str]
     """Those that can search its space."""
     workers: int
-
-    @property
-    def judged(self) -> bool:
-        """Whether it counts in the ranks."""
-        return len(self.suite.tasks) >= FEWEST_TASKS
+    judged: bool
+    """Whether it counts in the ranks."""
 
     def hits(self, method: str, budget: float) -> float:
         """Return the mean hits over tasks; NaN without runs."""

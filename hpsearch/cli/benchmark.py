@@ -14,7 +14,7 @@ from hpsearch.benchmark.report import aligned, markdown, plot, suite_rows
 from hpsearch.benchmark.runs import Results, keys_of, run_missing
 from hpsearch.benchmark.suite import Suite, load_suites
 from hpsearch.cli.arguments import comma_list, positive
-from hpsearch.errors import StorageError
+from hpsearch.errors import HpsearchError, StorageError
 from hpsearch.tables.wording import counted, duration
 
 __all__ = ["benchmark", "benchmark_arguments"]
@@ -47,6 +47,8 @@ def benchmark(args: argparse.Namespace) -> int:
     if len(suites) > 1:
         return _benchmark_families(suites, args, directory)
     suite = half_of(suites[0], args.half)
+    if not suite.tasks:
+        raise HpsearchError(f"{suite.path}: must have two tasks for --half report, but it has one")
     methods = list(dict.fromkeys(args.methods or suite.able))
     suite.check(methods)
     return 130 if _run_suite(suite, methods, args, directory) is None else 0
@@ -54,17 +56,21 @@ def benchmark(args: argparse.Namespace) -> int:
 
 def _benchmark_families(suites: Sequence[Suite], args: argparse.Namespace, directory: Path) -> int:
     families = []
-    for suite in (half_of(suite, args.half) for suite in suites):
-        if not suite.tasks:
-            print(f"{suite.name}: left out, as it has one task")
-            continue
+    for whole in suites:
+        suite = half_of(whole, args.half)
         if args.methods:
             suite.check_names(args.methods)
-        methods = [name for name in dict.fromkeys(args.methods or suite.able) if name in suite.able]
+        methods = [name for name in dict.fromkeys(args.methods or whole.able) if name in whole.able]
+        if not suite.tasks or not methods:
+            why = "it has one task" if methods else "none of the methods can search its space"
+            print(f"{suite.name}: left out, as {why}\n")
+            continue
+        suite.check(methods)
         results = _run_suite(suite, methods, args, directory / suite.name)
         if results is None:
             return 130
-        families.append(Family(suite, results, methods, (args.workers or suite.workers)[0]))
+        judged = len(whole.tasks) >= FEWEST_TASKS
+        families.append(Family(suite, results, methods, (args.workers or suite.workers)[0], judged))
         print()
     rows = list(family_rows(families))
     print("hits by " + "; ".join(f"{each.suite.name}: {_budgets(each.suite)}" for each in families))

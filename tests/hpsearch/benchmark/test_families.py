@@ -69,7 +69,7 @@ def family(folder: Path, tasks: int, hits: dict[str, int]) -> Family:
     for method, count in hits.items():
         row = {task: [int(index < count)] for index, task in enumerate(suite.tasks)}
         results.courses |= runs(method, **row)
-    return Family(suite, results, list(hits), 2)
+    return Family(suite, results, list(hits), 2, judged=tasks >= 6)
 
 
 def test_methods_are_ranked_within_each_family_that_has_enough_tasks(tmp_path):
@@ -150,6 +150,20 @@ def test_the_command_runs_each_family_and_prints_one_table(tmp_path, capsys):
     assert all('"two.yaml"' in line for line in lines)
     again = call(capsys, *words, "--half", "report")
     assert "4 of 4 runs are there already" in again.err
+
+
+def test_a_half_that_has_no_task_is_told(tmp_path, capsys):
+    (tmp_path / "single").mkdir()
+    single = write(tmp_path / "single", name="single", tasks=["one.yaml"])
+    answer = call(capsys, "benchmark", single, "--half", "report")
+    assert answer.code == 1
+    assert "suite.yaml: must have two tasks for --half report, but it has one" in answer.err
+    path = families_file(tmp_path, "first")
+    path.write_text(yaml.safe_dump({"families": ["single/suite.yaml", "first/suite.yaml"]}))
+    words = ("--half", "report", "--methods", "random", "--jobs", 1, "--dir", tmp_path / "out")
+    answer = call(capsys, "benchmark", path, *words)
+    assert answer.code == 0
+    assert answer.out.startswith("single: left out, as it has one task\n")
 
 
 def test_a_method_that_no_family_knows_is_an_error(tmp_path, capsys):
