@@ -18,7 +18,7 @@ import yaml
 
 import hpsearch
 from docs.build_site import site_paths, with_site_links
-from hpsearch.benchmark.suite import load_suite
+from hpsearch.benchmark.suite import load_suite, load_suites
 from hpsearch.cli.parser import build_parser
 from hpsearch.schedulers.brackets import Bracket, hyperband_brackets, iterations
 from hpsearch.simulation.table_file import read_table
@@ -135,6 +135,11 @@ def test_yaml_loads_as_a_sweep_a_table_or_a_suite(block, here):
     write_files(block.page, here)  # a sweep may name a function of its page
     path = here / "sweep.yaml"
     given = yaml.safe_load(block.text)
+    if "families" in given:
+        families = ROOT / "configs" / "benchmarks" / "families.yaml"
+        assert given == yaml.safe_load(families.read_text())
+        assert len(load_suites(families)) == len(given["families"])
+        return
     if "table" in given or "tasks" in given:
         path.write_text(block.text)
         if "tasks" in given:

@@ -1,4 +1,4 @@
-"""Report a benchmark: hits and regret by budget as a table and as Markdown, and their plots over time."""
+"""Report a benchmark: hits and regret by budget as a table, and their plots over time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpsearch.benchmark.suite import Suite
 from hpsearch.page.charts import Chart, Linear, scale_of
 from hpsearch.page.charts.picture import series
 
-__all__ = ["Mean", "hits_at", "markdown", "over_tasks", "paired", "plot", "regret_at", "table"]
+__all__ = ["Mean", "Row", "aligned", "hits_at", "markdown", "over_tasks", "paired", "plot", "regret_at", "suite_rows"]
 
 At = Callable[[RunCourse, float], float]
 """Result of a run at a budget."""
@@ -73,21 +73,21 @@ _POINTS = 100
 """Budgets at which curves are drawn."""
 
 
-def table(suite: Suite, results: Results, methods: Sequence[str], workers: Sequence[int]) -> str:
-    """Return the table for a terminal."""
-    rows = list(_rows(suite, results, methods, workers))
+def aligned(rows: Sequence[Row]) -> str:
+    """Return a table for a terminal; the first row is its head."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]]) + "\n"
 
 
-def markdown(suite: Suite, results: Results, methods: Sequence[str], workers: Sequence[int]) -> str:
+def markdown(rows: Sequence[Row]) -> str:
     """Return the same as Markdown."""
-    first, *rest = (f"| {' | '.join(row)} |" for row in _rows(suite, results, methods, workers))
+    first, *rest = (f"| {' | '.join(row)} |" for row in rows)
     return "\n".join([first, f"|{' --- |' * first.count(' | ')} --- |", *rest]) + "\n"
 
 
-def _rows(suite: Suite, results: Results, methods: Sequence[str], workers: Sequence[int]) -> Iterator[Row]:
+def suite_rows(suite: Suite, results: Results, methods: Sequence[str], workers: Sequence[int]) -> Iterator[Row]:
+    """Yield the table of a suite: a head, and a row for each method and number of workers that has runs."""
     budgets = [f"{budget:g}" for budget in suite.budgets]
     last = suite.budgets[-1]
     yield (

@@ -28,6 +28,7 @@ from hpsearch.errors import SweepError
 from hpsearch.objective import without_targets
 from hpsearch.schedulers import KNOWN as SCHEDULERS
 from hpsearch.searchers import KNOWN as SEARCHERS
+from hpsearch.searchers import searcher_named
 from hpsearch.simulation.table_file import table_digest
 from hpsearch.sweep.document import read_document
 from hpsearch.sweep.file import sweep_from_mapping
@@ -35,7 +36,7 @@ from hpsearch.sweep.parts import Limits, Resources
 from hpsearch.sweep.reader import KeyReader, Kind, listed
 from hpsearch.sweep.sweep import Sweep
 
-__all__ = ["Suite", "load_suite"]
+__all__ = ["Suite", "load_suite", "load_suites"]
 
 _OF_METHODS = ("method", "early_terminate", "max_iter", "run_cap", "trainable", "limits", "resources", "seed", "name")
 """Keys of a sweep that methods, tasks and the budget define."""
@@ -66,6 +67,8 @@ class Suite:
     methods: Mapping[str, Mapping[str, Any]] | None = None
     """Additional methods: names to keys of a sweep file."""
     seeds: int = 10
+    learning_seeds: int | None = None
+    """For methods that learn, as their runs take longer; None: as many as the others."""
     workers: tuple[int, ...] = (4,)
     data: Path | None = None
     """Folder of the tables' files, if they aren't next to their descriptions."""
@@ -137,6 +140,11 @@ class Suite:
         metric = without_targets(sweep.objective.goals)  # each run continues to its last budget
         return replace(sweep, metric=metric, limits=limits, resources=Resources(workers))
 
+    def seeds_of(self, method: str) -> int:
+        """Return how many runs of a method are made on each task."""
+        learns = searcher_named(str(self.known[method].get("method", "random"))).capabilities.learns
+        return self.learning_seeds if learns and self.learning_seeds is not None else self.seeds
+
     def trainable(self, task: str) -> str:
         """Return a task as the trainable of a sweep."""
         return str(Path(self.path).parent / task)
@@ -147,10 +155,19 @@ class Suite:
         Raises:
             SweepError: One doesn't.
         """
+        self.check_names(methods)
+        for method in methods:
+            self.sweep_of(method, self.tasks[0], 0, max(self.workers), 1.0)
+
+    def check_names(self, methods: Sequence[str]) -> None:
+        """Check that the methods are known.
+
+        Raises:
+            SweepError: One isn't.
+        """
         for method in methods:
             if method not in self.known:
                 raise SweepError(f"{self.path}: there is no method {method}; {nearest(method, self.known)}")
-            self.sweep_of(method, self.tasks[0], 0, max(self.workers), 1.0)
 
     def digest(self, method: str, task: str) -> str:
         """Return a digest of what a run depends on, so that results of another suite or table aren't reused."""
@@ -182,6 +199,7 @@ def load_suite(path: Path, data: Path | None = None) -> Suite:
         "hit": _fraction,
         "methods": _methods,
         "seeds": partial(at_least, 1, integer),
+        "learning_seeds": partial(at_least, 1, integer),
         "workers": _workers,
     }
     required = {
@@ -194,6 +212,34 @@ def load_suite(path: Path, data: Path | None = None) -> Suite:
         return keys.build(Suite, **{"name": path.stem, "path": str(path), "data": data, **keys.read(kinds, required)})
     except (InvalidKey, InvalidKeys) as error:
         raise document.located(error) from None
+
+
+def load_suites(path: Path, data: Path | None = None) -> list[Suite]:
+    """Read a suite's file, or one that names several: `families: [lcbench.yaml, taskset.yaml]`, relative to itself.
+
+    Raises:
+        SweepError: One can't be read, or a key is wrong; the message has file, line and key.
+    """
+    document = read_document(path, "suite")
+    if not isinstance(document.value, Mapping) or "families" not in document.value:
+        return [load_suite(path, data)]
+    try:
+        keys = KeyReader(document.value, (), ("families",))
+        read = keys.read({"families": _files}, {})
+        files: Sequence[str] = keys.build(dict, **read)["families"]
+        suites = [load_suite(path.parent / file, data) for file in files]
+        if len({suite.name for suite in suites}) < len(suites):
+            raise InvalidKey(("families",), "must have names that differ, as results are stored under them")
+    except (InvalidKey, InvalidKeys) as error:
+        raise document.located(error) from None
+    return suites
+
+
+def _files(value: object, key: KeyPath) -> tuple[str, ...]:
+    files = tuple(text(item, (*key, index)) for index, item in enumerate(listed(value, key)))
+    if not files or len(set(files)) < len(files):
+        raise InvalidKey(key, "must name at least one suite's file, and each once")
+    return files
 
 
 def _tasks(value: object, key: KeyPath) -> tuple[str, ...]:

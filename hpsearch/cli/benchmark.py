@@ -6,13 +6,15 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from hpsearch.benchmark.report import markdown, plot, table
+from hpsearch.benchmark.families import FEWEST_TASKS, Family, family_rows, half_of
+from hpsearch.benchmark.report import aligned, markdown, plot, suite_rows
 from hpsearch.benchmark.runs import Results, keys_of, run_missing
-from hpsearch.benchmark.suite import load_suite
+from hpsearch.benchmark.suite import Suite, load_suites
 from hpsearch.cli.arguments import comma_list, positive
-from hpsearch.errors import StorageError
+from hpsearch.errors import HpsearchError, StorageError
 from hpsearch.tables.wording import counted, duration
 
 __all__ = ["benchmark", "benchmark_arguments"]
@@ -29,7 +31,9 @@ def benchmark_arguments(command: argparse.ArgumentParser) -> None:
     comma_list(command, "--methods", str, "NAME", "which (default: all that there are); the first is compared with")
     command.add_argument("--seeds", type=positive, metavar="N", help="runs of each method on each task")
     comma_list(command, "--workers", positive, "N", "numbers of virtual workers, e.g. 1,4,16")
-    command.add_argument("--quick", action="store_true", help="three seeds, and the first number of workers alone")
+    text = "every second task: the first, third, ... to choose a default on, the others to report it on"
+    command.add_argument("--half", choices=["choose", "report"], help=text)
+    command.add_argument("--quick", action="store_true", help="few seeds, and the first number of workers alone")
     command.add_argument("--jobs", type=positive, metavar="N", help="processes (default: one per CPU)")
     text = "where the tables' files are, if not beside their descriptions"
     command.add_argument("--data", type=Path, metavar="FOLDER", help=text)
@@ -37,39 +41,89 @@ def benchmark_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def benchmark(args: argparse.Namespace) -> int:
-    """Run the missing runs of a suite, and show all results."""
-    suite = load_suite(args.suite, args.data)
+    """Run the missing runs of a suite or of several families, and show all results."""
+    suites = load_suites(args.suite, args.data)
+    directory = args.dir or Path("runs") / f"benchmark-{suites[0].name if len(suites) == 1 else args.suite.stem}"
+    if len(suites) > 1:
+        return _benchmark_families(suites, args, directory)
+    suite = half_of(suites[0], args.half)
+    if not suite.tasks:
+        raise HpsearchError(f"{suite.path}: must have two tasks for --half report, but it has one")
     methods = list(dict.fromkeys(args.methods or suite.able))
     suite.check(methods)
+    return 130 if _run_suite(suite, methods, args, directory) is None else 0
+
+
+def _benchmark_families(suites: Sequence[Suite], args: argparse.Namespace, directory: Path) -> int:
+    families = []
+    for whole in suites:
+        suite = half_of(whole, args.half)
+        if args.methods:
+            suite.check_names(args.methods)
+        methods = [name for name in dict.fromkeys(args.methods or whole.able) if name in whole.able]
+        if not suite.tasks or not methods:
+            why = "it has one task" if methods else "none of the methods can search its space"
+            print(f"{suite.name}: left out, as {why}\n")
+            continue
+        suite.check(methods)
+        results = _run_suite(suite, methods, args, directory / suite.name)
+        if results is None:
+            return 130
+        judged = len(whole.tasks) >= FEWEST_TASKS
+        families.append(Family(suite, results, methods, (args.workers or suite.workers)[0], judged))
+        print()
+    rows = list(family_rows(families))
+    print("hits by " + "; ".join(f"{each.suite.name}: {_budgets(each.suite)}" for each in families))
+    print(aligned(rows), end="")
+    print("difference: in hits from the first method by the middle budget, a 95 % interval over tasks and seeds")
+    if not all(family.judged for family in families):
+        print(f"*: fewer than {FEWEST_TASKS} tasks, not in the mean rank")
+    _write(directory / "families.md", markdown(rows))
+    return 0
+
+
+def _budgets(suite: Suite) -> str:
+    return "/".join(f"{budget:g}" for budget in suite.budgets)
+
+
+def _run_suite(suite: Suite, methods: Sequence[str], args: argparse.Namespace, directory: Path) -> Results | None:
+    """Run what is missing, and print the suite's table; return its results, None if Ctrl-C ended it."""
     if not args.methods and (unable := [name for name in suite.known if name not in methods]):
         print(f"left out, as they can't search this space: {', '.join(unable)}")
     workers = list(dict.fromkeys(args.workers or suite.workers))
     if args.quick:
         workers = workers[:1]
-    seeds = args.seeds or (min(_QUICK_SEEDS, suite.seeds) if args.quick else suite.seeds)
-    directory = args.dir or Path("runs") / f"benchmark-{suite.name}"
+    part = min(1.0, _QUICK_SEEDS / suite.seeds) if args.quick else 1.0
+    seeds = {method: args.seeds or max(1, round(part * suite.seeds_of(method))) for method in methods}
     results = Results(directory, suite)
-    keys = keys_of(suite, methods, workers, seeds)
+    keys = [key for key in keys_of(suite, methods, workers, max(seeds.values())) if key.seed < seeds[key.method]]
     jobs = args.jobs or os.cpu_count() or 1
     try:
         run_missing(suite, results, keys, jobs, _Progress())
     except KeyboardInterrupt:
         print(f"interrupted; what was done is in {directory}, and the same command goes on", file=sys.stderr)
-        return 130
+        return None
     results.keep(keys)
-    text = table(suite, results, methods, workers)
-    size = f"{counted(len(suite.tasks), 'task')}, {counted(seeds, 'seed')}"
+    rows = list(suite_rows(suite, results, methods, workers))
+    fewest, most = min(seeds.values()), max(seeds.values())
+    size = f"{counted(len(suite.tasks), 'task')}, {counted(most, 'seed')}"
+    size += f" ({fewest} of methods that learn)" * (fewest < most)
     print(f"{suite.name}: {size}; means over tasks ± their standard error")
-    print(text, end="")
+    print(aligned(rows), end="")
+    _write(directory / "table.md", markdown(rows))
     try:
-        (directory / "table.md").write_text(markdown(suite, results, methods, workers), "utf-8")
         shown = [str(path) for count in workers for path in plot(suite, results, methods, count, directory)]
     except OSError as error:
-        raise StorageError(
-            f"{directory}: expected a folder for the table and plots that can be written: {error}"
-        ) from error
+        raise StorageError(f"{directory}: expected a folder for plots that can be written: {error}") from error
     print(f"plots: {', '.join(shown)}")
-    return 0
+    return results
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise StorageError(f"{path}: expected a file that can be written: {error}") from error
 
 
 class _Progress:

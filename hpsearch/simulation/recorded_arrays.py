@@ -37,9 +37,10 @@ def recorded_arrays(path: Path, described: Description, task: str) -> Recorded:
         if getattr(described, key) is not None:
             raise InvalidKey((key,), "is for the lines of a .csv or .parquet file: arrays have axes")
     arrays = _load(path)
-    columns = {name: _column(arrays, quantity) for name, quantity in described.parameters.items()}
-    sizes: dict[Axis, int] = {"row": len(next(iter(columns.values())))}
+    sizes: dict[Axis, int] = {}
     task_index = _task(arrays, described, task, sizes)
+    columns = {name: _column(arrays, quantity, task_index, sizes) for name, quantity in described.parameters.items()}
+    sizes["row"] = len(next(iter(columns.values())))
     metrics = {name: _values(arrays, q, described, task_index, sizes) for name, q in described.metrics.items()}
     if isinstance(described.seconds, Quantity):
         seconds = _values(arrays, described.seconds, described, task_index, sizes)
@@ -110,10 +111,12 @@ def _failures(arrays: Arrays, name: str, task: int | None, sizes: Mapping[Axis, 
     return messages
 
 
-def _column(arrays: Arrays, quantity: Quantity) -> list[Any]:
-    """Return a parameter's value for each row."""
+def _column(arrays: Arrays, quantity: Quantity, task: int | None, sizes: Mapping[Axis, int]) -> list[Any]:
+    """Return a parameter's value for each row; where each task has rows of its own, those of one task."""
     values = _array(arrays, quantity.name, quantity.key)
     column = quantity.column
+    if task is not None and values.ndim == (2 if column is None else 3) and len(values) == sizes["task"]:
+        values = values[task]
     if values.ndim == 2 and column is not None:
         if quantity.names is not None:
             names = _labels(arrays, quantity.names, (*quantity.key, "names"))

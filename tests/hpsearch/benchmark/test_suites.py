@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import yaml
 
-from hpsearch.benchmark.report import hits_at, markdown, over_tasks, paired, regret_at, table
+from hpsearch.benchmark.report import aligned, hits_at, markdown, over_tasks, paired, regret_at, suite_rows
 from hpsearch.benchmark.runs import Results, RunCourse, RunKey, carry_out, keys_of, run_missing, task_of
-from hpsearch.benchmark.suite import Suite, load_suite
+from hpsearch.benchmark.suite import Suite, load_suite, load_suites
 from hpsearch.errors import StorageError, SweepError
 from tests.hpsearch.support.command_line import ROOT
 
@@ -198,12 +198,12 @@ def test_the_table_names_what_was_run_alone(suite, tmp_path):
     results = Results(tmp_path / "r", suite)
     for key in keys_of(suite, ["random", "asha"], [2], 2):
         results.add(key, carry_out(suite, key))
-    lines = table(suite, results, ["random", "asha", "median"], [2, 4]).splitlines()
+    rows = list(suite_rows(suite, results, ["random", "asha", "median"], [2, 4]))
+    lines = aligned(rows).splitlines()
     assert [line.split()[:3] for line in lines[2:]] == [["random", "2", "4"], ["asha", "2", "4"]]
     assert lines[0].split("  ")[0] == "method"
     assert "over random" in lines[0]
-    rows = markdown(suite, results, ["random", "asha"], [2]).splitlines()
-    assert len({row.count("|") for row in rows}) == 1
+    assert len({line.count("|") for line in markdown(rows).splitlines()}) == 1
 
 
 @pytest.mark.parametrize(
@@ -260,9 +260,9 @@ def test_tables_may_lie_elsewhere(tmp_path):
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs" / "benchmarks").glob("*.yaml")), ids=lambda path: path.name)
 def test_the_suites_of_the_configs_load(path):
-    suite = load_suite(path)
-    suite.check(suite.able)
-    assert set(suite.known) - set(suite.able) <= {"cmaes"}
-    for task in suite.tasks:
-        assert Path(suite.trainable(task).partition("#")[0]).is_file()
-    json.dumps(suite.sweep)
+    for suite in load_suites(path):
+        suite.check(suite.able)
+        assert set(suite.known) - set(suite.able) <= {"cmaes"}
+        for task in suite.tasks:
+            assert Path(suite.trainable(task).partition("#")[0]).is_file()
+        json.dumps(suite.sweep)

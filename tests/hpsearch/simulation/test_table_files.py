@@ -148,6 +148,28 @@ def test_tasks_and_repetitions_of_arrays(tmp_path):
         read_table(str(path))
 
 
+def test_tasks_of_arrays_may_have_rows_of_their_own(tmp_path):
+    """The parameters have the tasks' axis first; without it, all tasks have the same rows."""
+    configs = np.array([[[0.1, 1.0], [0.2, 2.0], [0.3, 3.0]], [[0.4, 4.0], [0.5, 5.0], [0.6, 6.0]]])
+    arrays = {"configs": configs, "first": configs[:, :, 0], "shared": configs[0], "loss": np.zeros((2, 3, 4))}
+    np.savez(tmp_path / "curves.npz", names=["t1", "t2"], **arrays)
+    parameters = {
+        "x": {"name": "configs", "column": 0},
+        "y": {"name": "configs", "column": 1},
+        "z": "first",
+        "all": {"name": "shared", "column": 1},
+    }
+    described = {"table": "curves.npz", "tasks": "names", "parameters": parameters, "metrics": {"loss": "loss"}}
+    path = describe(tmp_path, described)
+    assert read_table(f"{path}#t2").recorded.columns == {
+        "x": [0.4, 0.5, 0.6],
+        "y": [4.0, 5.0, 6.0],
+        "z": [0.4, 0.5, 0.6],
+        "all": [1.0, 2.0, 3.0],
+    }
+    assert read_table(f"{path}#t1").recorded.columns["x"] == [0.1, 0.2, 0.3]
+
+
 def test_tasks_and_repetitions_of_lines(tmp_path):
     lines = pd.DataFrame(
         {"lr": lr, "kind": kind, "task": task, "run": run, "it": it, "acc": 100 * task + 10 * run + it, "loss": 0.0}
