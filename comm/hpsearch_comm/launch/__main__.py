@@ -11,7 +11,7 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.launch.command_line import make_parser, read_job
 from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.launcher import Interrupted, Launcher
-from hpsearch_comm.launch.writer import Writer
+from hpsearch_comm.launch.streams import Writer
 
 __all__ = ["main"]
 

@@ -8,28 +8,28 @@ to fail where nobody else failed.
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import re
-import selectors
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 from hpsearch_comm.launch.connection import Connection
 from hpsearch_comm.launch.errors import LaunchError
-from hpsearch_comm.launch.fleet import LAST_SECONDS, Fleet
 from hpsearch_comm.launch.frames import Frame, FrameKind, pack, pack_value
 from hpsearch_comm.launch.job import LaunchJob
 from hpsearch_comm.launch.membership import Membership, name_ranks
 from hpsearch_comm.launch.orphans import adopt_orphans, end_descendants
 from hpsearch_comm.launch.output import STDERR, STDOUT, Output
-from hpsearch_comm.launch.signals import Signals
 from hpsearch_comm.launch.ssh import describe_failure
-from hpsearch_comm.launch.standard_input import StandardInput
 from hpsearch_comm.launch.startup import agent_process, compare_hosts, meeting_request, start_order
-from hpsearch_comm.launch.writer import Writer
+from hpsearch_comm.launch.streams import Writer, handle_signals, read_chunks, start_thread
 from hpsearch_comm.roster import DONE, Coming, read_message
 
 __all__ = ["Death", "Interrupted", "Launcher", "Verdict", "is_witness", "last_traceback"]
@@ -88,6 +88,7 @@ class Verdict:
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PASSED_ON = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2)
+_STREAMS = {FrameKind.STDOUT: STDOUT, FrameKind.STDERR: STDERR}
 _GRACE_SECONDS = 5.0
 """For the others to end by themselves once a rank has failed, and again once they were told to."""
 _UNDONE = "; the others have ended without meeting again: what it alone was to do, such as saving, isn't done"
@@ -95,6 +96,8 @@ _UNDONE = "; the others have ended without meeting again: what it alone was to d
 _QUIET_SECONDS = 10.0
 """For which ranks may wait, without a word, for others whose work is done."""
 _TICK_SECONDS = 0.1
+_LAST_SECONDS = 60.0
+"""For agents to clear up at the end: longer than what they wait for themselves."""
 _ALIVE_PER_SILENCE = 6
 """Words to an agent in the time after which it would count the launcher as gone."""
 
@@ -126,9 +129,12 @@ class Launcher:
         self._job = job
         self._writer = writer
         self._output = Output(writer, range(job.size), job.prefix, job.output)
-        self._fleet = Fleet(self._on_frame, self._on_disconnect, self._log)
-        self._signals = Signals(_PASSED_ON)
-        self._input = StandardInput(self._fleet.selector, self._forward_input)
+        self._connections: list[Connection] = []
+        self._events: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        """What threads and signal handlers have heard, for the main thread to deal with."""
+        self._signals = handle_signals(_PASSED_ON, lambda number: self._events.put(partial(self._on_signal, number)))
+        self._input_taken: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        """Whether rank 0 wants more, for each piece of standard input that it has taken."""
         self._meeting_address: dict[str, Any] | None = None
         self._running = False
         least = job.size if job.least is None else job.least
@@ -142,19 +148,18 @@ class Launcher:
         self._killed_at: float | None = None
         """When the ranks are killed, since they were told to end."""
         self._interrupted = self._stopping = False
-        self._next_keepalive = 0.0
+        self._next_check = self._next_keepalive = 0.0
 
     def __enter__(self) -> Launcher:
         adopt_orphans()  # of an agent here that is killed by force
         self._signals.__enter__()
-        self._fleet.selector.register(self._signals, selectors.EVENT_READ, lambda: None)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._fleet.close()
+            self._close_connections()
             end_descendants()
         finally:
             self._signals.__exit__(kind, error, trace)
@@ -169,7 +174,7 @@ class Launcher:
         """
         self._connect()
         self._start()
-        while self._fleet.is_open:
+        while any(connection.is_open for connection in self._connections):
             self._step()
             if self._writer.error is not None:
                 self._end(_GRACE_SECONDS)
@@ -184,13 +189,16 @@ class Launcher:
             self._log(
                 f"ranks {host_ranks.ranks.start} to {host_ranks.ranks.stop - 1} on {host_ranks.host.name}: {command}"
             )
-            self._fleet.open(host_ranks, command, environment)
-        self._wait(lambda: all(connection.greeting for connection in self._fleet.connections))
-        compare_hosts(self._fleet.connections)
+            connection = Connection(host_ranks, command, environment)
+            self._connections.append(connection)
+            start_thread(self._listen, connection)
+            start_thread(self._listen_to_errors, connection)
+        self._wait(lambda: all(connection.greeting for connection in self._connections))
+        compare_hosts(self._connections)
 
     def _start(self) -> None:
         """Have the ranks started everywhere, once it is known where they meet."""
-        connections = self._fleet.connections
+        connections = self._connections
         connections[0].send(pack_value(FrameKind.CHOOSE_ADDRESS, meeting_request(connections, self._job.interface)))
         self._wait(lambda: self._meeting_address is not None)
         assert self._meeting_address is not None
@@ -198,40 +206,67 @@ class Launcher:
         self._running = True
         for connection in connections:
             connection.send(pack_value(FrameKind.START, start_order(self._job, connection, **self._meeting_address)))
-        self._input.open()
+        # Reading in the background of a terminal would stop this process; it fails instead.
+        signal.signal(signal.SIGTTIN, signal.SIG_IGN)
+        start_thread(self._forward_input)
 
     def _wait(self, condition: Callable[[], bool]) -> None:
         seconds = self._job.start_timeout
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
-                silent = [connection.name for connection in self._fleet.connections if connection.greeting is None]
+                silent = [connection.name for connection in self._connections if connection.greeting is None]
                 raise LaunchError(
-                    f"expected an answer of {' and '.join(silent or [self._fleet.connections[0].name])} within "
+                    f"expected an answer of {' and '.join(silent or [self._connections[0].name])} within "
                     f"{seconds:g} s, got none: see that it can be reached, or give it more time (--start-timeout)"
                 )
             self._step()
+
+    # In threads of their own.
+
+    def _listen(self, connection: Connection) -> None:
+        """Pass on what an agent says, and show what its ranks write, as long as there is room for it."""
+        connection.read_greeting()
+        try:
+            for frame in connection.read():
+                stream = _STREAMS.get(frame.kind)
+                if stream is None:
+                    self._events.put(partial(self._on_frame, connection, frame))
+                elif self._writer.wait_for_room():
+                    self._output.feed(frame.number, stream, frame.payload)
+        except LaunchError as error:
+            self._events.put(partial(_raise, error))
+        self._events.put(partial(self._on_disconnect, connection))
+
+    def _listen_to_errors(self, connection: Connection) -> None:
+        for text in connection.read_errors():
+            self._events.put(partial(self._log, text))
+
+    def _forward_input(self) -> None:
+        """Read what rank 0 is ready to take: a piece at a time, so that little is on its way."""
+        for data in read_chunks(0):
+            self._connections[0].send(pack(FrameKind.INPUT, 0, data))
+            if not self._input_taken.get():
+                return
+        self._connections[0].send(pack(FrameKind.INPUT))
 
     # While they run.
 
     def _step(self) -> None:
         """Wait a moment for something to happen, and deal with it."""
-        self._input.update()
-        self._fleet.step(_TICK_SECONDS, receive=not self._writer.is_full)
-        for number in self._signals.take():
-            self._on_signal(number)
-        self._check_deadlines()
+        with contextlib.suppress(queue.Empty):
+            event = self._events.get(timeout=_TICK_SECONDS)
+            event()
+        if time.monotonic() >= self._next_check:
+            self._next_check = time.monotonic() + _TICK_SECONDS
+            self._check_deadlines()
 
     def _on_frame(self, connection: Connection, frame: Frame) -> None:
-        if frame.kind is FrameKind.STDOUT:
-            self._output.feed(frame.number, STDOUT, frame.payload)
-        elif frame.kind is FrameKind.STDERR:
-            self._output.feed(frame.number, STDERR, frame.payload)
-        elif frame.kind is FrameKind.ENDED:
+        if frame.kind is FrameKind.ENDED:
             connection.alive.discard(frame.number)
             self._on_rank_ended(frame.number, int(frame.value))
         elif frame.kind is FrameKind.INPUT_TAKEN:
-            self._input.acknowledge(more=frame.number == 0)
+            self._input_taken.put(frame.number == 0)
         elif frame.kind is FrameKind.FROM_RANK:
             self._on_rank_message(connection, frame.number, frame.payload)
         elif frame.kind is FrameKind.ADDRESS:
@@ -255,6 +290,7 @@ class Launcher:
 
     def _on_disconnect(self, connection: Connection) -> None:
         """Take note that nothing more comes from an agent."""
+        connection.is_open = False
         if not connection.alive:
             return
         code = connection.exit_code()
@@ -310,7 +346,7 @@ class Launcher:
         if not self._may_meet():
             return
         rosters = self._membership.meet()
-        for connection in self._fleet.connections:
+        for connection in self._connections:
             for rank in rosters.keys() & set(connection.host_ranks.ranks):
                 connection.send(pack(FrameKind.TO_RANK, rank, rosters[rank].to_line()))
         if rosters:
@@ -336,7 +372,7 @@ class Launcher:
         for rank in self._membership.late:
             self._killed.add(rank)
             self._membership.end(rank, succeeded=False)
-            for connection in self._fleet.connections:
+            for connection in self._connections:
                 if rank in connection.host_ranks.ranks:
                     connection.send(pack(FrameKind.KILL, rank))
             self._on_rank_failed(Death(rank, -signal.SIGKILL, witness=False))
@@ -358,35 +394,51 @@ class Launcher:
         else:
             self._interrupted = self._interrupted or number == signal.SIGINT
             self._stopping = self._stopping or number in _ENDING
-            self._fleet.broadcast(pack(FrameKind.SIGNAL, number))
+            self._broadcast(pack(FrameKind.SIGNAL, number))
 
     def _check_deadlines(self) -> None:
         now = time.monotonic()
         self._output.flush_stale_lines()
         if now >= self._next_keepalive:
             self._next_keepalive = now + self._job.silence / _ALIVE_PER_SILENCE
-            self._fleet.broadcast(pack(FrameKind.ALIVE))
+            self._broadcast(pack(FrameKind.ALIVE))
         self._check_late_ranks(now)
         if self._failed_at is not None and now - self._failed_at > _GRACE_SECONDS:
             self._end(_GRACE_SECONDS)
-        if self._killed_at is not None and now > self._killed_at + LAST_SECONDS:
-            self._fleet.kill()
+        if self._killed_at is not None and now > self._killed_at + _LAST_SECONDS:
+            for connection in self._connections:
+                connection.process.kill()
 
     def _end(self, seconds: float) -> None:
         """Have all agents end their ranks, and kill them after so many seconds. Another call may only hasten it."""
         killed_at = time.monotonic() + seconds
         if self._killed_at is None or killed_at < self._killed_at:
             self._killed_at = killed_at
-            self._fleet.broadcast(pack(FrameKind.END, int(seconds * 1000)))
+            self._broadcast(pack(FrameKind.END, int(seconds * 1000)))
 
-    def _forward_input(self, data: bytes) -> None:
-        self._fleet.connections[0].send(pack(FrameKind.INPUT, 0, data))
+    def _broadcast(self, message: bytes) -> None:
+        """Send a frame to every agent that is there."""
+        for connection in self._connections:
+            if connection.greeting is not None:
+                connection.send(message)
 
     def _log(self, text: str) -> None:
         if self._job.verbose:
             self._output.log(text)
 
     # Behind them.
+
+    def _close_connections(self) -> None:
+        """Let all agents go: they end what still runs. Wait until they have."""
+        self._writer.abandon()  # an agent that has much to say must not wait for this process
+        for connection in self._connections:
+            connection.close_input()
+            if connection.greeting is None:
+                connection.process.kill()  # ssh may wait for a host that doesn't answer
+        deadline = time.monotonic() + _LAST_SECONDS
+        for connection in self._connections:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                connection.process.wait(max(0.0, deadline - time.monotonic()))
 
     def _report_end(self) -> int:
         """Say how it ended, and return the exit code."""
@@ -407,9 +459,7 @@ class Launcher:
         return first.exit_code
 
     def _describe(self, death: Death) -> str:
-        host = next(
-            connection.name for connection in self._fleet.connections if death.rank in connection.host_ranks.ranks
-        )
+        host = next(connection.name for connection in self._connections if death.rank in connection.host_ranks.ranks)
         if death.rank in self._killed:
             seconds, option = self._meeting_timeout()
             how = f"is killed, as it hasn't come to meet the others within {seconds:g} s ({option})"
@@ -418,6 +468,10 @@ class Launcher:
         else:
             how = f"ended with exit code {death.code}"
         return f"{self._membership.name(death.rank)} on {host} {how}"
+
+
+def _raise(error: LaunchError) -> None:
+    raise error
 
 
 def _signal_name(number: int) -> str:

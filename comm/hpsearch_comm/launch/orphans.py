@@ -13,9 +13,10 @@ import signal
 import sys
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
-__all__ = ["adopt_orphans", "descendants", "die_with", "end_descendants", "in_group"]
+import psutil
+
+__all__ = ["adopt_orphans", "descendants", "die_with", "end", "end_descendants", "in_group"]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -46,42 +47,37 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl failed")
 
 
-def descendants(ancestor: int) -> list[int]:
-    """List the processes that descend from one, parents before their children; those that have ended count too."""
-    children: dict[int, list[int]] = {}
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, ValueError):
-                # The name, in parentheses, may hold anything.
-                fields = Path(entry.path, "stat").read_bytes().rpartition(b")")[2].split()
-                children.setdefault(int(fields[1]), []).append(int(entry.name))
-    processes = [ancestor]
-    for process in processes:
-        processes += children.get(process, [])
-    return processes[1:]
+def descendants() -> list[int]:
+    """List the processes that descend from this one; those that have ended count too."""
+    return [child.pid for child in psutil.Process().children(recursive=True)]
 
 
-def in_group(group: int, processes: Iterable[int]) -> list[int]:
-    """Return those of the processes that are in this process group."""
+def in_group(group: int) -> list[int]:
+    """Return the descendants that are in this process group."""
     members = []
-    for process in processes:
+    for process in descendants():
         with contextlib.suppress(ProcessLookupError):
             if os.getpgid(process) == group:
                 members.append(process)
     return members
 
 
+def end(processes: Iterable[int], number: int) -> None:
+    """Send processes a signal; those that have ended, or are another user's, don't count."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(process, number)
+
+
 def end_descendants() -> None:
     """Kill all descendants, and wait until they are gone."""
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
-        for process in descendants(os.getpid()):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(process, signal.SIGKILL)
+        end(descendants(), signal.SIGKILL)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
             return
         time.sleep(0.01)
-    print(f"processes that can't be killed: {descendants(os.getpid())}", file=sys.stderr, flush=True)
+    print(f"processes that can't be killed: {descendants()}", file=sys.stderr, flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hpsearch_comm.launch.errors import LaunchError
-from hpsearch_comm.launch.writer import Writer
+from hpsearch_comm.launch.streams import Writer
 
 __all__ = ["STDERR", "STDOUT", "Lines", "Output", "Page"]
 
@@ -112,6 +113,8 @@ class _Rank:
 class Output:
     """Writes the lines of all ranks to this process's standard output and error, and all that each writes to a file.
 
+    Threads may call it at the same time.
+
     Args:
         writer: Writes to standard output and error.
         ranks: All of them.
@@ -123,7 +126,7 @@ class Output:
     """
 
     def __init__(self, writer: Writer, ranks: Iterable[int], prefix: bool, directory: Path | None) -> None:
-        self._writer = writer
+        self._lock = threading.RLock()
         self._exits = ExitStack()
         numbers = list(ranks)
         width = len(str(numbers[-1]))
@@ -157,17 +160,19 @@ class Output:
                 state.file.flush()
             except OSError as error:
                 raise _unwritable(error) from None
-        if stream == STDERR:
-            state.tail = (state.tail + data)[-_TAIL:]
-        for line in state.lines[stream].feed(data):
-            self._put(rank, stream, line)
-        state.began[stream] = time.monotonic()
+        with self._lock:
+            if stream == STDERR:
+                state.tail = (state.tail + data)[-_TAIL:]
+            for line in state.lines[stream].feed(data):
+                self._put(rank, stream, line)
+            state.began[stream] = time.monotonic()
 
     def finish(self, rank: int) -> None:
         """Show what a rank that has ended has begun to write."""
-        for stream, lines in self._ranks[rank].lines.items():
-            if piece := lines.flush():
-                self._put(rank, stream, piece)
+        with self._lock:
+            for stream, lines in self._ranks[rank].lines.items():
+                if piece := lines.flush():
+                    self._put(rank, stream, piece)
 
     def finish_all(self) -> None:
         """Show what anybody has begun to write, such as what a rank has left behind for a while."""
@@ -181,10 +186,11 @@ class Output:
     def flush_stale_lines(self) -> None:
         """Show what has waited for long enough."""
         now = time.monotonic()
-        for rank, state in self._ranks.items():
-            for stream in self._terminals:
-                if state.lines[stream] and now - state.began[stream] > _PIECE_SECONDS:
-                    self._put(rank, stream, state.lines[stream].flush())
+        with self._lock:
+            for rank, state in self._ranks.items():
+                for stream in self._terminals:
+                    if state.lines[stream] and now - state.began[stream] > _PIECE_SECONDS:
+                        self._put(rank, stream, state.lines[stream].flush())
 
     def repeat(self, rank: int, data: bytes) -> None:
         """Show once more what a rank wrote to stderr."""
@@ -193,14 +199,16 @@ class Output:
 
     def log(self, text: str) -> None:
         """Write a line of the launcher's own to standard error."""
-        self._pages[STDERR].put("launcher", b"hpsearch_comm.launch: ", f"{text}\n".encode("utf-8", "replace"))
+        with self._lock:
+            self._pages[STDERR].put("launcher", b"hpsearch_comm.launch: ", f"{text}\n".encode("utf-8", "replace"))
 
     def close(self) -> None:
         """Close the files."""
         self._exits.close()
 
     def _put(self, rank: int, stream: int, piece: bytes) -> None:
-        self._pages[stream].put((rank, stream), self._ranks[rank].prefix, piece)
+        with self._lock:
+            self._pages[stream].put((rank, stream), self._ranks[rank].prefix, piece)
 
 
 def _is_one_file(first: int, second: int) -> bool:

@@ -9,15 +9,13 @@ import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import IO
 
+from hpsearch_comm.launch.frames import FrameKind
 from hpsearch_comm.launch.orphans import die_with
 from hpsearch_comm.roster import VARIABLE, describe_socket
 
 __all__ = ["RankProcess", "reap"]
-
-_MOST_DRAINED = 1 << 20
-"""Bytes read from a pipe of a rank that has ended: what it wrote itself fits in. A child of its may write on."""
-_CHUNK = 1 << 16
 
 
 class RankProcess:
@@ -29,7 +27,7 @@ class RankProcess:
         rank: Its number.
         command: The program and its arguments.
         environment: All of its variables.
-        with_input: Whether its standard input comes from `feed`; else it is empty.
+        with_input: Whether its standard input is a pipe; else it is empty.
         elastic: Whether it has a socket by which the launcher tells it whom it meets.
 
     Raises:
@@ -40,42 +38,35 @@ class RankProcess:
         self, rank: int, command: Sequence[str], environment: Mapping[str, str], with_input: bool, elastic: bool
     ) -> None:
         self.rank = rank
-        self.input: int | None = None
-        """The descriptor of its standard input."""
         self.elastic_socket: socket.socket | None = None
         """This end of the socket."""
-        reading, writing = zip(*(os.pipe() for _ in range(2)), strict=True)
-        source, self.input = os.pipe() if with_input else (os.open(os.devnull, os.O_RDONLY), None)
-        self.outputs: list[int] = list(reading)
-        """The descriptors of its standard output and error, as long as they are open."""
-        self.streams = dict(zip(reading, ("stdout", "stderr"), strict=True))
-        inherited: list[socket.socket] = []
-        try:
+        with contextlib.ExitStack() as exits:
+            inherited: list[int] = []
             if elastic:
                 self.elastic_socket, theirs = socket.socketpair()
-                inherited.append(theirs)
+                inherited.append(exits.enter_context(theirs).fileno())
                 environment = {**environment, VARIABLE: describe_socket(theirs.fileno())}
             self.process = subprocess.Popen(
                 command,
+                bufsize=0,
                 env=environment,
-                stdin=source,
-                stdout=writing[0],
-                stderr=writing[1],
+                stdin=subprocess.PIPE if with_input else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 process_group=0,
-                pass_fds=[sock.fileno() for sock in inherited],
-                # This process has no other threads, so that it is safe.
+                pass_fds=inherited,
+                # The other threads of this process wait in system calls: they hold no lock that this takes.
                 preexec_fn=partial(die_with, os.getpid(), signal.SIGKILL),
             )
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            for descriptor in (source, *writing):
-                os.close(descriptor)
-            for sock in inherited:
-                sock.close()
-        for descriptor in (*reading, *([] if self.input is None else [self.input])):
-            os.set_blocking(descriptor, False)
+        assert self.process.stdout
+        assert self.process.stderr
+        self.outputs: dict[IO[bytes], FrameKind] = {
+            self.process.stdout: FrameKind.STDOUT,
+            self.process.stderr: FrameKind.STDERR,
+        }
+        """Its standard output and error, which don't block."""
+        for stream in self.outputs:
+            os.set_blocking(stream.fileno(), False)
 
     def signal(self, number: int) -> None:
         """Send a signal to the rank and what it has started, but for what has left its process group."""
@@ -83,38 +74,6 @@ class RankProcess:
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
-
-    def read(self, descriptor: int) -> bytes | None:
-        """Return what a stream brings; nothing at its end, and None where there is nothing yet."""
-        try:
-            return os.read(descriptor, _CHUNK)
-        except BlockingIOError:
-            return None
-        except OSError:
-            return b""
-
-    def drain(self, descriptor: int) -> bytes:
-        """Return what is left in a stream of a rank that has ended."""
-        chunks, size = [], 0
-        while size < _MOST_DRAINED and (chunk := self.read(descriptor)):
-            chunks.append(chunk)
-            size += len(chunk)
-        return b"".join(chunks)
-
-    def close(self) -> None:
-        """Close what leads to it."""
-        for descriptor in self.outputs:
-            os.close(descriptor)
-        self.outputs = []
-        self.close_input()
-        if self.elastic_socket is not None:
-            self.elastic_socket.close()
-
-    def close_input(self) -> None:
-        """Let its standard input end."""
-        if self.input is not None:
-            os.close(self.input)
-        self.input = None
 
 
 def reap(ranks: Sequence[RankProcess]) -> list[RankProcess]:

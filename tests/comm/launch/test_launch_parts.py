@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import re
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,7 +18,7 @@ from hpsearch_comm.bootstrap.listener import listen
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.launch.command_line import make_parser, read_job
 from hpsearch_comm.launch.errors import LaunchError
-from hpsearch_comm.launch.frames import Frame, FrameKind, FrameReader, pack, pack_value
+from hpsearch_comm.launch.frames import Frame, FrameKind, pack, pack_value, read_frames
 from hpsearch_comm.launch.hosts import Host, HostRanks, assign_ranks, is_here, merge_local, parse_hostfile, parse_hosts
 from hpsearch_comm.launch.job import LaunchJob
 from hpsearch_comm.launch.launcher import Death, Verdict, is_witness, last_traceback
@@ -163,19 +165,38 @@ def test_a_line_that_is_interrupted_goes_on_with_its_prefix():
 # Frames.
 
 
+class OneByOne(io.RawIOBase):
+    def __init__(self, data: bytes) -> None:
+        self._data = io.BytesIO(data)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._data.readinto(memoryview(buffer)[:1])
+
+
+def frames_of(data: bytes) -> Iterator[Frame]:
+    return read_frames(io.BufferedReader(io.BytesIO(data)))
+
+
+def test_a_frame_that_is_cut_off_is_none():
+    data = pack(FrameKind.STDOUT, 1, b"out")
+    assert all(list(frames_of(data + data[:end])) == [Frame(FrameKind.STDOUT, 1, b"out")] for end in range(len(data)))
+
+
 @given(st.lists(st.builds(Frame, st.sampled_from(FrameKind), st.integers(-(2**31), 2**31 - 1), st.binary(max_size=30))))
 def test_frames_arrive_as_they_were_sent_however_they_are_cut(frames):
     data = b"".join(pack(frame.kind, frame.number, frame.payload) for frame in frames)
-    reader = FrameReader()
-    assert [frame for byte in data for frame in reader.feed(bytes([byte]))] == frames
-    assert list(FrameReader().feed(data)) == frames
-    (frame,) = FrameReader().feed(pack_value(FrameKind.START, {"a": ["\udcff"]}))
+    assert list(read_frames(io.BufferedReader(OneByOne(data)))) == frames
+    assert list(frames_of(data)) == frames
+    (frame,) = frames_of(pack_value(FrameKind.START, {"a": ["\udcff"]}))
     assert frame.value == {"a": ["\udcff"]}
 
 
 def test_what_is_no_frame_is_an_error():
     with pytest.raises(LaunchError, match="something else writes"):
-        list(FrameReader().feed(b"Last login: Thu Nov 26"))
+        list(frames_of(b"Last login: Thu Nov 26"))
 
 
 # Verdicts.
