@@ -38,8 +38,7 @@ def _run(argv: Sequence[str] | None) -> int:
         parser.error(str(error))
     writer = Writer()
     try:
-        with Launcher(job, writer) as launcher:
-            code = launcher.run()
+        code = Launcher(job, writer).run()
     except LaunchError as error:
         writer.write(2, f"hpsearch_comm.launch: error: {error}\n".encode("utf-8", "replace"))
         code = error.exit_code

@@ -7,13 +7,15 @@ import json
 import os
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from io import BufferedReader
 from typing import Any, cast
 
 from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.frames import GREETING, Frame, read_frames
 from hpsearch_comm.launch.hosts import LOCAL, HostRanks
+from hpsearch_comm.launch.job import LaunchJob
+from hpsearch_comm.launch.ssh import agent_process
 from hpsearch_comm.launch.streams import Writer, read_chunks
 
 __all__ = ["Connection"]
@@ -27,22 +29,22 @@ class Connection:
     """Starts an agent, and speaks with it.
 
     Args:
+        job: Of which it starts some ranks.
         host_ranks: The host and its ranks.
-        command: What runs the agent.
-        environment: Of that process.
 
     Raises:
         LaunchError: The command can't be run.
     """
 
-    def __init__(self, host_ranks: HostRanks, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, job: LaunchJob, host_ranks: HostRanks) -> None:
         self.host_ranks = host_ranks
         self.name = host_ranks.host.name
         self.local = self.name == LOCAL
+        self.command, environment = agent_process(job, host_ranks)
         source, self._input = os.pipe()
         try:
             self.process = subprocess.Popen(
-                command,
+                self.command,
                 env=environment,
                 stdin=source,
                 stdout=subprocess.PIPE,
@@ -52,13 +54,13 @@ class Connection:
             )
         except OSError as error:
             raise LaunchError(
-                f"expected to be able to run {command[0]} on this host, got: {error.strerror or error}. Install it"
-                + (", or name another Python (--python)" if "ssh" not in command[0] else "")
+                f"expected to be able to run {self.command[0]} on this host, got: {error.strerror or error}. Install it"
+                + (", or name another Python (--python)" if "ssh" not in self.command[0] else "")
             ) from None
         finally:
             os.close(source)
-        self.greeting: dict[str, Any] | None = None
-        """What the agent has said of itself and its host."""
+        self.greeting: dict[str, Any] = {}
+        """What the agent has said of itself and its host; empty until it has."""
         self.alive = set(host_ranks.ranks)
         """The ranks whose end hasn't been told."""
         self.is_open = True

@@ -14,10 +14,9 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from hpsearch_comm.launch.connection import Connection
@@ -28,11 +27,12 @@ from hpsearch_comm.launch.membership import Membership, name_ranks
 from hpsearch_comm.launch.orphans import adopt_orphans, end_descendants
 from hpsearch_comm.launch.output import STDERR, STDOUT, Output
 from hpsearch_comm.launch.ssh import describe_failure
-from hpsearch_comm.launch.startup import agent_process, compare_hosts, meeting_request, start_order
 from hpsearch_comm.launch.streams import Writer, handle_signals, read_chunks, start_thread
+from hpsearch_comm.launch.variables import forwarded_variables
+from hpsearch_comm.launch.version import source_digest, version
 from hpsearch_comm.roster import DONE, Coming, read_message
 
-__all__ = ["Death", "Interrupted", "Launcher", "Verdict", "is_witness", "last_traceback"]
+__all__ = ["Death", "Interrupted", "Launcher", "first_failure", "is_witness", "last_traceback"]
 
 # torch.distributed's own hook begins each line with the rank; groups of exceptions are drawn as a tree.
 _MARGIN = rb"^(?:\[rank\d+\]: ?)?[ |]*"
@@ -70,20 +70,9 @@ class Death:
         return self.code if self.code > 0 else 128 - self.code
 
 
-class Verdict:
-    """Hears of the ranks that failed, in the order in which that was seen."""
-
-    def __init__(self) -> None:
-        self.deaths: list[Death] = []
-
-    def add(self, death: Death) -> None:
-        """Take note of a rank that failed by itself."""
-        self.deaths.append(death)
-
-    @property
-    def first(self) -> Death | None:
-        """The rank that failed first."""
-        return min(self.deaths, key=lambda death: death.witness, default=None)
+def first_failure(deaths: Sequence[Death]) -> Death | None:
+    """Return the rank that failed first of those that failed by themselves, in the order in which that was seen."""
+    return min(deaths, key=lambda death: death.witness, default=None)
 
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -115,7 +104,7 @@ class Interrupted(Exception):
 
 
 class Launcher:
-    """Runs one job. Use it as a context: at its end the agents have ended, and with them all ranks.
+    """Runs one job.
 
     Args:
         job: What to start.
@@ -132,16 +121,16 @@ class Launcher:
         self._connections: list[Connection] = []
         self._events: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         """What threads and signal handlers have heard, for the main thread to deal with."""
-        self._signals = handle_signals(_PASSED_ON, lambda number: self._events.put(partial(self._on_signal, number)))
         self._input_taken: queue.SimpleQueue[bool] = queue.SimpleQueue()
         """Whether rank 0 wants more, for each piece of standard input that it has taken."""
-        self._meeting_address: dict[str, Any] | None = None
+        self._meeting_address: dict[str, Any] = {}
+        """Address and port, once they are chosen."""
         self._running = False
         least = job.size if job.least is None else job.least
         self._membership = Membership((host_ranks.ranks for host_ranks in job.host_ranks), least)
         self._killed: set[int] = set()
         """Ranks that were killed because others waited for them in vain."""
-        self._verdict = Verdict()
+        self._deaths: list[Death] = []
         self._lost: list[str] = []
         """What there is to say of hosts that were lost, since ranks last met."""
         self._failed_at: float | None = None
@@ -150,62 +139,82 @@ class Launcher:
         self._interrupted = self._stopping = False
         self._next_check = self._next_keepalive = 0.0
 
-    def __enter__(self) -> Launcher:
-        adopt_orphans()  # of an agent here that is killed by force
-        self._signals.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._close_connections()
-            end_descendants()
-        finally:
-            self._signals.__exit__(kind, error, trace)
-            self._output.close()
-
     def run(self) -> int:
-        """Start the ranks and wait until they have ended; return the exit code.
+        """Start the ranks and wait until they have ended, and all agents with them; return the exit code.
 
         Raises:
             LaunchError: A host can't be reached, or its ranks can't be started.
             Interrupted: A signal came before they were.
         """
-        self._connect()
-        self._start()
-        while any(connection.is_open for connection in self._connections):
-            self._step()
-            if self._writer.error is not None:
-                self._end(_GRACE_SECONDS)
-        return self._report_end()
+        adopt_orphans()  # of an agent here that is killed by force
+        with handle_signals(_PASSED_ON, lambda number: self._events.put(partial(self._on_signal, number))):
+            try:
+                self._connect()
+                self._start()
+                while any(connection.is_open for connection in self._connections):
+                    self._step()
+                    if self._writer.error is not None:
+                        self._end(_GRACE_SECONDS)
+                return self._report_end()
+            finally:
+                self._close_connections()
+                end_descendants()
+                self._output.close()
 
     # Before the ranks run.
 
     def _connect(self) -> None:
         """Have an agent on each host."""
         for host_ranks in self._job.host_ranks:
-            command, environment = agent_process(self._job, host_ranks)
-            self._log(
-                f"ranks {host_ranks.ranks.start} to {host_ranks.ranks.stop - 1} on {host_ranks.host.name}: {command}"
-            )
-            connection = Connection(host_ranks, command, environment)
+            connection = Connection(self._job, host_ranks)
+            ranks = host_ranks.ranks
+            self._log(f"ranks {ranks.start} to {ranks.stop - 1} on {connection.name}: {connection.command}")
             self._connections.append(connection)
             start_thread(self._listen, connection)
             start_thread(self._listen_to_errors, connection)
         self._wait(lambda: all(connection.greeting for connection in self._connections))
-        compare_hosts(self._connections)
+        self._compare_hosts()
+
+    def _compare_hosts(self) -> None:
+        """See that all agents are of this very version, and each on another host."""
+        digest, machines = source_digest(), dict[str, str]()
+        for name, greeting in ((connection.name, connection.greeting) for connection in self._connections):
+            if greeting.get("digest") != digest:
+                raise LaunchError(
+                    f"expected the same hpsearch_comm on {name} as here ({version()}; source {digest}), got "
+                    f"{greeting.get('version')}; source {greeting.get('digest')}. Install the same version on all hosts"
+                )
+            first = machines.setdefault(greeting["identity"], name)
+            if first != name:
+                raise LaunchError(
+                    f"expected each host once, got {first} and {name}, which are one: name it once, with all its slots"
+                )
 
     def _start(self) -> None:
         """Have the ranks started everywhere, once it is known where they meet."""
-        connections = self._connections
-        connections[0].send(pack_value(FrameKind.CHOOSE_ADDRESS, meeting_request(connections, self._job.interface)))
-        self._wait(lambda: self._meeting_address is not None)
-        assert self._meeting_address is not None
+        job, first, others = self._job, self._connections[0], self._connections[1:]
+        if first.local:  # as the other hosts have seen it
+            seen = [address for connection in others for address in connection.greeting["ssh"][:1]]
+        else:
+            seen = first.greeting["ssh"][1:]
+        request = {"alone": not others, "interface": job.interface, "seen": seen}
+        first.send(pack_value(FrameKind.CHOOSE_ADDRESS, request))
+        self._wait(lambda: bool(self._meeting_address))
         self._log("the ranks meet at {address}, port {port}".format(**self._meeting_address))
         self._running = True
-        for connection in connections:
-            connection.send(pack_value(FrameKind.START, start_order(self._job, connection, **self._meeting_address)))
+        for connection in self._connections:
+            ranks = connection.host_ranks.ranks
+            order = {
+                "ranks": [ranks.start, ranks.stop],
+                "size": job.size,
+                "secret": job.secret,
+                "command": job.command,
+                "directory": job.directory,
+                "environment": dict(job.environment) if connection.local else forwarded_variables(job.environment),
+                "exports": dict(job.exports),
+                "elastic": job.least is not None,
+            }
+            connection.send(pack_value(FrameKind.START, self._meeting_address | order))
         # Reading in the background of a terminal would stop this process; it fails instead.
         signal.signal(signal.SIGTTIN, signal.SIG_IGN)
         start_thread(self._forward_input)
@@ -215,7 +224,7 @@ class Launcher:
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
-                silent = [connection.name for connection in self._connections if connection.greeting is None]
+                silent = [connection.name for connection in self._connections if not connection.greeting]
                 raise LaunchError(
                     f"expected an answer of {' and '.join(silent or [self._connections[0].name])} within "
                     f"{seconds:g} s, got none: see that it can be reached, or give it more time (--start-timeout)"
@@ -282,11 +291,8 @@ class Launcher:
         self._meet()
 
     def _on_rank_failed(self, death: Death) -> None:
-        self._verdict.add(death)
-        if self._can_continue():
-            self._report_loss(self._describe(death))
-            return
-        self._failed_at = self._failed_at or time.monotonic()
+        self._deaths.append(death)
+        self._on_loss(self._describe(death))
 
     def _on_disconnect(self, connection: Connection) -> None:
         """Take note that nothing more comes from an agent."""
@@ -307,27 +313,23 @@ class Launcher:
         for rank in connection.alive:
             self._membership.end(rank, succeeded=False)
         self._lost.append(text)
-        if self._can_continue():
-            connection.alive.clear()
-            self._report_loss(text)
-            self._meet()
-            return
-        self._failed_at = self._failed_at or time.monotonic()
+        self._on_loss(text)
+        self._meet()
 
     # Where the others go on without ranks that have died.
 
-    def _can_continue(self) -> bool:
-        """Whether the loss of a rank is no failure of the job: enough are left, and nobody has asked for its end."""
-        return self._may_meet() and not self._stopping
+    def _on_loss(self, text: str) -> None:
+        """Take a loss for no failure of the job if enough ranks are left, and nobody has asked for its end."""
+        if self._stopping or not self._may_meet():
+            self._failed_at = self._failed_at or time.monotonic()
+            return
+        succeeded = len(self._membership.succeeded)
+        remaining = f"{self._membership.count} left{f' and {succeeded} ended well' if succeeded else ''}"
+        self._output.log(f"{text}: {remaining}, of {self._job.least} that must be (--min-np)")
 
     def _may_meet(self) -> bool:
         """Whether ranks that have come to meet may: also those that handle a signal which has asked for their end."""
         return self._membership.suffices and self._failed_at is None
-
-    def _report_loss(self, text: str) -> None:
-        succeeded = len(self._membership.succeeded)
-        remaining = f"{self._membership.count} left{f' and {succeeded} ended well' if succeeded else ''}"
-        self._output.log(f"{text}: {remaining}, of {self._job.least} that must be (--min-np)")
 
     def _on_rank_message(self, connection: Connection, rank: int, line: bytes) -> None:
         """Take what a rank says of its meeting the others."""
@@ -346,12 +348,11 @@ class Launcher:
         if not self._may_meet():
             return
         rosters = self._membership.meet()
-        for connection in self._connections:
-            for rank in rosters.keys() & set(connection.host_ranks.ranks):
-                connection.send(pack(FrameKind.TO_RANK, rank, rosters[rank].to_line()))
+        for rank, roster in rosters.items():
+            self._connection_of(rank).send(pack(FrameKind.TO_RANK, rank, roster.to_line()))
         if rosters:
             # What has been lost before is no reason for what fails from now on.
-            self._verdict, self._lost = Verdict(), []
+            self._deaths, self._lost = [], []
             if len(rosters) < self._job.size:
                 verb = "goes" if len(rosters) == 1 else "go"
                 succeeded = self._membership.succeeded
@@ -372,9 +373,7 @@ class Launcher:
         for rank in self._membership.late:
             self._killed.add(rank)
             self._membership.end(rank, succeeded=False)
-            for connection in self._connections:
-                if rank in connection.host_ranks.ranks:
-                    connection.send(pack(FrameKind.KILL, rank))
+            self._connection_of(rank).send(pack(FrameKind.KILL, rank))
             self._on_rank_failed(Death(rank, -signal.SIGKILL, witness=False))
         self._meet()
 
@@ -416,10 +415,13 @@ class Launcher:
             self._killed_at = killed_at
             self._broadcast(pack(FrameKind.END, int(seconds * 1000)))
 
+    def _connection_of(self, rank: int) -> Connection:
+        return next(connection for connection in self._connections if rank in connection.host_ranks.ranks)
+
     def _broadcast(self, message: bytes) -> None:
         """Send a frame to every agent that is there."""
         for connection in self._connections:
-            if connection.greeting is not None:
+            if connection.greeting:
                 connection.send(message)
 
     def _log(self, text: str) -> None:
@@ -433,7 +435,7 @@ class Launcher:
         self._writer.abandon()  # an agent that has much to say must not wait for this process
         for connection in self._connections:
             connection.close_input()
-            if connection.greeting is None:
+            if not connection.greeting:
                 connection.process.kill()  # ssh may wait for a host that doesn't answer
         deadline = time.monotonic() + _LAST_SECONDS
         for connection in self._connections:
@@ -446,12 +448,12 @@ class Launcher:
         undone = _UNDONE if self._failed_at is None else ""
         for text in self._lost:
             self._output.log(f"{text}{undone}")
-        first = self._verdict.first
+        first = first_failure(self._deaths)
         if first is None or (self._lost and first.witness):
             killed = 128 + signal.SIGINT if self._interrupted else 1
             return killed if self._lost or self._killed_at is not None else 0
         reason = last_traceback(self._output.tail(first.rank))
-        if reason and not first.witness and any(death.witness for death in self._verdict.deaths):
+        if reason and not first.witness and any(death.witness for death in self._deaths):
             # What they wrote because of it may stand behind it.
             self._output.log(f"what {self._membership.name(first.rank)} wrote:")
             self._output.repeat(first.rank, reason)
@@ -459,7 +461,6 @@ class Launcher:
         return first.exit_code
 
     def _describe(self, death: Death) -> str:
-        host = next(connection.name for connection in self._connections if death.rank in connection.host_ranks.ranks)
         if death.rank in self._killed:
             seconds, option = self._meeting_timeout()
             how = f"is killed, as it hasn't come to meet the others within {seconds:g} s ({option})"
@@ -467,7 +468,7 @@ class Launcher:
             how = f"was killed by signal {-death.code} ({_signal_name(-death.code)})"
         else:
             how = f"ended with exit code {death.code}"
-        return f"{self._membership.name(death.rank)} on {host} {how}"
+        return f"{self._membership.name(death.rank)} on {self._connection_of(death.rank).name} {how}"
 
 
 def _raise(error: LaunchError) -> None:

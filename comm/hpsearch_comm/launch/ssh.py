@@ -1,71 +1,45 @@
-"""How an agent is started on another host, and what it means when it doesn't come up."""
+"""How an agent is started, by ssh on another host, and what it means when it doesn't come up."""
 
 from __future__ import annotations
 
 import math
 import shlex
-from dataclasses import dataclass
 
-__all__ = ["Ssh", "agent_command", "describe_failure", "remote_command"]
+from hpsearch_comm.launch.hosts import LOCAL, HostRanks
+from hpsearch_comm.launch.job import LaunchJob
+from hpsearch_comm.launch.variables import SECRET
+from hpsearch_comm.launch.version import search_path
+
+__all__ = ["agent_process", "describe_failure"]
 
 _AGENT = "hpsearch_comm.launch.agent"
 _PROBES = 4
 """Unanswered ones in a row after which ssh counts the other host as gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ssh:
-    """The user's wishes on top of their own ssh configuration."""
+def agent_process(job: LaunchJob, host_ranks: HostRanks) -> tuple[list[str], dict[str, str]]:
+    """Return the command line that brings up an agent on a host, and that process's environment: without the secret.
 
-    port: int | None = None
-    identity: str | None = None
-    """A file with a private key."""
-    config: str | None = None
-    """A configuration file in place of the user's."""
-    options: tuple[str, ...] = ()
-    """As after `ssh -o`."""
-
-    def command(self, host: str, remote: str, silence: float) -> list[str]:
-        """Return the command line that runs a command on a host.
-
-        Nothing is asked, as nobody could answer: keys must be known on both sides. What a configuration says of
-        forwarding, and of connections that are kept for later, is left out; what it says of host keys isn't touched.
-
-        Args:
-            host: As ssh knows it.
-            remote: A command for the login shell there.
-            silence: Seconds without an answer after which the connection counts as lost.
-        """
-        argv = ["ssh", "-T", "-a", "-x"]
-        argv += [] if self.config is None else ["-F", self.config]
-        argv += [] if self.port is None else ["-p", str(self.port)]
-        argv += [] if self.identity is None else ["-i", self.identity]
-        for option in (
-            *self.options,
-            "BatchMode=yes",
-            "ControlMaster=no",
-            "ClearAllForwardings=yes",
-            f"ServerAliveInterval={max(1, math.floor(silence / _PROBES))}",
-            f"ServerAliveCountMax={_PROBES}",
-        ):
-            argv += ["-o", option]
-        return [*argv, "--", host, remote]
-
-
-def agent_command(python: str, silence: float = 0.0) -> list[str]:
-    """Return the command line that runs an agent; without the working directory in the path of modules."""
-    return [python, "-P", "-m", _AGENT, *([f"{silence:g}"] if silence else [])]
-
-
-def remote_command(python: str, path: str, silence: float) -> str:
-    """Return the command that runs an agent, for a login shell of any kind.
-
-    Args:
-        python: The interpreter.
-        path: PYTHONPATH, where the agent's code may lie.
-        silence: Seconds without a word from the launcher after which it counts as gone.
+    By ssh nothing is asked, as nobody could answer: keys must be known on both sides. What a configuration says of
+    forwarding, and of connections that are kept for later, is left out; what it says of host keys isn't touched.
     """
-    return "exec " + shlex.join(["env", f"PYTHONPATH={path}", *agent_command(python, silence)])
+    environment = {name: value for name, value in job.environment.items() if name != SECRET}
+    path, name = search_path(), host_ranks.host.name
+    # Without the working directory in the path of modules.
+    agent = [job.python, "-P", "-m", _AGENT]
+    if name == LOCAL:
+        return agent, environment | {"PYTHONPATH": path}
+    options = (
+        "BatchMode=yes",
+        "ControlMaster=no",
+        "ClearAllForwardings=yes",
+        f"ServerAliveInterval={max(1, math.floor(job.silence / _PROBES))}",
+        f"ServerAliveCountMax={_PROBES}",
+    )
+    words = [word for option in options for word in ("-o", option)]
+    # For a login shell of any kind.
+    remote = "exec " + shlex.join(["env", f"PYTHONPATH={path}", *agent, f"{job.silence:g}"])
+    return ["ssh", "-T", "-a", "-x", *job.ssh, *words, "--", name, remote], environment
 
 
 def describe_failure(host: str, python: str, code: int | None, output: str, local: bool) -> str:

@@ -8,23 +8,25 @@ import re
 import socket
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import hpsearch_comm
 from hpsearch_comm.bootstrap.listener import listen
 from hpsearch_comm.errors import ConfigurationError
+from hpsearch_comm.launch.agent import hold_port, meeting_address
 from hpsearch_comm.launch.command_line import make_parser, read_job
 from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.frames import Frame, FrameKind, pack, pack_value, read_frames
 from hpsearch_comm.launch.hosts import Host, HostRanks, assign_ranks, is_here, merge_local, parse_hostfile, parse_hosts
 from hpsearch_comm.launch.job import LaunchJob
-from hpsearch_comm.launch.launcher import Death, Verdict, is_witness, last_traceback
+from hpsearch_comm.launch.launcher import Death, first_failure, is_witness, last_traceback
 from hpsearch_comm.launch.output import MOST_BYTES, Lines, Page
-from hpsearch_comm.launch.place import hold_port, meeting_address
-from hpsearch_comm.launch.ssh import Ssh, describe_failure, remote_command
+from hpsearch_comm.launch.ssh import agent_process, describe_failure
 from hpsearch_comm.launch.variables import forwarded_variables, parse_exports, rank_variables, without_other_launchers
 from hpsearch_comm.launch.version import source_digest
 
@@ -217,11 +219,8 @@ def test_witnesses_are_told_from_those_that_fail_by_themselves():
 
 @given(st.lists(st.builds(Death, st.integers(0, 9), st.sampled_from([1, -9]), st.booleans())))
 def test_the_first_to_fail_is_the_first_that_is_no_witness(deaths):
-    verdict = Verdict()
-    for death in deaths:
-        verdict.add(death)
     own = [death for death in deaths if not death.witness]
-    assert verdict.first == next(iter([*own, *deaths]), None)
+    assert first_failure(deaths) == next(iter([*own, *deaths]), None)
 
 
 def test_exit_codes_are_those_of_a_shell():
@@ -312,15 +311,26 @@ def test_which_variables_go_along_to_other_hosts():
     }  # fmt: skip
 
 
-def test_ssh_is_asked_for_nothing_and_host_keys_are_left_to_the_user():
-    remote = remote_command("/opt/my python", "/a b:/c", 60)
-    assert remote == "exec env 'PYTHONPATH=/a b:/c' '/opt/my python' -P -m hpsearch_comm.launch.agent 60"
-    words = Ssh(2222, "key", "config", ("User=ada",)).command("host2", remote, 60)
-    assert words[-3:] == ["--", "host2", remote]
+def test_ssh_is_asked_for_nothing_and_host_keys_are_left_to_the_user(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/a b")
+    options = ("--ssh-port", "2222", "--ssh-identity", "key", "--ssh-config", "config", "--ssh-option", "User=ada")
+    made = job("-H", "192.0.2.1", "--python", "/opt/my python", *options, "true", A="b", HPSEARCH_COMM_SECRET="ab" * 32)
+    words, env = agent_process(made, made.host_ranks[0])
+    root = Path(hpsearch_comm.__file__).parents[1]
+    assert words[-3:-1] == ["--", "192.0.2.1"]
+    assert words[-1] == f"exec env 'PYTHONPATH={root}:/a b' '/opt/my python' -P -m hpsearch_comm.launch.agent 60"
     assert words[:10] == ["ssh", "-T", "-a", "-x", "-F", "config", "-p", "2222", "-i", "key"]
     assert words[10:14] == ["-o", "User=ada", "-o", "BatchMode=yes"]
     assert "ServerAliveInterval=15" in words
-    assert not any("HostKey" in word for word in Ssh().command("host2", remote, 60))
+    assert not any("HostKey" in word for word in words)
+    assert env == {"A": "b"}
+
+
+def test_an_agent_here_is_started_without_ssh():
+    made = job("-np", "1", "--python", "/opt/python", "true", A="b", HPSEARCH_COMM_SECRET="ab" * 32)
+    words, env = agent_process(made, made.host_ranks[0])
+    assert words == ["/opt/python", "-P", "-m", "hpsearch_comm.launch.agent"]
+    assert sorted(env) == ["A", "PYTHONPATH"]
 
 
 @pytest.mark.parametrize(
@@ -360,12 +370,12 @@ def test_the_address_of_rank_0_is_one_by_which_others_have_reached_it(monkeypatc
     assert meeting_address(True, None, []) == "127.0.0.1"
     assert meeting_address(True, "lo", []) == "127.0.0.1"
     own: Sequence[str] = ["10.0.0.7"]
-    monkeypatch.setattr("hpsearch_comm.launch.place.is_local", lambda address: address in own)
-    monkeypatch.setattr("hpsearch_comm.launch.place.local_address", lambda *_: "10.0.0.8")
+    monkeypatch.setattr("hpsearch_comm.launch.agent.is_local", lambda address: address in own)
+    monkeypatch.setattr("hpsearch_comm.launch.agent.local_address", lambda *_: "10.0.0.8")
     # The first is a jump host's, the second has a scope, and the third isn't one.
     assert meeting_address(False, None, ["192.0.2.1", "fe80::1%eth0", "UNKNOWN", "10.0.0.7"]) == "10.0.0.7"
     assert meeting_address(False, None, []) == "10.0.0.8"
-    monkeypatch.setattr("hpsearch_comm.launch.place.local_address", lambda *_: "127.0.0.1")
+    monkeypatch.setattr("hpsearch_comm.launch.agent.local_address", lambda *_: "127.0.0.1")
     with pytest.raises(ConfigurationError, match="found only loopback: name its interface"):
         meeting_address(False, None, [])
 
