@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import json
+import math
 import os
 import queue
 import selectors
@@ -27,8 +28,14 @@ from hpsearch_comm.bootstrap.interface import is_local, local_address
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.frames import GREETING, Frame, FrameKind, pack, pack_value, read_frames
-from hpsearch_comm.launch.orphans import adopt_orphans, descendants, end, end_descendants, in_group
-from hpsearch_comm.launch.ranks import RankProcess, reap
+from hpsearch_comm.launch.processes import (
+    RankProcess,
+    adopt_orphans,
+    descendants,
+    end,
+    end_descendants,
+    reap,
+)
 from hpsearch_comm.launch.streams import CHUNK, Writer, handle_signals, start_thread, write_all
 from hpsearch_comm.launch.variables import SECRET, rank_variables, without_other_launchers
 from hpsearch_comm.launch.version import source_digest, version
@@ -84,12 +91,11 @@ class Agent:
         """For rank 0."""
         self._to_ranks: dict[int, tuple[socket.socket, Writer]] = {}
         """By which ranks are told whom they meet, where the job goes on without dead ones."""
-        self._launcher_gone = self._is_stopping = False
-        self._kill_at: float | None = None
-        self._orphaned_groups: dict[int, float] = {}
-        """When what a rank has left that has died, in its process group, is told to end, where the others go on."""
-        self._clear_at: float | None = None
-        """When what the ranks have left is told to end."""
+        self._launcher_gone = False
+        self._kill_at = math.inf
+        """When ranks that were told to end are killed."""
+        self._leaving: dict[int | None, float] = {}
+        """When what ranks have left is told to end: all of it (None), or the process group of one that has died."""
         self._terminated: set[int] = set()
         """The processes that were."""
 
@@ -102,7 +108,8 @@ class Agent:
             start_thread(self._listen)
             while not self._is_done():
                 with contextlib.suppress(queue.Empty):
-                    action = self._events.get(timeout=_TICK_SECONDS if self._is_ending() else 1.0)
+                    is_ending = self._leaving or self._kill_at < math.inf
+                    action = self._events.get(timeout=_TICK_SECONDS if is_ending else 1.0)
                     while True:
                         action()
                         action = self._events.get_nowait()
@@ -256,7 +263,7 @@ class Agent:
                     if key is None or not self._forward(key):
                         break
             if rank.elastic_socket and rank.process.returncode != 0:
-                self._orphaned_groups[rank.process.pid] = time.monotonic() + _LEAVING_SECONDS
+                self._leaving[rank.process.pid] = time.monotonic() + _LEAVING_SECONDS
             self._send(pack_value(FrameKind.ENDED, rank.process.returncode, rank.rank))
 
     def _on_launcher_gone(self) -> None:
@@ -266,44 +273,34 @@ class Agent:
 
     def _end(self, seconds: float) -> None:
         """Have the ranks end, and kill them after so many seconds."""
-        first, self._is_stopping = not self._is_stopping, True
-        if first and seconds > 0:
+        if self._kill_at == math.inf and seconds > 0:
             for rank in self._running():
                 rank.signal(signal.SIGTERM)
                 rank.signal(signal.SIGCONT)  # one that is stopped would not hear of it
-        deadline = time.monotonic() + seconds
-        self._kill_at = deadline if self._kill_at is None else min(self._kill_at, deadline)
-
-    def _is_ending(self) -> bool:
-        return self._is_stopping or self._clear_at is not None or bool(self._orphaned_groups)
+        self._kill_at = min(self._kill_at, time.monotonic() + seconds)
 
     def _check_deadlines(self) -> None:
         now = time.monotonic()
         if self._silence and not self._launcher_gone and now - self._last_heard > self._silence:
             print("the launcher was silent for too long", file=sys.stderr, flush=True)
             self._on_launcher_gone()
-        if self._kill_at is not None and now >= self._kill_at:
-            for rank in self._ranks.values():
+        if now >= self._kill_at:
+            for rank in self._running():
                 rank.signal(signal.SIGKILL)
         if self._has_no_ranks():
-            self._clear_at = self._clear_at or now + _LEAVING_SECONDS
-            self._kill_leftovers(descendants(), self._clear_at, now)
-        for group, deadline in list(self._orphaned_groups.items()):
-            if leftovers := in_group(group):
-                self._kill_leftovers(leftovers, deadline, now)
-            else:
-                del self._orphaned_groups[group]
-
-    def _kill_leftovers(self, processes: list[int], deadline: float, now: float) -> None:
-        """End what ranks have left: what hasn't ended by itself by then is told to, and a little later killed."""
-        if now >= deadline + _LEAVING_SECONDS:
-            end(processes, signal.SIGKILL)
-        elif now >= deadline:
-            end(set(processes) - self._terminated, signal.SIGTERM)
-            self._terminated.update(processes)
+            self._leaving.setdefault(None, now + _LEAVING_SECONDS)
+        for group, deadline in list(self._leaving.items()):
+            leftovers = descendants(group)
+            if now >= deadline + _LEAVING_SECONDS:
+                end(leftovers, signal.SIGKILL)
+            elif now >= deadline:
+                end(set(leftovers) - self._terminated, signal.SIGTERM)
+                self._terminated.update(leftovers)
+            if group is not None and not leftovers:
+                del self._leaving[group]
 
     def _has_no_ranks(self) -> bool:
-        return bool(self._ranks or self._is_stopping) and not self._running()
+        return (bool(self._ranks) or self._kill_at < math.inf) and not self._running()
 
     def _running(self) -> list[RankProcess]:
         """Return those that haven't been reaped."""
@@ -314,7 +311,7 @@ class Agent:
         if not self._has_no_ranks() or not (self._launcher.is_idle or self._launcher_gone):
             return False
         if descendants():
-            return self._clear_at is not None and time.monotonic() > self._clear_at + _LAST_SECONDS
+            return time.monotonic() > self._leaving.get(None, math.inf) + _LAST_SECONDS
         return self._launcher_gone or not self._forward_remaining()
 
 

@@ -9,6 +9,7 @@ to fail where nobody else failed.
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import re
 import signal
@@ -19,20 +20,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hpsearch_comm.launch.connection import Connection
+from hpsearch_comm.launch.connection import Connection, describe_failure
 from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.frames import Frame, FrameKind, pack, pack_value
 from hpsearch_comm.launch.job import LaunchJob
 from hpsearch_comm.launch.membership import Membership, name_ranks
-from hpsearch_comm.launch.orphans import adopt_orphans, end_descendants
 from hpsearch_comm.launch.output import STDERR, STDOUT, Output
-from hpsearch_comm.launch.ssh import describe_failure
+from hpsearch_comm.launch.processes import adopt_orphans, end_descendants
 from hpsearch_comm.launch.streams import Writer, handle_signals, read_chunks, start_thread
 from hpsearch_comm.launch.variables import forwarded_variables
 from hpsearch_comm.launch.version import source_digest, version
 from hpsearch_comm.roster import DONE, Coming, read_message
 
-__all__ = ["Death", "Interrupted", "Launcher", "first_failure", "is_witness", "last_traceback"]
+__all__ = ["Death", "Launcher", "first_failure", "is_witness", "last_traceback"]
 
 # torch.distributed's own hook begins each line with the rank; groups of exceptions are drawn as a tree.
 _MARGIN = rb"^(?:\[rank\d+\]: ?)?[ |]*"
@@ -91,18 +91,6 @@ _ALIVE_PER_SILENCE = 6
 """Words to an agent in the time after which it would count the launcher as gone."""
 
 
-class Interrupted(Exception):
-    """A signal came before the ranks were started.
-
-    Attributes:
-        number: The signal.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
 class Launcher:
     """Runs one job.
 
@@ -133,8 +121,7 @@ class Launcher:
         self._deaths: list[Death] = []
         self._lost: list[str] = []
         """What there is to say of hosts that were lost, since ranks last met."""
-        self._failed_at: float | None = None
-        self._killed_at: float | None = None
+        self._failed_at = self._killed_at = math.inf
         """When the ranks are killed, since they were told to end."""
         self._interrupted = self._stopping = False
         self._next_check = self._next_keepalive = 0.0
@@ -144,7 +131,7 @@ class Launcher:
 
         Raises:
             LaunchError: A host can't be reached, or its ranks can't be started.
-            Interrupted: A signal came before they were.
+            SystemExit: A signal came before they were.
         """
         adopt_orphans()  # of an agent here that is killed by force
         with handle_signals(_PASSED_ON, lambda number: self._events.put(partial(self._on_signal, number))):
@@ -159,7 +146,6 @@ class Launcher:
             finally:
                 self._close_connections()
                 end_descendants()
-                self._output.close()
 
     # Before the ranks run.
 
@@ -286,7 +272,7 @@ class Launcher:
     def _on_rank_ended(self, rank: int, code: int) -> None:
         self._output.finish(rank)
         self._membership.end(rank, succeeded=code == 0)
-        if code != 0 and self._killed_at is None and rank not in self._killed:
+        if code != 0 and self._killed_at == math.inf and rank not in self._killed:
             self._on_rank_failed(Death(rank, code, is_witness(self._output.tail(rank))))
         self._meet()
 
@@ -321,15 +307,15 @@ class Launcher:
     def _on_loss(self, text: str) -> None:
         """Take a loss for no failure of the job if enough ranks are left, and nobody has asked for its end."""
         if self._stopping or not self._may_meet():
-            self._failed_at = self._failed_at or time.monotonic()
+            self._failed_at = min(self._failed_at, time.monotonic())
             return
         succeeded = len(self._membership.succeeded)
-        remaining = f"{self._membership.count} left{f' and {succeeded} ended well' if succeeded else ''}"
+        remaining = f"{len(self._membership.alive)} left{f' and {succeeded} ended well' if succeeded else ''}"
         self._output.log(f"{text}: {remaining}, of {self._job.least} that must be (--min-np)")
 
     def _may_meet(self) -> bool:
         """Whether ranks that have come to meet may: also those that handle a signal which has asked for their end."""
-        return self._membership.suffices and self._failed_at is None
+        return self._membership.suffices and self._failed_at == math.inf
 
     def _on_rank_message(self, connection: Connection, rank: int, line: bytes) -> None:
         """Take what a rank says of its meeting the others."""
@@ -379,14 +365,14 @@ class Launcher:
 
     def _meeting_timeout(self) -> tuple[float, str]:
         """Return for how long a rank is waited for, and the option that says so."""
-        if self._membership.has_met:
+        if self._membership.meetings:
             return self._job.elastic_timeout, "--elastic-timeout"
         return self._job.start_timeout, "--start-timeout"
 
     def _on_signal(self, number: int) -> None:
         if not self._running:
             if number in _ENDING:
-                raise Interrupted(number)
+                raise SystemExit(128 + number)
         elif number == signal.SIGINT and self._interrupted:
             self._output.log("interrupted again: the ranks are killed")
             self._end(0.0)
@@ -402,16 +388,16 @@ class Launcher:
             self._next_keepalive = now + self._job.silence / _ALIVE_PER_SILENCE
             self._broadcast(pack(FrameKind.ALIVE))
         self._check_late_ranks(now)
-        if self._failed_at is not None and now - self._failed_at > _GRACE_SECONDS:
+        if now > self._failed_at + _GRACE_SECONDS:
             self._end(_GRACE_SECONDS)
-        if self._killed_at is not None and now > self._killed_at + _LAST_SECONDS:
+        if now > self._killed_at + _LAST_SECONDS:
             for connection in self._connections:
                 connection.process.kill()
 
     def _end(self, seconds: float) -> None:
         """Have all agents end their ranks, and kill them after so many seconds. Another call may only hasten it."""
         killed_at = time.monotonic() + seconds
-        if self._killed_at is None or killed_at < self._killed_at:
+        if killed_at < self._killed_at:
             self._killed_at = killed_at
             self._broadcast(pack(FrameKind.END, int(seconds * 1000)))
 
@@ -445,13 +431,13 @@ class Launcher:
     def _report_end(self) -> int:
         """Say how it ended, and return the exit code."""
         self._output.finish_all()
-        undone = _UNDONE if self._failed_at is None else ""
+        undone = _UNDONE if self._failed_at == math.inf else ""
         for text in self._lost:
             self._output.log(f"{text}{undone}")
         first = first_failure(self._deaths)
         if first is None or (self._lost and first.witness):
             killed = 128 + signal.SIGINT if self._interrupted else 1
-            return killed if self._lost or self._killed_at is not None else 0
+            return killed if self._lost or self._killed_at < math.inf else 0
         reason = last_traceback(self._output.tail(first.rank))
         if reason and not first.witness and any(death.witness for death in self._deaths):
             # What they wrote because of it may stand behind it.

@@ -20,13 +20,13 @@ from hpsearch_comm.bootstrap.listener import listen
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.launch.agent import hold_port, meeting_address
 from hpsearch_comm.launch.command_line import make_parser, read_job
+from hpsearch_comm.launch.connection import agent_process, describe_failure
 from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.frames import Frame, FrameKind, pack, pack_value, read_frames
 from hpsearch_comm.launch.hosts import Host, HostRanks, assign_ranks, is_here, merge_local, parse_hostfile, parse_hosts
 from hpsearch_comm.launch.job import LaunchJob
 from hpsearch_comm.launch.launcher import Death, first_failure, is_witness, last_traceback
-from hpsearch_comm.launch.output import MOST_BYTES, Lines, Page
-from hpsearch_comm.launch.ssh import agent_process, describe_failure
+from hpsearch_comm.launch.output import MOST_BYTES, Page, split_lines
 from hpsearch_comm.launch.variables import forwarded_variables, parse_exports, rank_variables, without_other_launchers
 from hpsearch_comm.launch.version import source_digest
 
@@ -120,21 +120,25 @@ def test_all_names_of_this_host_are_one():
 
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=5))
 def test_lines_are_the_same_wherever_the_stream_is_cut(data, cuts):
-    whole, parts = Lines(), Lines()
     edges = [0, *sorted(cut for cut in cuts if cut <= len(data)), len(data)]
-    fed = [line for begin, end in itertools.pairwise(edges) for line in parts.feed(data[begin:end])]
-    lines = whole.feed(data)
-    assert fed == lines
-    assert b"".join(lines) + whole.flush() == data
+    fed, incomplete = list[bytes](), b""
+    for begin, end in itertools.pairwise(edges):
+        more, incomplete = split_lines(incomplete + data[begin:end])
+        fed += more
+    lines, rest = split_lines(data)
+    assert (fed, incomplete) == (lines, rest)
+    assert b"".join(lines) + rest == data
     assert all(re.fullmatch(rb"[^\r\n]*(\r\n|\n|\r)", line) for line in lines)
-    assert re.fullmatch(rb"[^\r\n]*\r?", parts.flush())
+    assert re.fullmatch(rb"[^\r\n]*\r?", rest)
 
 
 def test_a_line_without_end_comes_in_pieces():
-    lines = Lines()
-    pieces = [piece for _ in range(40) for piece in lines.feed(bytes([120]) * (MOST_BYTES // 16))]
+    pieces, incomplete = list[bytes](), b""
+    for _ in range(40):
+        more, incomplete = split_lines(incomplete + b"x" * (MOST_BYTES // 16))
+        pieces += more
     assert len(pieces) == 2
-    assert sum(map(len, pieces)) + len(lines.flush()) == 40 * (MOST_BYTES // 16)
+    assert sum(map(len, pieces)) + len(incomplete) == 40 * (MOST_BYTES // 16)
 
 
 PIECES = st.lists(st.tuples(st.sampled_from("ab"), st.binary(max_size=10), st.sampled_from([b"\n", b"\r", b""])))
