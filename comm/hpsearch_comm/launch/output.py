@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -36,40 +35,27 @@ class Page:
     """Where lines of many streams are written, each with its stream's prefix.
 
     A piece of a line is followed by the rest of it, or by a line end where another stream's comes first.
-
-    Args:
-        write: Is given what to write.
     """
 
-    def __init__(self, write: Callable[[bytes], None]) -> None:
-        self._write = write
+    def __init__(self) -> None:
         self._open: Hashable = None
         """Whose line isn't at its end."""
         self._returned = False
         """Whether the next piece of it begins at its begin, after a carriage return."""
 
-    def put(self, stream: Hashable, prefix: bytes, piece: bytes) -> None:
-        """Write a line, or a piece of one.
+    def put(self, stream: Hashable, prefix: bytes, piece: bytes) -> bytes:
+        """Take a line, or a piece of one; return what to write.
 
         Args:
             stream: Whose it is; not None.
             prefix: What the line begins with.
             piece: The line with its end, or what there is of it.
         """
-        start = b""
-        if self._open is not None and self._open != stream:
-            self.end_line()
-        if self._open is None or self._returned:
-            start = prefix
-        self._write(start + piece)
+        end = b"" if self._open in (None, stream) else b"\n"
+        start = prefix if end or self._open is None or self._returned else b""
         self._open = None if piece.endswith(b"\n") else stream
         self._returned = piece.endswith(b"\r")
-
-    def end_line(self) -> None:
-        """Begin a new line where one isn't at its end."""
-        if self._open is not None:
-            self._write(b"\n")
-        self._open, self._returned = None, False
+        return end + start + piece
 
 
 STDOUT, STDERR = 1, 2
@@ -106,6 +92,7 @@ class Output:
     """
 
     def __init__(self, writer: Writer, ranks: Iterable[int], prefix: bool, directory: Path | None) -> None:
+        self._writer = writer
         self._lock = threading.RLock()
         numbers = list(ranks)
         width = len(str(numbers[-1]))
@@ -119,7 +106,7 @@ class Output:
                 self._ranks[rank] = _Rank(f"[{rank}] ".encode() if prefix else b"", file)
         except OSError as error:
             raise _unwritable(error) from None
-        pages = {stream: Page(partial(writer.write, stream)) for stream in (STDOUT, STDERR)}
+        pages = {stream: Page() for stream in (STDOUT, STDERR)}
         if _is_one_file(STDOUT, STDERR):  # a line of one must end there before one of the other begins
             pages[STDERR] = pages[STDOUT]
         self._pages = pages
@@ -142,8 +129,7 @@ class Output:
             if stream == STDERR:
                 state.tail = (state.tail + data)[-_TAIL:]
             lines, state.incomplete[stream] = split_lines(state.incomplete[stream] + data)
-            for line in lines:
-                self._put(rank, stream, line)
+            self._put(rank, stream, *lines)
             state.began[stream] = time.monotonic()
 
     def finish(self, rank: int) -> None:
@@ -172,13 +158,13 @@ class Output:
 
     def repeat(self, rank: int, data: bytes) -> None:
         """Show once more what a rank wrote to stderr."""
-        for line in data.splitlines(keepends=True):
-            self._put(rank, STDERR, line if line.endswith(b"\n") else line + b"\n")
+        self._put(rank, STDERR, *(line + b"\n" for line in data.splitlines()))
 
     def log(self, text: str) -> None:
         """Write a line of the launcher's own to standard error."""
+        line = f"{text}\n".encode("utf-8", "replace")
         with self._lock:
-            self._pages[STDERR].put("launcher", b"hpsearch_comm.launch: ", f"{text}\n".encode("utf-8", "replace"))
+            self._writer.write(STDERR, self._pages[STDERR].put("launcher", b"hpsearch_comm.launch: ", line))
 
     def _show_incomplete(self, rank: int, stream: int) -> None:
         incomplete = self._ranks[rank].incomplete
@@ -186,9 +172,10 @@ class Output:
             incomplete[stream] = b""
             self._put(rank, stream, piece)
 
-    def _put(self, rank: int, stream: int, piece: bytes) -> None:
+    def _put(self, rank: int, stream: int, *pieces: bytes) -> None:
+        page, prefix = self._pages[stream], self._ranks[rank].prefix
         with self._lock:
-            self._pages[stream].put((rank, stream), self._ranks[rank].prefix, piece)
+            self._writer.write(stream, b"".join(page.put((rank, stream), prefix, piece) for piece in pieces))
 
 
 def _is_one_file(first: int, second: int) -> bool:

@@ -47,7 +47,7 @@ class Writer:
     """
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[int, bytes | None] | None] = queue.SimpleQueue()
         self._waiting = 0
         self._changed = threading.Condition()
         self._abandoned = False
@@ -64,7 +64,7 @@ class Writer:
 
     def close(self, descriptor: int) -> None:
         """Close a descriptor when all before is written."""
-        self._queue.put((descriptor, b""))
+        self._queue.put((descriptor, None))
 
     @property
     def is_idle(self) -> bool:
@@ -92,14 +92,14 @@ class Writer:
         while (item := self._queue.get()) is not None:
             descriptor, data = item
             try:
-                if not data:
+                if data is None:
                     os.close(descriptor)
                 elif self.error is None:
                     write_all(descriptor, data)
             except OSError as error:
                 self.error = error
             with self._changed:
-                self._waiting -= len(data)
+                self._waiting -= len(data or b"")
                 self._changed.notify_all()
 
 

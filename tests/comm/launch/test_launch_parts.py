@@ -147,11 +147,12 @@ PIECES = st.lists(st.tuples(st.sampled_from("ab"), st.binary(max_size=10), st.sa
 @given(PIECES)
 def test_no_line_has_text_of_two_streams(pieces):
     written: list[bytes] = []
-    page = Page(written.append)
+    page = Page()
     for stream, text, end in pieces:
         plain = re.sub(rb"[\r\n]", b"", text)
         if plain + end:
-            page.put(stream, f"<{stream}>".encode(), b"".join(stream.encode() for _ in plain) + end)
+            line = b"".join(stream.encode() for _ in plain) + end
+            written.append(page.put(stream, f"<{stream}>".encode(), line))
     for line in b"".join(written).split(b"\n"):
         assert re.fullmatch(rb"((<a>a*\r?)*|(<b>b*\r?)*|<a>a*|<b>b*)", line), line
     for stream in "ab":
@@ -162,9 +163,9 @@ def test_no_line_has_text_of_two_streams(pieces):
 
 def test_a_line_that_is_interrupted_goes_on_with_its_prefix():
     written: list[bytes] = []
-    page = Page(written.append)
+    page = Page()
     for stream, piece in ((0, b"name? "), (0, b"Ada\n"), (0, b"10%\r"), (0, b"20%"), (1, b"hello\n"), (0, b"30%\r\n")):
-        page.put((stream,), b"[%d] " % stream, piece)
+        written.append(page.put((stream,), b"[%d] " % stream, piece))
     assert b"".join(written) == b"[0] name? Ada\n[0] 10%\r[0] 20%\n[1] hello\n[0] 30%\r\n"
 
 

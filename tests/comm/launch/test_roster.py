@@ -95,6 +95,7 @@ def test_lines_arrive_whole_however_they_are_cut(lines, data):
 def test_what_does_not_fit_is_sent_when_there_is_room(ends):
     writer = Writer()
     text = b"x" * (1 << 22) + b"\n"
+    writer.write(ends[0].fileno(), b"")  # which is no end
     writer.write(ends[0].fileno(), text)
     writer.write(ends[0].fileno(), b"behind\n")
     assert not writer.is_idle
@@ -102,8 +103,10 @@ def test_what_does_not_fit_is_sent_when_there_is_room(ends):
     while len(arrived) < len(text) + 7:
         arrived += ends[1].recv(1 << 16)
     assert arrived == text + b"behind\n"
+    writer.close(os.dup(ends[0].fileno()))
     writer.finish()
     assert writer.is_idle
+    assert writer.error is None
 
 
 def test_an_end_is_taken_for_one_and_endless_lines_are_refused(ends):
