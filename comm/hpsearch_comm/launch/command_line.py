@@ -87,16 +87,14 @@ def read_job(arguments: argparse.Namespace, env: Mapping[str, str]) -> LaunchJob
     host_ranks = _host_ranks(arguments)
     least, elastic_timeout = _elastic(arguments, host_ranks[-1].ranks.stop)
     exports = parse_exports(arguments.env, env)
-    merged_env = {**env, **exports}
-    interface = arguments.interface or merged_env.get(_INTERFACE, "").strip() or None
-    if interface is not None:
-        _check_interface(interface, host_ranks)
     if arguments.interface:
         exports[_INTERFACE] = arguments.interface
-    start_timeout = _seconds(merged_env, _START_TIMEOUT)
     if arguments.start_timeout is not None:
-        start_timeout = _positive(arguments.start_timeout, "--start-timeout")
-        exports[_START_TIMEOUT] = f"{start_timeout:g}"
+        exports[_START_TIMEOUT] = f"{_positive(arguments.start_timeout, '--start-timeout'):g}"
+    merged_env = {**env, **exports}
+    interface = merged_env.get(_INTERFACE, "").strip() or None
+    if interface is not None:
+        _check_interface(interface, host_ranks)
     python = arguments.python or sys.executable
     return LaunchJob(
         host_ranks=host_ranks,
@@ -108,7 +106,7 @@ def read_job(arguments: argparse.Namespace, env: Mapping[str, str]) -> LaunchJob
         exports=exports,
         interface=interface,
         ssh=_ssh_options(arguments),
-        start_timeout=start_timeout,
+        start_timeout=_seconds(merged_env, _START_TIMEOUT),
         silence=_seconds(merged_env, _HEARTBEAT_TIMEOUT),
         prefix=not arguments.no_prefix,
         output=arguments.output,
@@ -147,11 +145,9 @@ def _elastic(arguments: argparse.Namespace, size: int) -> tuple[int | None, floa
 
 
 def _command(python: str, arguments: argparse.Namespace) -> tuple[str, ...]:
-    if arguments.module:
-        return (python, "-m", arguments.program, *arguments.arguments)
-    if arguments.program.endswith(".py"):
-        return (python, arguments.program, *arguments.arguments)
-    return (arguments.program, *arguments.arguments)
+    is_script = arguments.program.endswith(".py")
+    before = (python, "-m") if arguments.module else (python,) if is_script else ()
+    return (*before, arguments.program, *arguments.arguments)
 
 
 def _ssh_options(arguments: argparse.Namespace) -> tuple[str, ...]:

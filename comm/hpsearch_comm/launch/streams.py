@@ -63,7 +63,7 @@ class Writer:
         self._queue.put((descriptor, data))
 
     def close(self, descriptor: int) -> None:
-        """Close a descriptor when all before is written."""
+        """Close a descriptor when all before is written, and write nothing more: its number may be another one's."""
         self._queue.put((descriptor, None))
 
     @property
@@ -91,15 +91,16 @@ class Writer:
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
             descriptor, data = item
-            try:
-                if data is None:
-                    os.close(descriptor)
-                elif self.error is None:
+            if data is None:
+                os.close(descriptor)
+                return
+            if self.error is None:
+                try:
                     write_all(descriptor, data)
-            except OSError as error:
-                self.error = error
+                except OSError as error:
+                    self.error = error
             with self._changed:
-                self._waiting -= len(data or b"")
+                self._waiting -= len(data)
                 self._changed.notify_all()
 
 

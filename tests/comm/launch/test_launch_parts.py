@@ -98,7 +98,21 @@ def test_what_is_no_host_is_named(text):
 
 
 @pytest.mark.parametrize(
-    "line", ["a slots", "a slots=", "a slots=0", "a:2 b:2", "a slots=1 slots=2", "a slot=2", "a max_slots=x", ":2"]
+    "line",
+    [
+        "a slots",
+        "a slots=",
+        "a slots=0",
+        "a:2 b:2",
+        "a slots=1 slots=2",
+        "a slot=2",
+        "a max_slots=x",
+        ":2",
+        "max_slots=2",
+        "a:2 slots=2",
+        "slots=2",
+        "a b slots=2",
+    ],
 )
 def test_a_line_that_is_no_host_is_named_with_its_number(line):
     with pytest.raises(ConfigurationError, match=r"^expected .* in my/hosts, line 2"):
