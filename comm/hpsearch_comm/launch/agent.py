@@ -131,7 +131,7 @@ class Agent:
     def _listen(self) -> None:
         """Hear the launcher."""
         try:
-            with open(0, "rb", closefd=False) as stream:  # it has no path
+            with open(0, "rb", closefd=False) as stream:
                 for frame in read_frames(stream):
                     self._last_heard = time.monotonic()
                     self._events.put(partial(self._handle, frame))
@@ -231,7 +231,9 @@ class Agent:
 
     def _forward_remaining(self) -> bool:
         """Send what is left in the streams. Returns whether there was anything."""
-        return any([self._forward(key) for key in list(self._outputs.get_map().values())])
+        with self._forwarding:
+            keys = list(self._outputs.get_map().values())
+        return any([self._forward(key) for key in keys])
 
     def _feed(self, stdin: IO[bytes]) -> None:
         try:
@@ -308,11 +310,14 @@ class Agent:
 
     def _is_done(self) -> bool:
         """Whether all is over, and all that was written is on its way."""
-        if not self._has_no_ranks() or not (self._launcher.is_idle or self._launcher_gone):
+        if not self._has_no_ranks():
             return False
         if descendants():
-            return time.monotonic() > self._leaving.get(None, math.inf) + _LAST_SECONDS
-        return self._launcher_gone or not self._forward_remaining()
+            is_over = time.monotonic() > self._leaving.get(None, math.inf) + _LAST_SECONDS
+        else:
+            is_over = not self._forward_remaining()
+        # Last, since another thread may have sent something a moment ago.
+        return is_over and (self._launcher.is_idle or self._launcher_gone)
 
 
 def hold_port() -> socket.socket:
@@ -327,14 +332,10 @@ def hold_port() -> socket.socket:
     """
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        sock.bind(("", 0))
-    except OSError:
-        sock.close()
-        raise
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    sock.bind(("", 0))
     return sock
 
 

@@ -125,7 +125,7 @@ class RankProcess:
                 stderr=subprocess.PIPE,
                 process_group=0,
                 pass_fds=inherited,
-                # The other threads of this process wait in system calls: they hold no lock that this takes.
+                # It takes no lock that another thread of this process may hold.
                 preexec_fn=partial(die_with, os.getpid(), signal.SIGKILL),
             )
         assert self.process.stdout
