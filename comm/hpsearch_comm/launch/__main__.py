@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.launch.command_line import make_parser, read_job
 from hpsearch_comm.launch.errors import LaunchError
-from hpsearch_comm.launch.launcher import Interrupted, Launcher
-from hpsearch_comm.launch.writer import Writer
+from hpsearch_comm.launch.launcher import Launcher
+from hpsearch_comm.launch.streams import Writer
 
 __all__ = ["main"]
 
@@ -38,13 +38,12 @@ def _run(argv: Sequence[str] | None) -> int:
         parser.error(str(error))
     writer = Writer()
     try:
-        with Launcher(job, writer) as launcher:
-            code = launcher.run()
+        code = Launcher(job, writer).run()
     except LaunchError as error:
         writer.write(2, f"hpsearch_comm.launch: error: {error}\n".encode("utf-8", "replace"))
         code = error.exit_code
-    except Interrupted as interrupted:
-        code = 128 + interrupted.number
+    except SystemExit as interrupted:
+        code = int(interrupted.code or 0)
     writer.finish()
     if isinstance(writer.error, BrokenPipeError):
         return 128 + signal.SIGPIPE  # nobody reads any more, as with `| head`

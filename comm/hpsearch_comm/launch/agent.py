@@ -7,112 +7,45 @@ the launcher's own host the launcher what they have started.
 
 from __future__ import annotations
 
-import collections
 import contextlib
+import ipaddress
 import json
+import math
 import os
+import queue
 import selectors
 import signal
 import socket
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import IO, Any
 
 from hpsearch_comm.bootstrap.address import host_identity
+from hpsearch_comm.bootstrap.interface import is_local, local_address
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.launch.errors import LaunchError
-from hpsearch_comm.launch.frames import GREETING, Frame, FrameKind, FrameReader, pack, pack_value
-from hpsearch_comm.launch.orphans import adopt_orphans, descendants, end_descendants, in_group
-from hpsearch_comm.launch.place import hold_port, meeting_address
-from hpsearch_comm.launch.ranks import RankProcess, reap
-from hpsearch_comm.launch.signals import Signals
+from hpsearch_comm.launch.frames import GREETING, Frame, FrameKind, pack, pack_value, read_frames
+from hpsearch_comm.launch.processes import (
+    RankProcess,
+    adopt_orphans,
+    descendants,
+    end,
+    end_descendants,
+    reap,
+)
+from hpsearch_comm.launch.streams import CHUNK, Writer, handle_signals, start_thread, write_all
 from hpsearch_comm.launch.variables import SECRET, rank_variables, without_other_launchers
 from hpsearch_comm.launch.version import source_digest, version
 
-__all__ = ["Agent", "Channel", "main"]
+__all__ = ["Agent", "hold_port", "main", "meeting_address", "read_lines"]
 
-_CHUNK = 1 << 16
 _MOST_BYTES = 1 << 16
 """Of a line that a rank says."""
-
-
-class Channel:
-    """Lines both ways; nothing here waits.
-
-    Args:
-        sock: This end.
-        selector: Calls what is due.
-        on_line: Is given each line that the rank says, without its end.
-    """
-
-    def __init__(self, sock: socket.socket, selector: selectors.BaseSelector, on_line: Callable[[bytes], None]) -> None:
-        self._sock = sock
-        self._sock.setblocking(False)
-        self._on_line = on_line
-        self._selector: selectors.BaseSelector | None = selector
-        self._received = b""
-        self._outgoing = b""
-        selector.register(self._sock, selectors.EVENT_READ, self._on_ready)
-
-    def send(self, line: bytes) -> None:
-        """Put a line, with its end, on its way to the rank."""
-        self._outgoing += line
-        self._write()
-
-    def close(self) -> None:
-        """Say and hear no more."""
-        self._stop()
-        self._sock.close()
-
-    def _on_ready(self) -> None:
-        self._read()
-        self._write()
-
-    def _read(self) -> None:
-        try:
-            data = self._sock.recv(_CHUNK)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:  # nobody has the other end any more
-            self._stop()
-            return
-        *lines, self._received = (self._received + data).split(b"\n")
-        if len(self._received) > _MOST_BYTES:
-            raise LaunchError(
-                f"expected lines of at most {_MOST_BYTES} bytes of a rank, got {self._received[:64]!r}..."
-            )
-        for line in lines:
-            self._on_line(line)
-
-    def _write(self) -> None:
-        if self._selector is None:
-            return
-        try:
-            while self._outgoing:
-                self._outgoing = self._outgoing[self._sock.send(self._outgoing) :]
-        except BlockingIOError:
-            pass
-        except OSError:  # it has ended, as its process will tell
-            self._outgoing = b""
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outgoing else 0)
-        with contextlib.suppress(KeyError):
-            self._selector.modify(self._sock, events, self._on_ready)
-
-    def _stop(self) -> None:
-        if self._selector is not None:
-            with contextlib.suppress(KeyError):
-                self._selector.unregister(self._sock)
-        self._selector = None
-
-
-_READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
-_CHUNK = 1 << 16
-_MUCH, _LITTLE = 1 << 20, 1 << 18
-"""Bytes on their way to the launcher from which on, and below which again, nothing more of the ranks' is read."""
+_MOST_DRAINED = 16
+"""Pieces read from a pipe of a rank that has ended: what it wrote itself fits in. A child of its may write on."""
 _GRACE_SECONDS = 5.0
 """Between SIGTERM and SIGKILL, where the launcher is gone."""
 _LEAVING_SECONDS = 1.0
@@ -121,7 +54,19 @@ _LAST_SECONDS = 30.0
 """After which what can't be killed is left, and named."""
 _TICK_SECONDS = 0.05
 _CAN_NOT_RUN, _NOT_FOUND = 126, 127  # as in shells
-_KINDS = {"stdout": FrameKind.STDOUT, "stderr": FrameKind.STDERR}
+
+
+def read_lines(sock: socket.socket) -> Iterator[bytes]:
+    """Yield the lines that a rank says, each with its end, until the rank is gone.
+
+    Raises:
+        LaunchError: One has no end.
+    """
+    with sock.makefile("rb") as stream, contextlib.suppress(OSError):
+        while (line := stream.readline(_MOST_BYTES)).endswith(b"\n"):
+            yield line
+        if len(line) == _MOST_BYTES:
+            raise LaunchError(f"expected lines of at most {_MOST_BYTES} bytes of a rank, got {line[:64]!r}...")
 
 
 class Agent:
@@ -134,45 +79,40 @@ class Agent:
     def __init__(self, silence: float) -> None:
         self._silence = silence
         self._last_heard = time.monotonic()
-        self._selector = selectors.PollSelector()
-        self._reader = FrameReader()
-        self._outgoing: collections.deque[memoryview] = collections.deque()
-        self._queued = 0
-        self._throttled = False
+        self._events: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        """What threads have heard, for the main one to deal with."""
+        self._launcher = Writer()
         self._held_port: socket.socket | None = None
         self._ranks: dict[int, RankProcess] = {}
-        """Those that haven't been reaped."""
-        self._channels: dict[int, Channel] = {}
-        """To those that haven't been reaped, where the job goes on without dead ones."""
-        self._ended: list[RankProcess] = []
-        """Those that have, whose children may still write."""
-        self._input = memoryview(b"")
-        self._started = self._launcher_gone = self._is_stopping = False
-        self._kill_at: float | None = None
-        self._orphaned_groups: dict[int, float] = {}
-        """When what a rank has left that has died, in its process group, is told to end, where the others go on."""
-        self._clear_at: float | None = None
-        """When what the ranks have left is told to end."""
+        self._outputs = selectors.DefaultSelector()
+        """What ranks write, and what their children still write when they have ended."""
+        self._forwarding = threading.Lock()
+        self._input: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        """For rank 0."""
+        self._to_ranks: dict[int, tuple[socket.socket, Writer]] = {}
+        """By which ranks are told whom they meet, where the job goes on without dead ones."""
+        self._launcher_gone = False
+        self._kill_at = math.inf
+        """When ranks that were told to end are killed."""
+        self._leaving: dict[int | None, float] = {}
+        """When what ranks have left is told to end: all of it (None), or the process group of one that has died."""
         self._terminated: set[int] = set()
         """The processes that were."""
 
     def run(self) -> int:
         """Serve until the ranks have ended and nothing is left of them; return the exit code."""
         adopt_orphans()
-        with Signals((signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) as signals:
-            for descriptor in (0, 1):
-                os.set_blocking(descriptor, False)
-            self._selector.register(signals, _READ, lambda: None)
-            self._selector.register(0, _READ, self._read_launcher)
+        numbers = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        with handle_signals(numbers, lambda number: self._events.put(partial(self._on_signal, number))):
             self._greet()
+            start_thread(self._listen)
             while not self._is_done():
-                for key, _ in self._selector.select(_TICK_SECONDS if self._is_ending() else 1.0):
-                    key.data()
-                for number in signals.take():
-                    if number != signal.SIGCHLD:
-                        name = signal.Signals(number).name
-                        reason = f"expected the agent to stay until its ranks have ended, got {name}"
-                        self._fail(1, reason, _GRACE_SECONDS)
+                with contextlib.suppress(queue.Empty):
+                    is_ending = self._leaving or self._kill_at < math.inf
+                    action = self._events.get(timeout=_TICK_SECONDS if is_ending else 1.0)
+                    while True:
+                        action()
+                        action = self._events.get_nowait()
                 self._reap()
                 self._check_deadlines()
         return 0
@@ -188,19 +128,16 @@ class Agent:
         # On a line of its own, whatever a login has written before.
         self._send(b"\n" + GREETING + json.dumps(facts).encode() + b"\n")
 
-    def _read_launcher(self) -> None:
+    def _listen(self) -> None:
+        """Hear the launcher."""
         try:
-            data = os.read(0, _CHUNK)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        self._last_heard = time.monotonic()
-        if not data:
-            self._on_launcher_gone()
-            return
-        for frame in self._reader.feed(data):
-            self._handle(frame)
+            with open(0, "rb", closefd=False) as stream:
+                for frame in read_frames(stream):
+                    self._last_heard = time.monotonic()
+                    self._events.put(partial(self._handle, frame))
+        except (LaunchError, OSError) as error:
+            print(error, file=sys.stderr, flush=True)
+        self._events.put(self._on_launcher_gone)
 
     def _handle(self, frame: Frame) -> None:
         if frame.kind is FrameKind.CHOOSE_ADDRESS:
@@ -208,18 +145,22 @@ class Agent:
         elif frame.kind is FrameKind.START:
             self._start(frame.value)
         elif frame.kind is FrameKind.INPUT:
-            self._take_input(frame.payload)
+            self._input.put(frame.payload)
         elif frame.kind is FrameKind.SIGNAL:
             for rank in self._ranks.values():
                 rank.signal(frame.number)
         elif frame.kind is FrameKind.TO_RANK:
-            if frame.number in self._channels:
-                self._channels[frame.number].send(frame.payload)
+            sock, writer = self._to_ranks[frame.number]
+            writer.write(sock.fileno(), frame.payload)
         elif frame.kind is FrameKind.KILL:
-            if frame.number in self._ranks:
-                self._ranks[frame.number].signal(signal.SIGKILL)
+            self._ranks[frame.number].signal(signal.SIGKILL)
         elif frame.kind is FrameKind.END:
             self._end(frame.number / 1000)
+
+    def _on_signal(self, number: int) -> None:
+        if number != signal.SIGCHLD:
+            name = signal.Signals(number).name
+            self._fail(1, f"expected the agent to stay until its ranks have ended, got {name}", _GRACE_SECONDS)
 
     def _choose_address(self, request: dict[str, Any]) -> None:
         try:
@@ -241,7 +182,6 @@ class Agent:
         except OSError as error:
             self._fail(1, f"expected the directory {order['directory']}, got: {error.strerror}. --wdir names another")
             return
-        self._started = True
         for rank in ranks:
             variables = rank_variables(rank, ranks, order["size"], order["address"], order["port"])
             environment = base | order["exports"] | variables
@@ -251,208 +191,185 @@ class Agent:
                 code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _CAN_NOT_RUN
                 reason = getattr(error, "strerror", None) or error
                 self._fail(code, f"expected a program that can be run, got {command[0]!r}: {reason}")
-                return
+                break
             self._ranks[rank] = process
-            if process.elastic_socket is not None:
-                self._channels[rank] = Channel(
-                    process.elastic_socket, self._selector, partial(self._send_from_rank, FrameKind.FROM_RANK, rank)
-                )
-        if not self._throttled:
-            self._listen_to_ranks()
+            for stream, kind in process.outputs.items():
+                self._outputs.register(stream, selectors.EVENT_READ, (rank, kind))
+        start_thread(self._forward_outputs)
+        for rank, process in self._ranks.items():
+            if process.process.stdin:
+                start_thread(self._feed, process.process.stdin)
+            if process.elastic_socket:
+                self._to_ranks[rank] = process.elastic_socket, Writer()
+                start_thread(self._hear_rank, rank, process.elastic_socket)
 
     def _fail(self, code: int, reason: str, grace: float = 0.0) -> None:
         self._send(pack(FrameKind.FAILED, code, reason.encode("utf-8", "replace")))
         self._end(grace)
 
-    # What ranks write.
+    # What ranks write and read, in threads.
 
-    def _listen_to_ranks(self) -> None:
-        for rank in (*self._ranks.values(), *self._ended):
-            for descriptor in rank.outputs:
-                self._selector.register(descriptor, _READ, lambda rank=rank, it=descriptor: self._forward(rank, it))
+    def _forward_outputs(self) -> None:
+        while self._outputs.get_map():
+            for key, _ in self._outputs.select():
+                self._forward(key)
+            self._launcher.wait_for_room()
 
-    def _forward(self, rank: RankProcess, descriptor: int) -> None:
-        # Another one's callback may have throttled all in the meantime, or closed this one.
-        if self._throttled or descriptor not in rank.outputs:
-            return
-        data = rank.read(descriptor)
-        if data:
-            self._send_from_rank(_KINDS[rank.streams[descriptor]], rank.rank, data)
-        elif data is not None:
-            self._selector.unregister(descriptor)
-            rank.outputs.remove(descriptor)
-            os.close(descriptor)
+    def _forward(self, key: selectors.SelectorKey) -> bool:
+        """Send what there is in a stream. Returns whether there was anything."""
+        with self._forwarding:
+            try:
+                data = os.read(key.fd, CHUNK)
+            except BlockingIOError:
+                return False
+            rank, kind = key.data
+            if data:
+                self._send(pack(kind, rank, data))
+            elif key.fd in self._outputs.get_map():
+                self._outputs.unregister(key.fd)
+            return bool(data)
 
     def _forward_remaining(self) -> bool:
-        """Send what is left in the streams of ranks that have ended. Returns whether there was anything."""
-        sent = False
-        for rank in self._ended:
-            for descriptor in rank.outputs:
-                if data := rank.drain(descriptor):
-                    self._send_from_rank(_KINDS[rank.streams[descriptor]], rank.rank, data)
-                    sent = True
-        return sent
+        """Send what is left in the streams. Returns whether there was anything."""
+        with self._forwarding:
+            keys = list(self._outputs.get_map().values())
+        return any([self._forward(key) for key in keys])
 
-    def _reap(self) -> None:
-        for rank in reap(list(self._ranks.values())):
-            for descriptor in rank.outputs:
-                if data := rank.drain(descriptor):
-                    self._send_from_rank(_KINDS[rank.streams[descriptor]], rank.rank, data)
-            self._stop_input(rank)
-            del self._ranks[rank.rank]
-            if channel := self._channels.pop(rank.rank, None):
-                channel.close()
-                if rank.process.returncode != 0:
-                    self._orphaned_groups[rank.process.pid] = time.monotonic() + _LEAVING_SECONDS
-            self._ended.append(rank)
-            self._send(pack_value(FrameKind.ENDED, rank.process.returncode, rank.rank))
-
-    # What rank 0 reads.
-
-    def _take_input(self, data: bytes) -> None:
-        rank = self._ranks.get(0)
-        if rank is None or rank.input is None:
-            self._send(pack(FrameKind.INPUT_TAKEN, 1))
-        elif not data:
-            self._stop_input(rank)
-        else:
-            self._input = memoryview(data)
-            self._selector.register(rank.input, _WRITE, lambda: self._feed(rank))
-
-    def _feed(self, rank: RankProcess) -> None:
-        if rank.input is None:
-            return
+    def _feed(self, stdin: IO[bytes]) -> None:
         try:
-            self._input = self._input[os.write(rank.input, self._input) :]
-        except BlockingIOError:
-            return
+            while data := self._input.get():
+                write_all(stdin.fileno(), data)
+                self._send(pack(FrameKind.INPUT_TAKEN))
         except OSError:  # it reads no more
-            self._stop_input(rank)
             self._send(pack(FrameKind.INPUT_TAKEN, 1))
-            return
-        if not self._input:
-            self._selector.unregister(rank.input)
-            self._send(pack(FrameKind.INPUT_TAKEN))
+        stdin.close()
 
-    def _stop_input(self, rank: RankProcess) -> None:
-        if rank.input is not None:
-            with contextlib.suppress(KeyError):
-                self._selector.unregister(rank.input)
-        rank.close_input()
-
-    # To the launcher.
-
-    def _send_from_rank(self, kind: FrameKind, rank: int, data: bytes) -> None:
-        self._send(pack(kind, rank, data))
+    def _hear_rank(self, rank: int, sock: socket.socket) -> None:
+        try:
+            for line in read_lines(sock):
+                self._send(pack(FrameKind.FROM_RANK, rank, line))
+        except LaunchError as error:
+            self._events.put(partial(self._fail, 1, str(error)))
 
     def _send(self, message: bytes) -> None:
-        if self._launcher_gone:
-            return
-        self._outgoing.append(memoryview(message))
-        self._queued += len(message)
-        self._flush()
-
-    def _flush(self) -> None:
-        while self._outgoing:
-            try:
-                written = os.write(1, self._outgoing[0][:_CHUNK])
-            except BlockingIOError:
-                break
-            except OSError:
-                self._on_launcher_gone()
-                return
-            self._queued -= written
-            self._outgoing[0] = self._outgoing[0][written:]
-            if not self._outgoing[0]:
-                self._outgoing.popleft()
-        self._watch_output(bool(self._outgoing))
-        self._throttle()
-
-    def _watch_output(self, enabled: bool) -> None:
-        # Where standard input and output are one socket, as under sshd, they are still two descriptors.
-        watched = 1 in self._selector.get_map()
-        if enabled and not watched:
-            self._selector.register(1, _WRITE, self._flush)
-        elif watched and not enabled:
-            self._selector.unregister(1)
-
-    def _throttle(self) -> None:
-        if not self._throttled and self._queued > _MUCH:
-            self._throttled = True
-            for rank in (*self._ranks.values(), *self._ended):
-                for descriptor in rank.outputs:
-                    with contextlib.suppress(KeyError):
-                        self._selector.unregister(descriptor)
-        elif self._throttled and self._queued < _LITTLE:
-            self._throttled = False
-            self._listen_to_ranks()
+        if not self._launcher_gone:
+            self._launcher.write(1, message)
 
     # The end.
 
+    def _reap(self) -> None:
+        for rank in reap(self._running()):
+            for stream in rank.outputs:
+                key = self._outputs.get_map().get(stream)
+                for _ in range(_MOST_DRAINED):
+                    if key is None or not self._forward(key):
+                        break
+            if rank.elastic_socket and rank.process.returncode != 0:
+                self._leaving[rank.process.pid] = time.monotonic() + _LEAVING_SECONDS
+            self._send(pack_value(FrameKind.ENDED, rank.process.returncode, rank.rank))
+
     def _on_launcher_gone(self) -> None:
-        """Take note that the launcher is gone."""
-        if self._launcher_gone:
-            return
         self._launcher_gone = True
-        self._outgoing.clear()
-        self._queued = 0
-        for descriptor in (0, 1):
-            with contextlib.suppress(KeyError):
-                self._selector.unregister(descriptor)
-        if self._throttled:
-            self._throttle()
+        self._launcher.abandon()
         self._end(_GRACE_SECONDS)
 
     def _end(self, seconds: float) -> None:
         """Have the ranks end, and kill them after so many seconds."""
-        first, self._is_stopping = not self._is_stopping, True
-        if first and seconds > 0:
-            for rank in self._ranks.values():
+        if self._kill_at == math.inf and seconds > 0:
+            for rank in self._running():
                 rank.signal(signal.SIGTERM)
                 rank.signal(signal.SIGCONT)  # one that is stopped would not hear of it
-        deadline = time.monotonic() + seconds
-        self._kill_at = deadline if self._kill_at is None else min(self._kill_at, deadline)
-
-    def _is_ending(self) -> bool:
-        return self._is_stopping or self._clear_at is not None or bool(self._orphaned_groups)
+        self._kill_at = min(self._kill_at, time.monotonic() + seconds)
 
     def _check_deadlines(self) -> None:
         now = time.monotonic()
         if self._silence and not self._launcher_gone and now - self._last_heard > self._silence:
             print("the launcher was silent for too long", file=sys.stderr, flush=True)
             self._on_launcher_gone()
-        if self._kill_at is not None and now >= self._kill_at:
-            for rank in self._ranks.values():
+        if now >= self._kill_at:
+            for rank in self._running():
                 rank.signal(signal.SIGKILL)
         if self._has_no_ranks():
-            self._clear_at = self._clear_at or now + _LEAVING_SECONDS
-            self._kill_leftovers(descendants(os.getpid()), self._clear_at, now)
-        for group, deadline in list(self._orphaned_groups.items()):
-            if leftovers := in_group(group, descendants(os.getpid())):
-                self._kill_leftovers(leftovers, deadline, now)
-            else:
-                del self._orphaned_groups[group]
-
-    def _kill_leftovers(self, processes: list[int], deadline: float, now: float) -> None:
-        """End what ranks have left: what hasn't ended by itself by then is told to, and a little later killed."""
-        if now >= deadline:
-            number = signal.SIGTERM if now < deadline + _LEAVING_SECONDS else signal.SIGKILL
-            for process in processes:
-                if number == signal.SIGKILL or process not in self._terminated:
-                    self._terminated.add(process)
-                    with contextlib.suppress(ProcessLookupError, PermissionError):
-                        os.kill(process, number)
+            self._leaving.setdefault(None, now + _LEAVING_SECONDS)
+        for group, deadline in list(self._leaving.items()):
+            leftovers = descendants(group)
+            if now >= deadline + _LEAVING_SECONDS:
+                end(leftovers, signal.SIGKILL)
+            elif now >= deadline:
+                end(set(leftovers) - self._terminated, signal.SIGTERM)
+                self._terminated.update(leftovers)
+            if group is not None and not leftovers:
+                del self._leaving[group]
 
     def _has_no_ranks(self) -> bool:
-        return not self._ranks and (self._started or self._is_stopping)
+        return (bool(self._ranks) or self._kill_at < math.inf) and not self._running()
+
+    def _running(self) -> list[RankProcess]:
+        """Return those that haven't been reaped."""
+        return [rank for rank in self._ranks.values() if rank.process.returncode is None]
 
     def _is_done(self) -> bool:
         """Whether all is over, and all that was written is on its way."""
-        if not self._has_no_ranks() or self._outgoing:
+        if not self._has_no_ranks():
             return False
-        if descendants(os.getpid()):
-            return self._clear_at is not None and time.monotonic() > self._clear_at + _LAST_SECONDS
-        return not self._forward_remaining()
+        if descendants():
+            is_over = time.monotonic() > self._leaving.get(None, math.inf) + _LAST_SECONDS
+        else:
+            is_over = not self._forward_remaining()
+        # Last, since another thread may have sent something a moment ago.
+        return is_over and (self._launcher.is_idle or self._launcher_gone)
+
+
+def hold_port() -> socket.socket:
+    """Take a free port, for as long as the socket is open, that rank 0 can nevertheless listen on.
+
+    The socket is bound with SO_REUSEADDR and never listens. The kernel gives such a port to nobody who asks for any
+    port, and to no outgoing connection; but who names it, and sets SO_REUSEADDR too, may bind and listen. So do ranks
+    of this package, and torch.distributed's store.
+
+    Raises:
+        OSError: No port is free.
+    """
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    sock.bind(("", 0))
+    return sock
+
+
+def meeting_address(alone: bool, interface: str | None, seen: Sequence[str]) -> str:
+    """Return this host's address for MASTER_ADDR.
+
+    Args:
+        alone: Whether all ranks are on this host.
+        interface: The user's choice: an interface, an address or a network; None takes what was seen.
+        seen: Addresses by which another host has reached this one, or seen it, the likeliest first.
+
+    Raises:
+        ConfigurationError: There is no such interface, or no address that other hosts could reach.
+    """
+    if interface:
+        return local_address(None, interface)
+    if alone:
+        return "127.0.0.1" if is_local("127.0.0.1") else "::1"
+    for address in (*(address for address in seen if _is_of_this_host(address)), local_address()):
+        if not ipaddress.ip_address(address).is_loopback:
+            return address
+    raise ConfigurationError(
+        "expected the host of rank 0 to have an address that the other hosts reach, found only loopback: name its "
+        "interface or network (--interface)"
+    )
+
+
+def _is_of_this_host(address: str) -> bool:
+    """Whether it isn't, as behind a jump host or a translated address, another one's. With a scope, it is of no use."""
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return "%" not in address and is_local(address)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -461,9 +378,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # were it ignored, nobody would learn how a rank has ended
     try:
         return Agent(float(argv[0]) if argv else 0.0).run()
-    except LaunchError as error:
-        print(error, file=sys.stderr)
-        return 1
     finally:
         end_descendants()
 

@@ -23,7 +23,6 @@ from hpsearch_comm.launch.hosts import (
     parse_hosts,
 )
 from hpsearch_comm.launch.job import LaunchJob
-from hpsearch_comm.launch.ssh import Ssh
 from hpsearch_comm.launch.variables import SECRET, parse_exports
 
 __all__ = ["make_parser", "read_job"]
@@ -88,18 +87,14 @@ def read_job(arguments: argparse.Namespace, env: Mapping[str, str]) -> LaunchJob
     host_ranks = _host_ranks(arguments)
     least, elastic_timeout = _elastic(arguments, host_ranks[-1].ranks.stop)
     exports = parse_exports(arguments.env, env)
-    merged_env = {**env, **exports}
-    interface = arguments.interface or merged_env.get(_INTERFACE, "").strip() or None
-    if interface is not None:
-        _check_interface(interface, host_ranks)
     if arguments.interface:
         exports[_INTERFACE] = arguments.interface
-    start_timeout = _seconds(merged_env, _START_TIMEOUT)
     if arguments.start_timeout is not None:
-        start_timeout = _positive(arguments.start_timeout, "--start-timeout")
-        exports[_START_TIMEOUT] = f"{start_timeout:g}"
-    if arguments.ssh_port is not None and not 1 <= arguments.ssh_port <= 65535:
-        raise ConfigurationError(f"expected --ssh-port from 1 to 65535, got {arguments.ssh_port}")
+        exports[_START_TIMEOUT] = f"{_positive(arguments.start_timeout, '--start-timeout'):g}"
+    merged_env = {**env, **exports}
+    interface = merged_env.get(_INTERFACE, "").strip() or None
+    if interface is not None:
+        _check_interface(interface, host_ranks)
     python = arguments.python or sys.executable
     return LaunchJob(
         host_ranks=host_ranks,
@@ -110,8 +105,8 @@ def read_job(arguments: argparse.Namespace, env: Mapping[str, str]) -> LaunchJob
         environment=dict(env),
         exports=exports,
         interface=interface,
-        ssh=Ssh(arguments.ssh_port, arguments.ssh_identity, arguments.ssh_config, tuple(arguments.ssh_option)),
-        start_timeout=start_timeout,
+        ssh=_ssh_options(arguments),
+        start_timeout=_seconds(merged_env, _START_TIMEOUT),
         silence=_seconds(merged_env, _HEARTBEAT_TIMEOUT),
         prefix=not arguments.no_prefix,
         output=arguments.output,
@@ -150,11 +145,17 @@ def _elastic(arguments: argparse.Namespace, size: int) -> tuple[int | None, floa
 
 
 def _command(python: str, arguments: argparse.Namespace) -> tuple[str, ...]:
-    if arguments.module:
-        return (python, "-m", arguments.program, *arguments.arguments)
-    if arguments.program.endswith(".py"):
-        return (python, arguments.program, *arguments.arguments)
-    return (arguments.program, *arguments.arguments)
+    is_script = arguments.program.endswith(".py")
+    before = (python, "-m") if arguments.module else (python,) if is_script else ()
+    return (*before, arguments.program, *arguments.arguments)
+
+
+def _ssh_options(arguments: argparse.Namespace) -> tuple[str, ...]:
+    config, port, identity = arguments.ssh_config, arguments.ssh_port, arguments.ssh_identity
+    if port is not None and not 1 <= port <= 65535:
+        raise ConfigurationError(f"expected --ssh-port from 1 to 65535, got {port}")
+    options = [("-F", config), ("-p", port), ("-i", identity), *(("-o", option) for option in arguments.ssh_option)]
+    return tuple(word for flag, value in options if value is not None for word in (flag, str(value)))
 
 
 def _check_interface(interface: str, host_ranks: Sequence[HostRanks]) -> None:

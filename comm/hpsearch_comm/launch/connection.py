@@ -1,164 +1,191 @@
-"""The launcher's end of one agent: a process, ssh or the agent itself, with frames both ways."""
+"""The launcher's end of one agent: a process, ssh or the agent itself, with frames both ways.
+
+And what it means when the agent doesn't come up.
+"""
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import json
+import math
 import os
+import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
-from typing import Any
+import threading
+from collections.abc import Iterator
+from io import BufferedReader
+from typing import Any, cast
 
 from hpsearch_comm.launch.errors import LaunchError
-from hpsearch_comm.launch.frames import GREETING, Frame, FrameReader
+from hpsearch_comm.launch.frames import GREETING, Frame, read_frames
 from hpsearch_comm.launch.hosts import LOCAL, HostRanks
+from hpsearch_comm.launch.job import LaunchJob
+from hpsearch_comm.launch.streams import Writer, read_chunks
+from hpsearch_comm.launch.variables import SECRET
+from hpsearch_comm.launch.version import search_path
 
-__all__ = ["Connection"]
+__all__ = ["Connection", "agent_process", "describe_failure"]
 
-_CHUNK = 1 << 16
+_AGENT = "hpsearch_comm.launch.agent"
+_PROBES = 4
+"""Unanswered ones in a row after which ssh counts the other host as gone."""
 _ENDING_SECONDS = 5.0
 _TAIL = 4000
 """Bytes of what is said beside the frames that are kept, for an error."""
 
 
 class Connection:
-    """Starts an agent, and speaks with it. Nothing here waits.
+    """Starts an agent, and speaks with it.
 
     Args:
+        job: Of which it starts some ranks.
         host_ranks: The host and its ranks.
-        command: What runs the agent.
-        environment: Of that process.
 
     Raises:
-        OSError: The command can't be run.
+        LaunchError: The command can't be run.
     """
 
-    def __init__(self, host_ranks: HostRanks, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, job: LaunchJob, host_ranks: HostRanks) -> None:
         self.host_ranks = host_ranks
         self.name = host_ranks.host.name
         self.local = self.name == LOCAL
-        self.process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            # A terminal's Ctrl-C comes to the launcher alone, and ssh can't ask the terminal for a password.
-            start_new_session=True,
-        )
-        assert self.process.stdin
-        assert self.process.stdout
-        assert self.process.stderr
-        self.input, self.output, self.error = self.process.stdin, self.process.stdout, self.process.stderr
-        for stream in (self.input, self.output, self.error):
-            os.set_blocking(stream.fileno(), False)
-        self.greeting: dict[str, Any] | None = None
-        """What the agent has said of itself and its host."""
+        self.command, environment = agent_process(job, host_ranks)
+        source, self._input = os.pipe()
+        try:
+            self.process = subprocess.Popen(
+                self.command,
+                env=environment,
+                stdin=source,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                # A terminal's Ctrl-C comes to the launcher alone, and ssh can't ask the terminal for a password.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise LaunchError(
+                f"expected to be able to run {self.command[0]} on this host, got: {error.strerror or error}. Install it"
+                + (", or name another Python (--python)" if "ssh" not in self.command[0] else "")
+            ) from None
+        finally:
+            os.close(source)
+        self.greeting: dict[str, Any] = {}
+        """What the agent has said of itself and its host; empty until it has."""
         self.alive = set(host_ranks.ranks)
         """The ranks whose end hasn't been told."""
         self.is_open = True
         """Whether more may come from the agent."""
-        self._reader = FrameReader()
-        self._head = b""
         self._diagnostics = b""
-        self._outgoing: collections.deque[memoryview] = collections.deque()
+        self._writer = Writer()
+        self._errors_read = threading.Event()
 
     @property
     def diagnostics(self) -> str:
         """The end of what came beside the frames: from ssh, a login, the agent's own mishaps."""
         return self._diagnostics.decode("utf-8", "replace")
 
-    def read(self) -> list[Frame]:
-        """Take what the agent has sent; at its end `is_open` is no longer set.
+    def read_greeting(self) -> None:
+        """Wait for the agent's first line, or the end of what comes."""
+        assert self.process.stdout
+        for line in self.process.stdout:
+            if line.startswith(GREETING):
+                self.greeting = json.loads(line.removeprefix(GREETING))
+                return
+            self._remember(line)
+
+    def read(self) -> Iterator[Frame]:
+        """Yield what the agent sends behind its greeting, until the end.
 
         Raises:
             LaunchError: What came makes no sense; names the host.
         """
-        data = _read(self.output.fileno())
-        if data is None:
-            return []
-        if not data:
-            self.is_open = False
-            self._remember(self._head)
-            return []
         try:
-            return list(self._reader.feed(data if self.greeting is not None else self._read_greeting(data)))
+            yield from read_frames(cast(BufferedReader, self.process.stdout))
         except LaunchError as error:
             raise LaunchError(f"{self.name}: {error}") from None
 
-    def read_error(self) -> bool:
-        """Take what was written to stderr. Returns whether there may be more."""
-        data = _read(self.error.fileno())
-        self._remember(data or b"")
-        return data != b""
+    def read_errors(self) -> Iterator[str]:
+        """Yield the last lines of what is written to stderr, as it comes."""
+        assert self.process.stderr
+        for data in read_chunks(self.process.stderr.fileno()):
+            self._remember(data)
+            if lines := self.diagnostics.strip().splitlines():
+                yield f"{self.name}: {lines[-1]}"
+        self._errors_read.set()
 
     def send(self, message: bytes) -> None:
         """Put a frame on its way."""
-        self._outgoing.append(memoryview(message))
-        self.flush()
-
-    def flush(self) -> None:
-        """Write what fits."""
-        while self._outgoing:
-            try:
-                written = os.write(self.input.fileno(), self._outgoing[0][:_CHUNK])
-            except BlockingIOError:
-                return
-            except (OSError, ValueError):  # it has ended, which its output will tell, or was let go
-                self._outgoing.clear()
-                return
-            self._outgoing[0] = self._outgoing[0][written:]
-            if not self._outgoing[0]:
-                self._outgoing.popleft()
-
-    @property
-    def is_sending(self) -> bool:
-        """Whether something waits to be written."""
-        return bool(self._outgoing)
+        self._writer.write(self._input, message)
 
     def close_input(self) -> None:
         """Let its input end: the agent ends its ranks, and itself."""
-        self._outgoing.clear()
-        with contextlib.suppress(OSError):
-            self.input.close()
+        self._writer.close(self._input)
 
     def exit_code(self) -> int | None:
         """Return how the process has ended; None where it goes on for seconds after it has nothing more to say."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(_ENDING_SECONDS)
+            self._errors_read.wait(_ENDING_SECONDS)
         return self.process.returncode
-
-    def close(self) -> None:
-        """Close everything, and take leave of the process, which has ended or is killed."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        for stream in (self.input, self.output, self.error):
-            with contextlib.suppress(OSError):
-                stream.close()
-
-    def _read_greeting(self, data: bytes) -> bytes:
-        """Look for the greeting; return what follows it."""
-        self._head += data
-        begin = self._head.find(b"\n" + GREETING)
-        end = self._head.find(b"\n", begin + 1)
-        if begin < 0 or end < 0:
-            return b""
-        self._remember(self._head[:begin])
-        self.greeting = json.loads(self._head[begin + 1 + len(GREETING) : end])
-        remaining, self._head = self._head[end + 1 :], b""
-        return remaining
 
     def _remember(self, data: bytes) -> None:
         self._diagnostics = (self._diagnostics + data)[-_TAIL:]
 
 
-def _read(descriptor: int) -> bytes | None:
-    try:
-        return os.read(descriptor, _CHUNK)
-    except BlockingIOError:
-        return None
-    except OSError:
-        return b""
+def agent_process(job: LaunchJob, host_ranks: HostRanks) -> tuple[list[str], dict[str, str]]:
+    """Return the command line that brings up an agent on a host, and that process's environment: without the secret.
+
+    By ssh nothing is asked, as nobody could answer: keys must be known on both sides. What a configuration says of
+    forwarding, and of connections that are kept for later, is left out; what it says of host keys isn't touched.
+    """
+    environment = {name: value for name, value in job.environment.items() if name != SECRET}
+    path, name = search_path(), host_ranks.host.name
+    # Without the working directory in the path of modules.
+    agent = [job.python, "-P", "-m", _AGENT]
+    if name == LOCAL:
+        return agent, environment | {"PYTHONPATH": path}
+    options = (
+        "BatchMode=yes",
+        "ControlMaster=no",
+        "ClearAllForwardings=yes",
+        f"ServerAliveInterval={max(1, math.floor(job.silence / _PROBES))}",
+        f"ServerAliveCountMax={_PROBES}",
+    )
+    words = [word for option in options for word in ("-o", option)]
+    # For a login shell of any kind.
+    remote = "exec " + shlex.join(["env", f"PYTHONPATH={path}", *agent, f"{job.silence:g}"])
+    return ["ssh", "-T", "-a", "-x", *job.ssh, *words, "--", name, remote], environment
+
+
+def describe_failure(host: str, python: str, code: int | None, output: str, local: bool) -> str:
+    """Return why an agent hasn't come up, and what to do.
+
+    Args:
+        host: Where.
+        python: The interpreter that was to run it.
+        code: The exit code of ssh, or of the agent on this host; None where it still runs.
+        output: What was written to stderr, and by a login to stdout.
+        local: Whether it was started without ssh.
+    """
+    actual = f"got: {_last_lines(output)}" if output.strip() else f"got exit code {code}"
+    if "No module named" in output and "hpsearch_comm" in output:
+        return (
+            f"expected hpsearch_comm to be installed for {python} on {host}, {actual}. Install the same version there, "
+            "or name the Python that has it (--python)"
+        )
+    if "nknown option: -P" in output or "requires a different Python" in output:
+        return f"expected {python} on {host} to be Python 3.11 or later, {actual}. Name another one (--python)"
+    if code in (126, 127):
+        return (
+            f"expected a Python interpreter at {python} on {host}, {actual}. It must have the same path on all hosts; "
+            "name another one (--python)"
+        )
+    if code == 255 and not local:
+        return (
+            f"expected to reach {host} by ssh without being asked for anything, {actual}. See that "
+            f"`ssh -o BatchMode=yes {host} true` works; --ssh-port, --ssh-identity and --ssh-option change how"
+        )
+    return f"expected an agent of the launcher's to start on {host}, {actual} (exit code {code})"
+
+
+def _last_lines(output: str, lines: int = 3) -> str:
+    return " / ".join(line.strip() for line in output.strip().splitlines()[-lines:])

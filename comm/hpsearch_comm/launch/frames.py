@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from io import BufferedReader
+from typing import Any, NamedTuple
 
 from hpsearch_comm.launch.errors import LaunchError
 
-__all__ = ["GREETING", "Frame", "FrameKind", "FrameReader", "pack", "pack_value"]
+__all__ = ["GREETING", "Frame", "FrameKind", "pack", "pack_value", "read_frames"]
 
 GREETING = b"hpsearch_comm.launch.agent "
 """Begins an agent's first line; JSON follows."""
@@ -63,8 +63,7 @@ class FrameKind(IntEnum):
     """A line that the rank of this number says on its channel."""
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One message."""
 
     kind: FrameKind
@@ -87,29 +86,19 @@ def pack_value(kind: FrameKind, value: Any, number: int = 0) -> bytes:
     return pack(kind, number, json.dumps(value).encode())
 
 
-class FrameReader:
-    """Puts frames together from bytes as they arrive."""
+def read_frames(stream: BufferedReader) -> Iterator[Frame]:
+    """Yield the frames that a stream brings, until its end.
 
-    def __init__(self) -> None:
-        self._bytes = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[Frame]:
-        """Take some bytes; return the frames that are complete.
-
-        Raises:
-            LaunchError: They are no frames.
-        """
-        self._bytes += data
-        while len(self._bytes) >= _HEADER.size:
-            number_of_kind, number, length = _HEADER.unpack_from(self._bytes)
-            if number_of_kind not in FrameKind.__members__.values() or length > MOST_BYTES:
-                raise LaunchError(
-                    f"expected a frame of the launcher's, got {bytes(self._bytes[:64])!r}: something else writes to "
-                    "the agent's standard input or output"
-                )
-            end = _HEADER.size + length
-            if len(self._bytes) < end:
-                return
-            payload = bytes(self._bytes[_HEADER.size : end])
-            del self._bytes[:end]
-            yield Frame(FrameKind(number_of_kind), number, payload)
+    Raises:
+        LaunchError: What it brings are no frames.
+    """
+    while len(header := stream.read(_HEADER.size)) == _HEADER.size:
+        kind, number, length = _HEADER.unpack(header)
+        if kind not in FrameKind.__members__.values() or length > MOST_BYTES:
+            raise LaunchError(
+                f"expected a frame of the launcher's, got {header + stream.peek()[:64]!r}: something else writes to "
+                "the agent's standard input or output"
+            )
+        if len(payload := stream.read(length)) < length:
+            return
+        yield Frame(FrameKind(kind), number, payload)

@@ -19,8 +19,8 @@ LOCAL = "localhost"
 
 _NAME = re.compile(r"(?:[A-Za-z0-9_][\w.+-]*@)?(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+\])", re.ASCII)
 _MOST_SLOTS = 2**20
-_IGNORED = ("max_slots", "max-slots")
-"""Words of Open MPI's hostfile that bound oversubscription, which there is none of here."""
+_IGNORED = re.compile(r"max[_-]slots=[1-9][0-9]*")
+"""Open MPI's bound on oversubscription, which there is none of here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,10 @@ def parse_hostfile(text: str, file: str) -> tuple[Host, ...]:
     """
     hosts = []
     for number, line in enumerate(text.splitlines(), 1):
-        fields = line.partition("#")[0].split()
-        if fields:
-            hosts.append(_parse_line(fields, f"{file}, line {number}"))
+        first, *others = line.partition("#")[0].split() or [""]
+        entry = " ".join([first, *(field for field in others if not _IGNORED.fullmatch(field))])
+        if entry:
+            hosts.append(_parse_host(entry.replace(" slots=", ":", 1), f"{file}, line {number}"))
     if not hosts:
         raise ConfigurationError(f"expected a host in {file}, such as `host1 slots=2`, found none")
     return _merge(hosts)
@@ -109,23 +110,6 @@ def is_here(name: str) -> bool:
         return False  # an alias of ssh's, or a mistake, of which ssh will speak
 
 
-def _parse_line(fields: Sequence[str], where: str) -> Host:
-    host = _parse_host(fields[0], where)
-    slots = None
-    for field in fields[1:]:
-        key, equals, value = field.partition("=")
-        if equals and key in _IGNORED:
-            _parse_slots(value, where)
-        elif equals and key == "slots" and slots is None and host.name == _plain(fields[0]):
-            slots = _parse_slots(value, where)
-        else:
-            raise ConfigurationError(
-                f"expected a host and its slots, once, such as `host1 slots=2` or `host1:2`, got {' '.join(fields)!r} "
-                f"in {where}"
-            )
-    return host if slots is None else Host(host.name, slots)
-
-
 def _parse_host(text: str, where: str) -> Host:
     # An address of IPv6 has colons of its own, and stands in brackets.
     match = re.fullmatch(r"((?:[^@:\[\]]*@)?\[[^\]]*\]|[^:\[\]]*)(?::(.*))?", text)
@@ -134,11 +118,8 @@ def _parse_host(text: str, where: str) -> Host:
             f"expected a host, or a host and its slots, such as host1:2, user@host1:2 or [fd00::1]:2, got {text!r} in "
             f"{where}"
         )
-    return Host(_plain(match[1]), 1 if match[2] is None else _parse_slots(match[2], where))
-
-
-def _plain(text: str) -> str:
-    return text.replace("[", "").replace("]", "")
+    name = match[1].replace("[", "").replace("]", "")
+    return Host(name, 1 if match[2] is None else _parse_slots(match[2], where))
 
 
 def _parse_slots(text: str, where: str) -> int:

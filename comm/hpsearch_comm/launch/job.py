@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpsearch_comm.launch.hosts import HostRanks
-from hpsearch_comm.launch.ssh import Ssh
 
 __all__ = ["LaunchJob"]
 
@@ -32,7 +31,8 @@ class LaunchJob:
     """Variables that count before all others but those that say which rank a process is."""
     interface: str | None = None
     """By which rank 0's host is reached."""
-    ssh: Ssh = field(default_factory=Ssh)
+    ssh: tuple[str, ...] = ()
+    """Options of ssh's, which the user wishes on top of their own configuration of it."""
     start_timeout: float = 60.0
     """Seconds in which all hosts must have answered."""
     silence: float = 60.0

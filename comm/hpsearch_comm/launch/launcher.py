@@ -8,31 +8,31 @@ to fail where nobody else failed.
 
 from __future__ import annotations
 
+import contextlib
+import math
+import queue
 import re
-import selectors
 import signal
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
+from functools import partial
 from typing import Any
 
-from hpsearch_comm.launch.connection import Connection
+from hpsearch_comm.launch.connection import Connection, describe_failure
 from hpsearch_comm.launch.errors import LaunchError
-from hpsearch_comm.launch.fleet import LAST_SECONDS, Fleet
 from hpsearch_comm.launch.frames import Frame, FrameKind, pack, pack_value
 from hpsearch_comm.launch.job import LaunchJob
 from hpsearch_comm.launch.membership import Membership, name_ranks
-from hpsearch_comm.launch.orphans import adopt_orphans, end_descendants
 from hpsearch_comm.launch.output import STDERR, STDOUT, Output
-from hpsearch_comm.launch.signals import Signals
-from hpsearch_comm.launch.ssh import describe_failure
-from hpsearch_comm.launch.standard_input import StandardInput
-from hpsearch_comm.launch.startup import agent_process, compare_hosts, meeting_request, start_order
-from hpsearch_comm.launch.writer import Writer
+from hpsearch_comm.launch.processes import adopt_orphans, end_descendants
+from hpsearch_comm.launch.streams import Writer, handle_signals, read_chunks, start_thread
+from hpsearch_comm.launch.variables import forwarded_variables
+from hpsearch_comm.launch.version import source_digest, version
 from hpsearch_comm.roster import DONE, Coming, read_message
 
-__all__ = ["Death", "Interrupted", "Launcher", "Verdict", "is_witness", "last_traceback"]
+__all__ = ["Death", "Launcher", "first_failure", "is_witness", "last_traceback"]
 
 # torch.distributed's own hook begins each line with the rank; groups of exceptions are drawn as a tree.
 _MARGIN = rb"^(?:\[rank\d+\]: ?)?[ |]*"
@@ -70,24 +70,14 @@ class Death:
         return self.code if self.code > 0 else 128 - self.code
 
 
-class Verdict:
-    """Hears of the ranks that failed, in the order in which that was seen."""
-
-    def __init__(self) -> None:
-        self.deaths: list[Death] = []
-
-    def add(self, death: Death) -> None:
-        """Take note of a rank that failed by itself."""
-        self.deaths.append(death)
-
-    @property
-    def first(self) -> Death | None:
-        """The rank that failed first."""
-        return min(self.deaths, key=lambda death: death.witness, default=None)
+def first_failure(deaths: Sequence[Death]) -> Death | None:
+    """Return the rank that failed first of those that failed by themselves, in the order in which that was seen."""
+    return min(deaths, key=lambda death: death.witness, default=None)
 
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PASSED_ON = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2)
+_STREAMS = {FrameKind.STDOUT: STDOUT, FrameKind.STDERR: STDERR}
 _GRACE_SECONDS = 5.0
 """For the others to end by themselves once a rank has failed, and again once they were told to."""
 _UNDONE = "; the others have ended without meeting again: what it alone was to do, such as saving, isn't done"
@@ -95,24 +85,14 @@ _UNDONE = "; the others have ended without meeting again: what it alone was to d
 _QUIET_SECONDS = 10.0
 """For which ranks may wait, without a word, for others whose work is done."""
 _TICK_SECONDS = 0.1
+_LAST_SECONDS = 60.0
+"""For agents to clear up at the end: longer than what they wait for themselves."""
 _ALIVE_PER_SILENCE = 6
 """Words to an agent in the time after which it would count the launcher as gone."""
 
 
-class Interrupted(Exception):
-    """A signal came before the ranks were started.
-
-    Attributes:
-        number: The signal.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
 class Launcher:
-    """Runs one job. Use it as a context: at its end the agents have ended, and with them all ranks.
+    """Runs one job.
 
     Args:
         job: What to start.
@@ -126,112 +106,162 @@ class Launcher:
         self._job = job
         self._writer = writer
         self._output = Output(writer, range(job.size), job.prefix, job.output)
-        self._fleet = Fleet(self._on_frame, self._on_disconnect, self._log)
-        self._signals = Signals(_PASSED_ON)
-        self._input = StandardInput(self._fleet.selector, self._forward_input)
-        self._meeting_address: dict[str, Any] | None = None
+        self._connections: list[Connection] = []
+        self._events: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        """What threads and signal handlers have heard, for the main thread to deal with."""
+        self._input_taken: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        """Whether rank 0 wants more, for each piece of standard input that it has taken."""
+        self._meeting_address: dict[str, Any] = {}
+        """Address and port, once they are chosen."""
         self._running = False
         least = job.size if job.least is None else job.least
         self._membership = Membership((host_ranks.ranks for host_ranks in job.host_ranks), least)
         self._killed: set[int] = set()
         """Ranks that were killed because others waited for them in vain."""
-        self._verdict = Verdict()
+        self._deaths: list[Death] = []
         self._lost: list[str] = []
         """What there is to say of hosts that were lost, since ranks last met."""
-        self._failed_at: float | None = None
-        self._killed_at: float | None = None
+        self._failed_at = self._killed_at = math.inf
         """When the ranks are killed, since they were told to end."""
         self._interrupted = self._stopping = False
-        self._next_keepalive = 0.0
-
-    def __enter__(self) -> Launcher:
-        adopt_orphans()  # of an agent here that is killed by force
-        self._signals.__enter__()
-        self._fleet.selector.register(self._signals, selectors.EVENT_READ, lambda: None)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._fleet.close()
-            end_descendants()
-        finally:
-            self._signals.__exit__(kind, error, trace)
-            self._output.close()
+        self._next_check = self._next_keepalive = 0.0
 
     def run(self) -> int:
-        """Start the ranks and wait until they have ended; return the exit code.
+        """Start the ranks and wait until they have ended, and all agents with them; return the exit code.
 
         Raises:
             LaunchError: A host can't be reached, or its ranks can't be started.
-            Interrupted: A signal came before they were.
+            SystemExit: A signal came before they were.
         """
-        self._connect()
-        self._start()
-        while self._fleet.is_open:
-            self._step()
-            if self._writer.error is not None:
-                self._end(_GRACE_SECONDS)
-        return self._report_end()
+        adopt_orphans()  # of an agent here that is killed by force
+        with handle_signals(_PASSED_ON, lambda number: self._events.put(partial(self._on_signal, number))):
+            try:
+                self._connect()
+                self._start()
+                while any(connection.is_open for connection in self._connections):
+                    self._step()
+                    if self._writer.error is not None:
+                        self._end(_GRACE_SECONDS)
+                return self._report_end()
+            finally:
+                self._close_connections()
+                end_descendants()
 
     # Before the ranks run.
 
     def _connect(self) -> None:
         """Have an agent on each host."""
         for host_ranks in self._job.host_ranks:
-            command, environment = agent_process(self._job, host_ranks)
-            self._log(
-                f"ranks {host_ranks.ranks.start} to {host_ranks.ranks.stop - 1} on {host_ranks.host.name}: {command}"
-            )
-            self._fleet.open(host_ranks, command, environment)
-        self._wait(lambda: all(connection.greeting for connection in self._fleet.connections))
-        compare_hosts(self._fleet.connections)
+            connection = Connection(self._job, host_ranks)
+            ranks = host_ranks.ranks
+            self._log(f"ranks {ranks.start} to {ranks.stop - 1} on {connection.name}: {connection.command}")
+            self._connections.append(connection)
+            start_thread(self._listen, connection)
+            start_thread(self._listen_to_errors, connection)
+        self._wait(lambda: all(connection.greeting for connection in self._connections))
+        self._compare_hosts()
+
+    def _compare_hosts(self) -> None:
+        """See that all agents are of this very version, and each on another host."""
+        digest, machines = source_digest(), dict[str, str]()
+        for name, greeting in ((connection.name, connection.greeting) for connection in self._connections):
+            if greeting.get("digest") != digest:
+                raise LaunchError(
+                    f"expected the same hpsearch_comm on {name} as here ({version()}; source {digest}), got "
+                    f"{greeting.get('version')}; source {greeting.get('digest')}. Install the same version on all hosts"
+                )
+            first = machines.setdefault(greeting["identity"], name)
+            if first != name:
+                raise LaunchError(
+                    f"expected each host once, got {first} and {name}, which are one: name it once, with all its slots"
+                )
 
     def _start(self) -> None:
         """Have the ranks started everywhere, once it is known where they meet."""
-        connections = self._fleet.connections
-        connections[0].send(pack_value(FrameKind.CHOOSE_ADDRESS, meeting_request(connections, self._job.interface)))
-        self._wait(lambda: self._meeting_address is not None)
-        assert self._meeting_address is not None
+        job, first, others = self._job, self._connections[0], self._connections[1:]
+        if first.local:  # as the other hosts have seen it
+            seen = [address for connection in others for address in connection.greeting["ssh"][:1]]
+        else:
+            seen = first.greeting["ssh"][1:]
+        request = {"alone": not others, "interface": job.interface, "seen": seen}
+        first.send(pack_value(FrameKind.CHOOSE_ADDRESS, request))
+        self._wait(lambda: bool(self._meeting_address))
         self._log("the ranks meet at {address}, port {port}".format(**self._meeting_address))
         self._running = True
-        for connection in connections:
-            connection.send(pack_value(FrameKind.START, start_order(self._job, connection, **self._meeting_address)))
-        self._input.open()
+        for connection in self._connections:
+            ranks = connection.host_ranks.ranks
+            order = {
+                "ranks": [ranks.start, ranks.stop],
+                "size": job.size,
+                "secret": job.secret,
+                "command": job.command,
+                "directory": job.directory,
+                "environment": dict(job.environment) if connection.local else forwarded_variables(job.environment),
+                "exports": dict(job.exports),
+                "elastic": job.least is not None,
+            }
+            connection.send(pack_value(FrameKind.START, self._meeting_address | order))
+        # Reading in the background of a terminal would stop this process; it fails instead.
+        signal.signal(signal.SIGTTIN, signal.SIG_IGN)
+        start_thread(self._forward_input)
 
     def _wait(self, condition: Callable[[], bool]) -> None:
         seconds = self._job.start_timeout
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
-                silent = [connection.name for connection in self._fleet.connections if connection.greeting is None]
+                silent = [connection.name for connection in self._connections if not connection.greeting]
                 raise LaunchError(
-                    f"expected an answer of {' and '.join(silent or [self._fleet.connections[0].name])} within "
+                    f"expected an answer of {' and '.join(silent or [self._connections[0].name])} within "
                     f"{seconds:g} s, got none: see that it can be reached, or give it more time (--start-timeout)"
                 )
             self._step()
+
+    # In threads of their own.
+
+    def _listen(self, connection: Connection) -> None:
+        """Pass on what an agent says, and show what its ranks write, as long as there is room for it."""
+        connection.read_greeting()
+        try:
+            for frame in connection.read():
+                stream = _STREAMS.get(frame.kind)
+                if stream is None:
+                    self._events.put(partial(self._on_frame, connection, frame))
+                elif self._writer.wait_for_room():
+                    self._output.feed(frame.number, stream, frame.payload)
+        except LaunchError as error:
+            self._events.put(partial(_raise, error))
+        self._events.put(partial(self._on_disconnect, connection))
+
+    def _listen_to_errors(self, connection: Connection) -> None:
+        for text in connection.read_errors():
+            self._events.put(partial(self._log, text))
+
+    def _forward_input(self) -> None:
+        """Read what rank 0 is ready to take: a piece at a time, so that little is on its way."""
+        for data in read_chunks(0):
+            self._connections[0].send(pack(FrameKind.INPUT, 0, data))
+            if not self._input_taken.get():
+                return
+        self._connections[0].send(pack(FrameKind.INPUT))
 
     # While they run.
 
     def _step(self) -> None:
         """Wait a moment for something to happen, and deal with it."""
-        self._input.update()
-        self._fleet.step(_TICK_SECONDS, receive=not self._writer.is_full)
-        for number in self._signals.take():
-            self._on_signal(number)
-        self._check_deadlines()
+        with contextlib.suppress(queue.Empty):
+            event = self._events.get(timeout=_TICK_SECONDS)
+            event()
+        if time.monotonic() >= self._next_check:
+            self._next_check = time.monotonic() + _TICK_SECONDS
+            self._check_deadlines()
 
     def _on_frame(self, connection: Connection, frame: Frame) -> None:
-        if frame.kind is FrameKind.STDOUT:
-            self._output.feed(frame.number, STDOUT, frame.payload)
-        elif frame.kind is FrameKind.STDERR:
-            self._output.feed(frame.number, STDERR, frame.payload)
-        elif frame.kind is FrameKind.ENDED:
+        if frame.kind is FrameKind.ENDED:
             connection.alive.discard(frame.number)
             self._on_rank_ended(frame.number, int(frame.value))
         elif frame.kind is FrameKind.INPUT_TAKEN:
-            self._input.acknowledge(more=frame.number == 0)
+            self._input_taken.put(frame.number == 0)
         elif frame.kind is FrameKind.FROM_RANK:
             self._on_rank_message(connection, frame.number, frame.payload)
         elif frame.kind is FrameKind.ADDRESS:
@@ -242,19 +272,17 @@ class Launcher:
     def _on_rank_ended(self, rank: int, code: int) -> None:
         self._output.finish(rank)
         self._membership.end(rank, succeeded=code == 0)
-        if code != 0 and self._killed_at is None and rank not in self._killed:
+        if code != 0 and self._killed_at == math.inf and rank not in self._killed:
             self._on_rank_failed(Death(rank, code, is_witness(self._output.tail(rank))))
         self._meet()
 
     def _on_rank_failed(self, death: Death) -> None:
-        self._verdict.add(death)
-        if self._can_continue():
-            self._report_loss(self._describe(death))
-            return
-        self._failed_at = self._failed_at or time.monotonic()
+        self._deaths.append(death)
+        self._on_loss(self._describe(death))
 
     def _on_disconnect(self, connection: Connection) -> None:
         """Take note that nothing more comes from an agent."""
+        connection.is_open = False
         if not connection.alive:
             return
         code = connection.exit_code()
@@ -271,27 +299,23 @@ class Launcher:
         for rank in connection.alive:
             self._membership.end(rank, succeeded=False)
         self._lost.append(text)
-        if self._can_continue():
-            connection.alive.clear()
-            self._report_loss(text)
-            self._meet()
-            return
-        self._failed_at = self._failed_at or time.monotonic()
+        self._on_loss(text)
+        self._meet()
 
     # Where the others go on without ranks that have died.
 
-    def _can_continue(self) -> bool:
-        """Whether the loss of a rank is no failure of the job: enough are left, and nobody has asked for its end."""
-        return self._may_meet() and not self._stopping
+    def _on_loss(self, text: str) -> None:
+        """Take a loss for no failure of the job if enough ranks are left, and nobody has asked for its end."""
+        if self._stopping or not self._may_meet():
+            self._failed_at = min(self._failed_at, time.monotonic())
+            return
+        succeeded = len(self._membership.succeeded)
+        remaining = f"{len(self._membership.alive)} left{f' and {succeeded} ended well' if succeeded else ''}"
+        self._output.log(f"{text}: {remaining}, of {self._job.least} that must be (--min-np)")
 
     def _may_meet(self) -> bool:
         """Whether ranks that have come to meet may: also those that handle a signal which has asked for their end."""
-        return self._membership.suffices and self._failed_at is None
-
-    def _report_loss(self, text: str) -> None:
-        succeeded = len(self._membership.succeeded)
-        remaining = f"{self._membership.count} left{f' and {succeeded} ended well' if succeeded else ''}"
-        self._output.log(f"{text}: {remaining}, of {self._job.least} that must be (--min-np)")
+        return self._membership.suffices and self._failed_at == math.inf
 
     def _on_rank_message(self, connection: Connection, rank: int, line: bytes) -> None:
         """Take what a rank says of its meeting the others."""
@@ -310,12 +334,11 @@ class Launcher:
         if not self._may_meet():
             return
         rosters = self._membership.meet()
-        for connection in self._fleet.connections:
-            for rank in rosters.keys() & set(connection.host_ranks.ranks):
-                connection.send(pack(FrameKind.TO_RANK, rank, rosters[rank].to_line()))
+        for rank, roster in rosters.items():
+            self._connection_of(rank).send(pack(FrameKind.TO_RANK, rank, roster.to_line()))
         if rosters:
             # What has been lost before is no reason for what fails from now on.
-            self._verdict, self._lost = Verdict(), []
+            self._deaths, self._lost = [], []
             if len(rosters) < self._job.size:
                 verb = "goes" if len(rosters) == 1 else "go"
                 succeeded = self._membership.succeeded
@@ -336,51 +359,56 @@ class Launcher:
         for rank in self._membership.late:
             self._killed.add(rank)
             self._membership.end(rank, succeeded=False)
-            for connection in self._fleet.connections:
-                if rank in connection.host_ranks.ranks:
-                    connection.send(pack(FrameKind.KILL, rank))
+            self._connection_of(rank).send(pack(FrameKind.KILL, rank))
             self._on_rank_failed(Death(rank, -signal.SIGKILL, witness=False))
         self._meet()
 
     def _meeting_timeout(self) -> tuple[float, str]:
         """Return for how long a rank is waited for, and the option that says so."""
-        if self._membership.has_met:
+        if self._membership.meetings:
             return self._job.elastic_timeout, "--elastic-timeout"
         return self._job.start_timeout, "--start-timeout"
 
     def _on_signal(self, number: int) -> None:
         if not self._running:
             if number in _ENDING:
-                raise Interrupted(number)
+                raise SystemExit(128 + number)
         elif number == signal.SIGINT and self._interrupted:
             self._output.log("interrupted again: the ranks are killed")
             self._end(0.0)
         else:
             self._interrupted = self._interrupted or number == signal.SIGINT
             self._stopping = self._stopping or number in _ENDING
-            self._fleet.broadcast(pack(FrameKind.SIGNAL, number))
+            self._broadcast(pack(FrameKind.SIGNAL, number))
 
     def _check_deadlines(self) -> None:
         now = time.monotonic()
         self._output.flush_stale_lines()
         if now >= self._next_keepalive:
             self._next_keepalive = now + self._job.silence / _ALIVE_PER_SILENCE
-            self._fleet.broadcast(pack(FrameKind.ALIVE))
+            self._broadcast(pack(FrameKind.ALIVE))
         self._check_late_ranks(now)
-        if self._failed_at is not None and now - self._failed_at > _GRACE_SECONDS:
+        if now > self._failed_at + _GRACE_SECONDS:
             self._end(_GRACE_SECONDS)
-        if self._killed_at is not None and now > self._killed_at + LAST_SECONDS:
-            self._fleet.kill()
+        if now > self._killed_at + _LAST_SECONDS:
+            for connection in self._connections:
+                connection.process.kill()
 
     def _end(self, seconds: float) -> None:
         """Have all agents end their ranks, and kill them after so many seconds. Another call may only hasten it."""
         killed_at = time.monotonic() + seconds
-        if self._killed_at is None or killed_at < self._killed_at:
+        if killed_at < self._killed_at:
             self._killed_at = killed_at
-            self._fleet.broadcast(pack(FrameKind.END, int(seconds * 1000)))
+            self._broadcast(pack(FrameKind.END, int(seconds * 1000)))
 
-    def _forward_input(self, data: bytes) -> None:
-        self._fleet.connections[0].send(pack(FrameKind.INPUT, 0, data))
+    def _connection_of(self, rank: int) -> Connection:
+        return next(connection for connection in self._connections if rank in connection.host_ranks.ranks)
+
+    def _broadcast(self, message: bytes) -> None:
+        """Send a frame to every agent that is there."""
+        for connection in self._connections:
+            if connection.greeting:
+                connection.send(message)
 
     def _log(self, text: str) -> None:
         if self._job.verbose:
@@ -388,18 +416,30 @@ class Launcher:
 
     # Behind them.
 
+    def _close_connections(self) -> None:
+        """Let all agents go: they end what still runs. Wait until they have."""
+        self._writer.abandon()  # an agent that has much to say must not wait for this process
+        for connection in self._connections:
+            connection.close_input()
+            if not connection.greeting:
+                connection.process.kill()  # ssh may wait for a host that doesn't answer
+        deadline = time.monotonic() + _LAST_SECONDS
+        for connection in self._connections:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                connection.process.wait(max(0.0, deadline - time.monotonic()))
+
     def _report_end(self) -> int:
         """Say how it ended, and return the exit code."""
         self._output.finish_all()
-        undone = _UNDONE if self._failed_at is None else ""
+        undone = _UNDONE if self._failed_at == math.inf else ""
         for text in self._lost:
             self._output.log(f"{text}{undone}")
-        first = self._verdict.first
+        first = first_failure(self._deaths)
         if first is None or (self._lost and first.witness):
             killed = 128 + signal.SIGINT if self._interrupted else 1
-            return killed if self._lost or self._killed_at is not None else 0
+            return killed if self._lost or self._killed_at < math.inf else 0
         reason = last_traceback(self._output.tail(first.rank))
-        if reason and not first.witness and any(death.witness for death in self._verdict.deaths):
+        if reason and not first.witness and any(death.witness for death in self._deaths):
             # What they wrote because of it may stand behind it.
             self._output.log(f"what {self._membership.name(first.rank)} wrote:")
             self._output.repeat(first.rank, reason)
@@ -407,9 +447,6 @@ class Launcher:
         return first.exit_code
 
     def _describe(self, death: Death) -> str:
-        host = next(
-            connection.name for connection in self._fleet.connections if death.rank in connection.host_ranks.ranks
-        )
         if death.rank in self._killed:
             seconds, option = self._meeting_timeout()
             how = f"is killed, as it hasn't come to meet the others within {seconds:g} s ({option})"
@@ -417,7 +454,11 @@ class Launcher:
             how = f"was killed by signal {-death.code} ({_signal_name(-death.code)})"
         else:
             how = f"ended with exit code {death.code}"
-        return f"{self._membership.name(death.rank)} on {host} {how}"
+        return f"{self._membership.name(death.rank)} on {self._connection_of(death.rank).name} {how}"
+
+
+def _raise(error: LaunchError) -> None:
+    raise error
 
 
 def _signal_name(number: int) -> str:

@@ -24,7 +24,7 @@ class Membership:
     def __init__(self, hosts: Iterable[Iterable[int]], least: int) -> None:
         self._hosts = [frozenset(ranks) for ranks in hosts]
         self._least = least
-        self._alive = set().union(*self._hosts)
+        self.alive = set().union(*self._hosts)
         self.succeeded: list[int] = []
         """Those that have ended with exit code 0."""
         self._done: set[int] = set()
@@ -32,7 +32,8 @@ class Membership:
         self._notified: list[int] = []
         """Those of them that `waiting_notice` has named."""
         self._coming: dict[int, Coming] = {}
-        self._meetings = 0
+        self.meetings = 0
+        """How many there have been."""
         self._numbers: dict[int, int] = {}
         """Of those who have met last, by rank."""
         self.waiting_since: float | None = None
@@ -41,17 +42,7 @@ class Membership:
     @property
     def suffices(self) -> bool:
         """Whether enough ranks are there, or have ended well."""
-        return len(self._alive) + len(self.succeeded) >= self._least
-
-    @property
-    def has_met(self) -> bool:
-        """Whether there has been a meeting."""
-        return self._meetings > 0
-
-    @property
-    def count(self) -> int:
-        """How many are there."""
-        return len(self._alive)
+        return len(self.alive) + len(self.succeeded) >= self._least
 
     def name(self, rank: int) -> str:
         """Return which rank this is, if it is another one by now."""
@@ -61,7 +52,7 @@ class Membership:
     @property
     def awaited(self) -> list[int]:
         """The ranks that those who have come wait for, until they come or end."""
-        return sorted(self._alive - self._coming.keys()) if self._coming else []
+        return sorted(self.alive - self._coming.keys()) if self._coming else []
 
     @property
     def late(self) -> list[int]:
@@ -79,7 +70,7 @@ class Membership:
 
     def join(self, rank: int, coming: Coming, now: float) -> None:
         """Take note that a rank wants to meet the others."""
-        if rank in self._alive:
+        if rank in self.alive:
             self._done.discard(rank)
             self._coming[rank] = coming
             if self.waiting_since is None:
@@ -91,8 +82,8 @@ class Membership:
 
     def end(self, rank: int, succeeded: bool) -> None:
         """Take note that a rank has ended, or is given up."""
-        if rank in self._alive:
-            self._alive.remove(rank)
+        if rank in self.alive:
+            self.alive.remove(rank)
             if succeeded:
                 self.succeeded.append(rank)
             self._coming.pop(rank, None)
@@ -111,9 +102,9 @@ class Membership:
             local = [rank for rank in members if rank in ranks]
             for local_rank, rank in enumerate(local):
                 call, number = self._coming[rank].call, self._numbers[rank]
-                rosters[rank] = Roster(call, self._meetings, number, addresses, local_rank, len(local))
+                rosters[rank] = Roster(call, self.meetings, number, addresses, local_rank, len(local))
         self._coming, self._notified, self.waiting_since = {}, [], None
-        self._meetings += 1
+        self.meetings += 1
         return rosters
 
 

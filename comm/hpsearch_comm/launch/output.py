@@ -3,93 +3,59 @@
 from __future__ import annotations
 
 import os
-import re
+import threading
 import time
-from collections.abc import Callable, Hashable, Iterable
-from contextlib import ExitStack
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from hpsearch_comm.launch.errors import LaunchError
-from hpsearch_comm.launch.writer import Writer
+from hpsearch_comm.launch.streams import Writer
 
-__all__ = ["STDERR", "STDOUT", "Lines", "Output", "Page"]
-
-_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)")
-"""A line, or one state of a progress bar, which ends with a carriage return."""
+__all__ = ["STDERR", "STDOUT", "Output", "Page", "split_lines"]
 
 MOST_BYTES = 1 << 20
 """Of a line: a longer one is passed on in pieces."""
 
 
-class Lines:
-    """One stream of one rank."""
+def split_lines(data: bytes) -> tuple[list[bytes], bytes]:
+    """Return the lines that are complete, each with its end, and what has come of the next one.
 
-    def __init__(self) -> None:
-        self._buffer = b""
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """Take some bytes; return the lines that are complete, each with its end."""
-        self._buffer += data
-        # Of a carriage return at the very end it isn't known yet whether it ends a line, or a line feed follows.
-        usable = len(self._buffer) - self._buffer.endswith(b"\r")
-        end = 1 + max(self._buffer.rfind(mark, 0, usable) for mark in (b"\n", b"\r"))
-        lines: list[bytes] = _LINE.findall(self._buffer, 0, end)
-        self._buffer = self._buffer[end:]
-        if len(self._buffer) > MOST_BYTES:
-            lines.append(self.flush())
-        return lines
-
-    def flush(self) -> bytes:
-        """Return what has come of the line that isn't complete."""
-        incomplete, self._buffer = self._buffer, b""
-        return incomplete
-
-    def __bool__(self) -> bool:
-        """Whether a line has begun."""
-        return bool(self._buffer)
+    A line is also one state of a progress bar, which ends with a carriage return.
+    """
+    *lines, last = data.splitlines(keepends=True) or [b""]
+    # Of a carriage return at the very end it isn't known yet whether it ends a line, or a line feed follows.
+    if last.endswith(b"\n") or len(last) > MOST_BYTES:
+        return [*lines, last], b""
+    return lines, last
 
 
 class Page:
     """Where lines of many streams are written, each with its stream's prefix.
 
     A piece of a line is followed by the rest of it, or by a line end where another stream's comes first.
-
-    Args:
-        write: Is given what to write.
     """
 
-    def __init__(self, write: Callable[[bytes], None]) -> None:
-        self._write = write
+    def __init__(self) -> None:
         self._open: Hashable = None
         """Whose line isn't at its end."""
         self._returned = False
         """Whether the next piece of it begins at its begin, after a carriage return."""
 
-    def put(self, stream: Hashable, prefix: bytes, piece: bytes) -> None:
-        """Write a line, or a piece of one.
+    def put(self, stream: Hashable, prefix: bytes, piece: bytes) -> bytes:
+        """Take a line, or a piece of one; return what to write.
 
         Args:
             stream: Whose it is; not None.
             prefix: What the line begins with.
             piece: The line with its end, or what there is of it.
         """
-        start = b""
-        if self._open is not None and self._open != stream:
-            self.end_line()
-        if self._open is None or self._returned:
-            start = prefix
-        self._write(start + piece)
+        end = b"" if self._open in (None, stream) else b"\n"
+        start = prefix if end or self._open is None or self._returned else b""
         self._open = None if piece.endswith(b"\n") else stream
         self._returned = piece.endswith(b"\r")
-
-    def end_line(self) -> None:
-        """Begin a new line where one isn't at its end."""
-        if self._open is not None:
-            self._write(b"\n")
-        self._open, self._returned = None, False
+        return end + start + piece
 
 
 STDOUT, STDERR = 1, 2
@@ -103,14 +69,17 @@ _TAIL = 1 << 15
 class _Rank:
     prefix: bytes
     file: BinaryIO | None
-    lines: dict[int, Lines] = field(default_factory=lambda: {STDOUT: Lines(), STDERR: Lines()})
+    incomplete: dict[int, bytes] = field(default_factory=lambda: {STDOUT: b"", STDERR: b""})
+    """What has come of the next line, by stream."""
     began: dict[int, float] = field(default_factory=dict)
-    """When the line that isn't complete was last added to, by stream."""
+    """When it was last added to, by stream."""
     tail: bytes = b""
 
 
 class Output:
     """Writes the lines of all ranks to this process's standard output and error, and all that each writes to a file.
+
+    Threads may call it at the same time.
 
     Args:
         writer: Writes to standard output and error.
@@ -124,7 +93,7 @@ class Output:
 
     def __init__(self, writer: Writer, ranks: Iterable[int], prefix: bool, directory: Path | None) -> None:
         self._writer = writer
-        self._exits = ExitStack()
+        self._lock = threading.RLock()
         numbers = list(ranks)
         width = len(str(numbers[-1]))
         self._ranks: dict[int, _Rank] = {}
@@ -133,12 +102,11 @@ class Output:
                 directory.mkdir(parents=True, exist_ok=True)
             for rank in numbers:
                 name = f"rank.{rank:0{width}}.txt"
-                file = None if directory is None else self._exits.enter_context((directory / name).open("wb"))
+                file = None if directory is None else (directory / name).open("wb")
                 self._ranks[rank] = _Rank(f"[{rank}] ".encode() if prefix else b"", file)
         except OSError as error:
-            self._exits.close()
             raise _unwritable(error) from None
-        pages = {stream: Page(partial(writer.write, stream)) for stream in (STDOUT, STDERR)}
+        pages = {stream: Page() for stream in (STDOUT, STDERR)}
         if _is_one_file(STDOUT, STDERR):  # a line of one must end there before one of the other begins
             pages[STDERR] = pages[STDOUT]
         self._pages = pages
@@ -157,17 +125,18 @@ class Output:
                 state.file.flush()
             except OSError as error:
                 raise _unwritable(error) from None
-        if stream == STDERR:
-            state.tail = (state.tail + data)[-_TAIL:]
-        for line in state.lines[stream].feed(data):
-            self._put(rank, stream, line)
-        state.began[stream] = time.monotonic()
+        with self._lock:
+            if stream == STDERR:
+                state.tail = (state.tail + data)[-_TAIL:]
+            lines, state.incomplete[stream] = split_lines(state.incomplete[stream] + data)
+            self._put(rank, stream, *lines)
+            state.began[stream] = time.monotonic()
 
     def finish(self, rank: int) -> None:
         """Show what a rank that has ended has begun to write."""
-        for stream, lines in self._ranks[rank].lines.items():
-            if piece := lines.flush():
-                self._put(rank, stream, piece)
+        with self._lock:
+            for stream in self._pages:
+                self._show_incomplete(rank, stream)
 
     def finish_all(self) -> None:
         """Show what anybody has begun to write, such as what a rank has left behind for a while."""
@@ -181,26 +150,32 @@ class Output:
     def flush_stale_lines(self) -> None:
         """Show what has waited for long enough."""
         now = time.monotonic()
-        for rank, state in self._ranks.items():
-            for stream in self._terminals:
-                if state.lines[stream] and now - state.began[stream] > _PIECE_SECONDS:
-                    self._put(rank, stream, state.lines[stream].flush())
+        with self._lock:
+            for rank, state in self._ranks.items():
+                for stream in self._terminals:
+                    if now - state.began.get(stream, now) > _PIECE_SECONDS:
+                        self._show_incomplete(rank, stream)
 
     def repeat(self, rank: int, data: bytes) -> None:
         """Show once more what a rank wrote to stderr."""
-        for line in data.splitlines(keepends=True):
-            self._put(rank, STDERR, line if line.endswith(b"\n") else line + b"\n")
+        self._put(rank, STDERR, *(line + b"\n" for line in data.splitlines()))
 
     def log(self, text: str) -> None:
         """Write a line of the launcher's own to standard error."""
-        self._pages[STDERR].put("launcher", b"hpsearch_comm.launch: ", f"{text}\n".encode("utf-8", "replace"))
+        line = f"{text}\n".encode("utf-8", "replace")
+        with self._lock:
+            self._writer.write(STDERR, self._pages[STDERR].put("launcher", b"hpsearch_comm.launch: ", line))
 
-    def close(self) -> None:
-        """Close the files."""
-        self._exits.close()
+    def _show_incomplete(self, rank: int, stream: int) -> None:
+        incomplete = self._ranks[rank].incomplete
+        if piece := incomplete[stream]:
+            incomplete[stream] = b""
+            self._put(rank, stream, piece)
 
-    def _put(self, rank: int, stream: int, piece: bytes) -> None:
-        self._pages[stream].put((rank, stream), self._ranks[rank].prefix, piece)
+    def _put(self, rank: int, stream: int, *pieces: bytes) -> None:
+        page, prefix = self._pages[stream], self._ranks[rank].prefix
+        with self._lock:
+            self._writer.write(stream, b"".join(page.put((rank, stream), prefix, piece) for piece in pieces))
 
 
 def _is_one_file(first: int, second: int) -> bool:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import re
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import hpsearch_comm
 from hpsearch_comm.bootstrap.listener import listen
 from hpsearch_comm.errors import ConfigurationError
+from hpsearch_comm.launch.agent import hold_port, meeting_address
 from hpsearch_comm.launch.command_line import make_parser, read_job
+from hpsearch_comm.launch.connection import agent_process, describe_failure
 from hpsearch_comm.launch.errors import LaunchError
-from hpsearch_comm.launch.frames import Frame, FrameKind, FrameReader, pack, pack_value
+from hpsearch_comm.launch.frames import Frame, FrameKind, pack, pack_value, read_frames
 from hpsearch_comm.launch.hosts import Host, HostRanks, assign_ranks, is_here, merge_local, parse_hostfile, parse_hosts
 from hpsearch_comm.launch.job import LaunchJob
-from hpsearch_comm.launch.launcher import Death, Verdict, is_witness, last_traceback
-from hpsearch_comm.launch.output import MOST_BYTES, Lines, Page
-from hpsearch_comm.launch.place import hold_port, meeting_address
-from hpsearch_comm.launch.ssh import Ssh, describe_failure, remote_command
+from hpsearch_comm.launch.launcher import Death, first_failure, is_witness, last_traceback
+from hpsearch_comm.launch.output import MOST_BYTES, Page, split_lines
 from hpsearch_comm.launch.variables import forwarded_variables, parse_exports, rank_variables, without_other_launchers
 from hpsearch_comm.launch.version import source_digest
 
@@ -94,7 +98,21 @@ def test_what_is_no_host_is_named(text):
 
 
 @pytest.mark.parametrize(
-    "line", ["a slots", "a slots=", "a slots=0", "a:2 b:2", "a slots=1 slots=2", "a slot=2", "a max_slots=x", ":2"]
+    "line",
+    [
+        "a slots",
+        "a slots=",
+        "a slots=0",
+        "a:2 b:2",
+        "a slots=1 slots=2",
+        "a slot=2",
+        "a max_slots=x",
+        ":2",
+        "max_slots=2",
+        "a:2 slots=2",
+        "slots=2",
+        "a b slots=2",
+    ],
 )
 def test_a_line_that_is_no_host_is_named_with_its_number(line):
     with pytest.raises(ConfigurationError, match=r"^expected .* in my/hosts, line 2"):
@@ -116,21 +134,25 @@ def test_all_names_of_this_host_are_one():
 
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=5))
 def test_lines_are_the_same_wherever_the_stream_is_cut(data, cuts):
-    whole, parts = Lines(), Lines()
     edges = [0, *sorted(cut for cut in cuts if cut <= len(data)), len(data)]
-    fed = [line for begin, end in itertools.pairwise(edges) for line in parts.feed(data[begin:end])]
-    lines = whole.feed(data)
-    assert fed == lines
-    assert b"".join(lines) + whole.flush() == data
+    fed, incomplete = list[bytes](), b""
+    for begin, end in itertools.pairwise(edges):
+        more, incomplete = split_lines(incomplete + data[begin:end])
+        fed += more
+    lines, rest = split_lines(data)
+    assert (fed, incomplete) == (lines, rest)
+    assert b"".join(lines) + rest == data
     assert all(re.fullmatch(rb"[^\r\n]*(\r\n|\n|\r)", line) for line in lines)
-    assert re.fullmatch(rb"[^\r\n]*\r?", parts.flush())
+    assert re.fullmatch(rb"[^\r\n]*\r?", rest)
 
 
 def test_a_line_without_end_comes_in_pieces():
-    lines = Lines()
-    pieces = [piece for _ in range(40) for piece in lines.feed(bytes([120]) * (MOST_BYTES // 16))]
+    pieces, incomplete = list[bytes](), b""
+    for _ in range(40):
+        more, incomplete = split_lines(incomplete + b"x" * (MOST_BYTES // 16))
+        pieces += more
     assert len(pieces) == 2
-    assert sum(map(len, pieces)) + len(lines.flush()) == 40 * (MOST_BYTES // 16)
+    assert sum(map(len, pieces)) + len(incomplete) == 40 * (MOST_BYTES // 16)
 
 
 PIECES = st.lists(st.tuples(st.sampled_from("ab"), st.binary(max_size=10), st.sampled_from([b"\n", b"\r", b""])))
@@ -139,11 +161,12 @@ PIECES = st.lists(st.tuples(st.sampled_from("ab"), st.binary(max_size=10), st.sa
 @given(PIECES)
 def test_no_line_has_text_of_two_streams(pieces):
     written: list[bytes] = []
-    page = Page(written.append)
+    page = Page()
     for stream, text, end in pieces:
         plain = re.sub(rb"[\r\n]", b"", text)
         if plain + end:
-            page.put(stream, f"<{stream}>".encode(), b"".join(stream.encode() for _ in plain) + end)
+            line = b"".join(stream.encode() for _ in plain) + end
+            written.append(page.put(stream, f"<{stream}>".encode(), line))
     for line in b"".join(written).split(b"\n"):
         assert re.fullmatch(rb"((<a>a*\r?)*|(<b>b*\r?)*|<a>a*|<b>b*)", line), line
     for stream in "ab":
@@ -154,28 +177,47 @@ def test_no_line_has_text_of_two_streams(pieces):
 
 def test_a_line_that_is_interrupted_goes_on_with_its_prefix():
     written: list[bytes] = []
-    page = Page(written.append)
+    page = Page()
     for stream, piece in ((0, b"name? "), (0, b"Ada\n"), (0, b"10%\r"), (0, b"20%"), (1, b"hello\n"), (0, b"30%\r\n")):
-        page.put((stream,), b"[%d] " % stream, piece)
+        written.append(page.put((stream,), b"[%d] " % stream, piece))
     assert b"".join(written) == b"[0] name? Ada\n[0] 10%\r[0] 20%\n[1] hello\n[0] 30%\r\n"
 
 
 # Frames.
 
 
+class OneByOne(io.RawIOBase):
+    def __init__(self, data: bytes) -> None:
+        self._data = io.BytesIO(data)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._data.readinto(memoryview(buffer)[:1])
+
+
+def frames_of(data: bytes) -> Iterator[Frame]:
+    return read_frames(io.BufferedReader(io.BytesIO(data)))
+
+
+def test_a_frame_that_is_cut_off_is_none():
+    data = pack(FrameKind.STDOUT, 1, b"out")
+    assert all(list(frames_of(data + data[:end])) == [Frame(FrameKind.STDOUT, 1, b"out")] for end in range(len(data)))
+
+
 @given(st.lists(st.builds(Frame, st.sampled_from(FrameKind), st.integers(-(2**31), 2**31 - 1), st.binary(max_size=30))))
 def test_frames_arrive_as_they_were_sent_however_they_are_cut(frames):
     data = b"".join(pack(frame.kind, frame.number, frame.payload) for frame in frames)
-    reader = FrameReader()
-    assert [frame for byte in data for frame in reader.feed(bytes([byte]))] == frames
-    assert list(FrameReader().feed(data)) == frames
-    (frame,) = FrameReader().feed(pack_value(FrameKind.START, {"a": ["\udcff"]}))
+    assert list(read_frames(io.BufferedReader(OneByOne(data)))) == frames
+    assert list(frames_of(data)) == frames
+    (frame,) = frames_of(pack_value(FrameKind.START, {"a": ["\udcff"]}))
     assert frame.value == {"a": ["\udcff"]}
 
 
 def test_what_is_no_frame_is_an_error():
     with pytest.raises(LaunchError, match="something else writes"):
-        list(FrameReader().feed(b"Last login: Thu Nov 26"))
+        list(frames_of(b"Last login: Thu Nov 26"))
 
 
 # Verdicts.
@@ -196,11 +238,8 @@ def test_witnesses_are_told_from_those_that_fail_by_themselves():
 
 @given(st.lists(st.builds(Death, st.integers(0, 9), st.sampled_from([1, -9]), st.booleans())))
 def test_the_first_to_fail_is_the_first_that_is_no_witness(deaths):
-    verdict = Verdict()
-    for death in deaths:
-        verdict.add(death)
     own = [death for death in deaths if not death.witness]
-    assert verdict.first == next(iter([*own, *deaths]), None)
+    assert first_failure(deaths) == next(iter([*own, *deaths]), None)
 
 
 def test_exit_codes_are_those_of_a_shell():
@@ -291,15 +330,26 @@ def test_which_variables_go_along_to_other_hosts():
     }  # fmt: skip
 
 
-def test_ssh_is_asked_for_nothing_and_host_keys_are_left_to_the_user():
-    remote = remote_command("/opt/my python", "/a b:/c", 60)
-    assert remote == "exec env 'PYTHONPATH=/a b:/c' '/opt/my python' -P -m hpsearch_comm.launch.agent 60"
-    words = Ssh(2222, "key", "config", ("User=ada",)).command("host2", remote, 60)
-    assert words[-3:] == ["--", "host2", remote]
+def test_ssh_is_asked_for_nothing_and_host_keys_are_left_to_the_user(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/a b")
+    options = ("--ssh-port", "2222", "--ssh-identity", "key", "--ssh-config", "config", "--ssh-option", "User=ada")
+    made = job("-H", "192.0.2.1", "--python", "/opt/my python", *options, "true", A="b", HPSEARCH_COMM_SECRET="ab" * 32)
+    words, env = agent_process(made, made.host_ranks[0])
+    root = Path(hpsearch_comm.__file__).parents[1]
+    assert words[-3:-1] == ["--", "192.0.2.1"]
+    assert words[-1] == f"exec env 'PYTHONPATH={root}:/a b' '/opt/my python' -P -m hpsearch_comm.launch.agent 60"
     assert words[:10] == ["ssh", "-T", "-a", "-x", "-F", "config", "-p", "2222", "-i", "key"]
     assert words[10:14] == ["-o", "User=ada", "-o", "BatchMode=yes"]
     assert "ServerAliveInterval=15" in words
-    assert not any("HostKey" in word for word in Ssh().command("host2", remote, 60))
+    assert not any("HostKey" in word for word in words)
+    assert env == {"A": "b"}
+
+
+def test_an_agent_here_is_started_without_ssh():
+    made = job("-np", "1", "--python", "/opt/python", "true", A="b", HPSEARCH_COMM_SECRET="ab" * 32)
+    words, env = agent_process(made, made.host_ranks[0])
+    assert words == ["/opt/python", "-P", "-m", "hpsearch_comm.launch.agent"]
+    assert sorted(env) == ["A", "PYTHONPATH"]
 
 
 @pytest.mark.parametrize(
@@ -339,12 +389,12 @@ def test_the_address_of_rank_0_is_one_by_which_others_have_reached_it(monkeypatc
     assert meeting_address(True, None, []) == "127.0.0.1"
     assert meeting_address(True, "lo", []) == "127.0.0.1"
     own: Sequence[str] = ["10.0.0.7"]
-    monkeypatch.setattr("hpsearch_comm.launch.place.is_local", lambda address: address in own)
-    monkeypatch.setattr("hpsearch_comm.launch.place.local_address", lambda *_: "10.0.0.8")
+    monkeypatch.setattr("hpsearch_comm.launch.agent.is_local", lambda address: address in own)
+    monkeypatch.setattr("hpsearch_comm.launch.agent.local_address", lambda *_: "10.0.0.8")
     # The first is a jump host's, the second has a scope, and the third isn't one.
     assert meeting_address(False, None, ["192.0.2.1", "fe80::1%eth0", "UNKNOWN", "10.0.0.7"]) == "10.0.0.7"
     assert meeting_address(False, None, []) == "10.0.0.8"
-    monkeypatch.setattr("hpsearch_comm.launch.place.local_address", lambda *_: "127.0.0.1")
+    monkeypatch.setattr("hpsearch_comm.launch.agent.local_address", lambda *_: "127.0.0.1")
     with pytest.raises(ConfigurationError, match="found only loopback: name its interface"):
         meeting_address(False, None, [])
 

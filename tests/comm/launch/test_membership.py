@@ -38,7 +38,7 @@ def test_those_who_come_meet_once_nobody_is_missing(events, least):
             alive.discard(rank)
             waiting.pop(rank, None)
         assert membership.suffices == (len(alive) + well >= least)
-        assert (membership.count, len(membership.succeeded)) == (len(alive), well)
+        assert (membership.alive, len(membership.succeeded)) == (alive, well)
         missing = alive - set(waiting) if waiting else set[int]()
         assert (membership.awaited, membership.late) == (sorted(missing), sorted(missing - done))
         rosters = membership.meet()

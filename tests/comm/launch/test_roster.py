@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import selectors
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpsearch_comm.errors import RendezvousError
-from hpsearch_comm.launch.agent import Channel
+from hpsearch_comm.launch.agent import read_lines
 from hpsearch_comm.launch.errors import LaunchError
+from hpsearch_comm.launch.streams import Writer
 from hpsearch_comm.roster import DONE, VARIABLE, Coming, LauncherLine, Roster, describe_socket, read_message
 
 
@@ -24,13 +24,6 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
     yield ends
     for sock in ends:
         sock.close()
-
-
-def wake(selector: selectors.BaseSelector, times: int = 1, seconds: float | None = None) -> None:
-    """Let what is due be done."""
-    for _ in range(times):
-        for key, _ in selector.select(seconds):
-            key.data()
 
 
 def test_a_rank_takes_the_answer_to_its_last_call(ends):
@@ -83,44 +76,47 @@ def test_what_names_no_such_socket_is_none(ends, caplog, tmp_path):
 
 @given(st.lists(st.binary(max_size=20).map(lambda data: data.replace(b"\n", b"")), max_size=8), st.data())
 def test_lines_arrive_whole_however_they_are_cut(lines, data):
-    heard: list[bytes] = []
     near, far = socket.socketpair()
-    with selectors.DefaultSelector() as selector, near, far:
-        channel = Channel(near, selector, heard.append)
-        rest = b"".join(line + b"\n" for line in lines)
-        while rest:
-            cut = data.draw(st.integers(1, len(rest)))
-            far.sendall(rest[:cut])
-            rest = rest[cut:]
-            wake(selector)
-        channel.close()
-    assert heard == lines
+    heard: list[bytes] = []
+    listener = threading.Thread(target=lambda: heard.extend(read_lines(near)))
+    with near:
+        with far:
+            listener.start()
+            rest = b"".join(line + b"\n" for line in lines)
+            while rest:
+                cut = data.draw(st.integers(1, len(rest)))
+                far.sendall(rest[:cut])
+                rest = rest[cut:]
+            far.sendall(b"no end")
+        listener.join()
+    assert heard == [line + b"\n" for line in lines]
 
 
 def test_what_does_not_fit_is_sent_when_there_is_room(ends):
-    with selectors.DefaultSelector() as selector:
-        channel = Channel(ends[0], selector, lambda _: None)
-        text = b"x" * (1 << 22) + b"\n"
-        channel.send(text)
-        channel.send(b"behind\n")
-        arrived = b""
-        while len(arrived) < len(text) + 7:
-            wake(selector, seconds=0)
-            arrived += ends[1].recv(1 << 16)
-        assert arrived == text + b"behind\n"
-        assert not selector.select(0), "nothing is left to be written"
-        channel.close()
+    writer = Writer()
+    text = b"x" * (1 << 22) + b"\n"
+    writer.write(ends[0].fileno(), b"")  # which is no end
+    writer.write(ends[0].fileno(), text)
+    writer.write(ends[0].fileno(), b"behind\n")
+    assert not writer.is_idle
+    arrived = b""
+    while len(arrived) < len(text) + 7:
+        arrived += ends[1].recv(1 << 16)
+    assert arrived == text + b"behind\n"
+    writer.close(os.dup(ends[0].fileno()))
+    writer.finish()
+    assert writer.is_idle
+    assert writer.error is None
 
 
 def test_an_end_is_taken_for_one_and_endless_lines_are_refused(ends):
-    with selectors.DefaultSelector() as selector:
-        channel = Channel(ends[0], selector, lambda _: None)
-        ends[1].sendall(b"x" * 70_000)
-        with pytest.raises(LaunchError, match=r"expected lines of at most 65536 bytes of a rank, got b'xxx"):
-            wake(selector, times=3)
-        ends[1].close()
-        while selector.get_map():
-            wake(selector)
-        channel.send(b"to nobody\n")
-        channel.close()
-        channel.close()
+    ends[1].sendall(b"x" * 70_000)
+    with pytest.raises(LaunchError, match=r"expected lines of at most 65536 bytes of a rank, got b'xxx"):
+        list(read_lines(ends[0]))
+    ends[1].close()
+    assert list(read_lines(ends[0])) == []
+    writer = Writer()
+    for _ in range(2):
+        writer.write(ends[0].fileno(), b"to nobody\n")
+    writer.finish()
+    assert isinstance(writer.error, BrokenPipeError)
