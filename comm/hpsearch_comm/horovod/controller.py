@@ -143,7 +143,7 @@ class Controller:
                 )
             self._pending[entry.request.name] = entry
             self._new.append(entry)
-            recording.mark_submitted(entry)
+            recording.mark_phase([entry], recording.NEGOTIATION)
             self._wake.notify()
 
     def join(self) -> Handle[int]:
@@ -229,7 +229,7 @@ class Controller:
     def _apply(self, decisions: list[Decision]) -> None:
         for refusal in decisions:
             if isinstance(refusal, Refuse) and (refused := self._take(refusal.name)) is not None:
-                recording.mark_finished([refused])
+                recording.mark_phase([refused], None)
                 refused.handle.finish(error=HorovodInternalError(refusal.reason))
         runs = [decision.request for decision in decisions if isinstance(decision, Run)]
         entries: list[Entry] = []
@@ -276,12 +276,12 @@ class Controller:
     def _run_on_device(self, entries: list[Entry], step: Callable[[], object]) -> None:
         """Carry out operations of one kind of device; those of a GPU on a stream of their own, beside the caller's."""
         stream = None if entries[0].request.device == "cpu" else self._stream
-        recording.mark_started(entries)
+        recording.mark_phase(entries, recording.OPERATION)
         with contextlib.nullcontext() if stream is None else stream.scope():
             for entry in entries:
                 entry.begin(stream)
             step()
-        recording.mark_finished(entries)
+        recording.mark_phase(entries, None)
 
     def _take(self, name: str) -> Entry | None:
         with self._wake:

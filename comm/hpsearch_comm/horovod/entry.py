@@ -24,7 +24,7 @@ class Entry:
     """Without history."""
     in_place: Sequence[torch.Tensor] | None = None
     """The caller's tensors, whose memory the sources are, where the results are to go there; None makes new ones."""
-    splits: list[int] | None = None
+    splits: torch.Tensor | None = None
     """Of an alltoall: rows for each rank."""
     grouped: bool = False
     """Whether the result is a list of tensors rather than one."""

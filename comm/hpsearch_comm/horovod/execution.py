@@ -223,8 +223,9 @@ def _broadcast(group: Group, entry: Entry) -> None:
 def _alltoall(group: Group, entry: Entry) -> None:
     (source,) = entry.sources
     assert entry.splits is not None
-    rows, coming = group.alltoall(source[: sum(entry.splits)], entry.splits)
-    entry.finish([rows], (rows, coming))
+    splits = entry.splits.tolist()
+    rows, coming = group.alltoall(source[: sum(splits)], splits)
+    entry.finish([rows], (rows, torch.tensor(coming, dtype=entry.splits.dtype, device="cpu")))
 
 
 def _reducescatter(group: Group, entry: Entry) -> None:

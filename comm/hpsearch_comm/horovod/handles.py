@@ -1,4 +1,4 @@
-"""Operations in progress, by the handles that scripts keep."""
+"""Operations in progress, by the handles that scripts keep; barrier and join, which have none."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from hpsearch_comm.errors import CommTimeoutError
 from hpsearch_comm.horovod.controller import Controller
 from hpsearch_comm.horovod.entry import Entry
 from hpsearch_comm.horovod.job import current_job
-from hpsearch_comm.horovod.process_sets import ProcessSet
+from hpsearch_comm.horovod.process_sets import ProcessSet, global_process_set
 from hpsearch_comm.horovod.request import ReduceOp, Request
 from hpsearch_comm.horovod.settings import Settings
 from hpsearch_comm.operations.arguments import check_target, check_tensor
 from hpsearch_comm.operations.work import Handle
 
-__all__ = ["poll", "start", "synchronize"]
+__all__ = ["barrier", "join", "poll", "start", "synchronize"]
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count()
@@ -32,7 +32,6 @@ class _PendingOperation:
     entry: Entry
     controller: Controller
     settings: Settings
-    finally_: Callable[[Any], Any] | None
 
 
 _pending: dict[int, _PendingOperation] = {}
@@ -48,8 +47,7 @@ def start(
     grouped: bool = False,
     op: ReduceOp | None = None,
     root_rank: int | None = None,
-    splits: Callable[[int], list[int]] | None = None,
-    finally_: Callable[[Any], Any] | None = None,
+    splits: Callable[[int], torch.Tensor] | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
@@ -65,7 +63,6 @@ def start(
         op: Of a reduction.
         root_rank: Of a broadcast, counted in the job.
         splits: Gives an alltoall's rows for each rank, by the number of ranks.
-        finally_: Makes what `synchronize` gives of the result.
         prescale_factor: Of a reduction.
         postscale_factor: Of a reduction.
 
@@ -97,7 +94,7 @@ def start(
     entry = Entry(request, sources, tensors if in_place else None, rows, grouped, ready)
     controller.submit(entry)
     handle = next(_numbers)
-    _pending[handle] = _PendingOperation(entry, controller, job.settings, finally_)
+    _pending[handle] = _PendingOperation(entry, controller, job.settings)
     return handle
 
 
@@ -151,7 +148,7 @@ def synchronize(handle: int) -> Any:
         result = wait(entry.handle, pending.controller, pending.settings)
         if entry.request.device != "cpu":
             entry.lend(pending.controller.group.stream_of(entry.sources[0]))
-        return result if pending.finally_ is None else pending.finally_(result)
+        return result
     finally:
         _pending.pop(handle, None)
 
@@ -172,3 +169,26 @@ def wait(handle: Handle[Any], controller: Controller, settings: Settings) -> Any
         else:
             _log.warning(text)
     return handle.wait()
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Wait until every rank of the process set has called it."""
+    synchronize(start("barrier", [], None, process_set, grouped=True))
+
+
+def join(device: int = -1) -> int:
+    """Take part, with zeros, in the allreduces of ranks that have more data than this one, until all have joined.
+
+    An average still divides by the number of all ranks. Meanwhile the other ranks' allgather, broadcast, alltoall and
+    reducescatter, and allreduces with op Min, Max and Product, end with HorovodInternalError.
+
+    Args:
+        device: Ignored; zeros are created where they are needed.
+
+    Returns:
+        The rank that joined last, on all ranks.
+    """
+    job = current_job()
+    controller = job.controller(0)
+    last: int = wait(controller.join(), controller, job.settings)
+    return last

@@ -18,6 +18,7 @@ __all__ = [
     "cross_rank",
     "cross_size",
     "current_job",
+    "is_current",
     "is_homogeneous",
     "is_initialized",
     "local_rank",
@@ -162,6 +163,11 @@ def current_job() -> Job:
             "process that called hvd.init()"
         )
     return _job
+
+
+def is_current(job: Job) -> bool:
+    """Return whether this is the job of this process."""
+    return job is _job
 
 
 def is_initialized() -> bool:
