@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ from hpsearch_comm.horovod.entry import Entry
 from hpsearch_comm.horovod.job import current_job
 from hpsearch_comm.horovod.process_sets import ProcessSet, global_process_set
 from hpsearch_comm.horovod.request import ReduceOp, Request
-from hpsearch_comm.horovod.settings import Settings
 from hpsearch_comm.operations.arguments import check_target, check_tensor
 from hpsearch_comm.operations.work import Handle
 
@@ -27,14 +25,7 @@ _log = logging.getLogger(__name__)
 _numbers = itertools.count()
 
 
-@dataclass(slots=True)
-class _PendingOperation:
-    entry: Entry
-    controller: Controller
-    settings: Settings
-
-
-_pending: dict[int, _PendingOperation] = {}
+_pending: dict[int, tuple[Entry, Controller]] = {}
 
 
 def start(
@@ -70,8 +61,7 @@ def start(
         ValueError: An argument can't be used. Nothing has been announced.
         HorovodInternalError: There is no job, or it has ended.
     """
-    job = current_job()
-    controller = job.controller(process_set.process_set_id)
+    controller = current_job().controller(process_set.process_set_id)
     # Also where nothing comes of it: the next call must not pass for this one on the other ranks.
     full_name = controller.name(f"grouped_{kind}" if grouped else kind, name)
     sources = [_check(kind, tensor, in_place) for tensor in tensors]
@@ -94,7 +84,7 @@ def start(
     entry = Entry(request, sources, tensors if in_place else None, rows, grouped, ready)
     controller.submit(entry)
     handle = next(_numbers)
-    _pending[handle] = _PendingOperation(entry, controller, job.settings)
+    _pending[handle] = entry, controller
     return handle
 
 
@@ -128,10 +118,9 @@ def _root(root_rank: int, ranks: list[int]) -> int:
 
 def poll(handle: int) -> bool:
     """Return whether an operation has ended, so that `synchronize` returns at once."""
-    pending = _pending.get(handle)
-    if pending is None:
+    if handle not in _pending:
         raise ValueError(f"handle {handle} was not given by an operation, or has been synchronized already")
-    return pending.entry.handle.done()
+    return _pending[handle][0].handle.done()
 
 
 def synchronize(handle: int) -> Any:
@@ -140,21 +129,21 @@ def synchronize(handle: int) -> Any:
     Raises:
         HorovodInternalError: It failed.
     """
-    pending = _pending.get(handle)
-    if pending is None:
+    if handle not in _pending:
         return None
+    entry, controller = _pending[handle]
     try:
-        entry = pending.entry
-        result = wait(entry.handle, pending.controller, pending.settings)
+        result = wait(entry.handle, controller)
         if entry.request.device != "cpu":
-            entry.lend(pending.controller.group.stream_of(entry.sources[0]))
+            entry.lend(controller.group.stream_of(entry.sources[0]))
         return result
     finally:
         _pending.pop(handle, None)
 
 
-def wait(handle: Handle[Any], controller: Controller, settings: Settings) -> Any:
+def wait(handle: Handle[Any], controller: Controller) -> Any:
     """Wait for an operation, say so now and then when it takes long, and end the job where the user wants that."""
+    settings = controller.settings
     waited, longest = 0.0, settings.shutdown_seconds
     while not handle.done():
         # Ever more rarely.
@@ -188,7 +177,6 @@ def join(device: int = -1) -> int:
     Returns:
         The rank that joined last, on all ranks.
     """
-    job = current_job()
-    controller = job.controller(0)
-    last: int = wait(controller.join(), controller, job.settings)
+    controller = current_job().controller(0)
+    last: int = wait(controller.join(), controller)
     return last

@@ -33,7 +33,7 @@ class Request:
     name: str
     """By which the ranks find each other, such as `allreduce.conv1.weight`."""
     kind: str
-    """allreduce, allgather, broadcast, alltoall, reducescatter, barrier, add_process_set or remove_process_set."""
+    """allreduce, allgather, broadcast, alltoall, reducescatter, barrier, join, or what process sets need."""
     tensors: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """dtype and shape of each."""
     op: ReduceOp | None = None
@@ -46,10 +46,7 @@ class Request:
 
     def write(self) -> list[Any]:
         """Return it as a list for JSON."""
-        op = None if self.op is None else int(self.op)
-        tensors = [[dtype, list(shape)] for dtype, shape in self.tensors]
-        factors = [self.prescale_factor, self.postscale_factor]
-        return [self.name, self.kind, tensors, op, list(self.numbers), factors, self.device]
+        return [getattr(self, name) for name in self.__slots__]
 
     @classmethod
     def read(cls, written: Any) -> Request:
@@ -59,17 +56,9 @@ class Request:
             CommError: It isn't one.
         """
         try:
-            name, kind, tensors, op, numbers, (prescale_factor, postscale_factor), device = written
-            return cls(
-                str(name),
-                str(kind),
-                tuple((str(dtype), tuple(int(length) for length in shape)) for dtype, shape in tensors),
-                None if op is None else ReduceOp(op),
-                tuple(int(number) for number in numbers),
-                float(prescale_factor),
-                float(postscale_factor),
-                str(device),
-            )
+            name, kind, tensors, op, numbers, *others = written
+            shapes = tuple((dtype, tuple(shape)) for dtype, shape in tensors)
+            return cls(name, kind, shapes, None if op is None else ReduceOp(op), tuple(numbers), *others)
         except (TypeError, ValueError) as error:
             raise CommError(
                 f"a rank asked for {written!r}, which can't be read ({error}): run one version on every rank"
