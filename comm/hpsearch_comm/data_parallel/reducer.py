@@ -34,8 +34,7 @@ import torch
 from hpsearch_comm.data_parallel.agreement import check_agreement, describe_layouts
 from hpsearch_comm.data_parallel.bucket import Bucket
 from hpsearch_comm.data_parallel.bucket_plan import Arrivals
-from hpsearch_comm.data_parallel.buckets import Buckets
-from hpsearch_comm.data_parallel.compression import check_compression
+from hpsearch_comm.data_parallel.buckets import WIRE_DTYPES, Buckets
 from hpsearch_comm.data_parallel.shares import Share, Shares
 from hpsearch_comm.errors import CommError, UsageError
 from hpsearch_comm.group import Group
@@ -115,7 +114,8 @@ class GradientReducer:
         passes: int = 1,
         overlap: bool | None = None,
     ) -> None:
-        check_compression(compression)
+        if compression is not None and compression not in WIRE_DTYPES:
+            raise UsageError(f'compression must be None, "fp16" or "bf16", got {compression!r}')
         if not isinstance(bucket_mb, int | float) or not bucket_mb > 0:
             raise UsageError(f"bucket_mb must be a number above 0, got {bucket_mb!r}")
         named = list(parameters)
