@@ -18,9 +18,8 @@ import torch.distributed as dist
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
 from hpsearch_comm.torch_backend import plans
-from hpsearch_comm.torch_backend.arguments import check_input, check_output, only
 from hpsearch_comm.torch_backend.devices import DEVICES
-from hpsearch_comm.torch_backend.plans import OperationPlan, Tensors
+from hpsearch_comm.torch_backend.plans import OperationPlan, Tensors, check_input, check_output, only
 from hpsearch_comm.torch_backend.streams import CallersStreams
 from hpsearch_comm.torch_backend.work import CommWork, as_torchs
 
