@@ -50,12 +50,7 @@ class Bucket:
         uses: Of the ranks, the part that used each parameter, when `mean` has been reduced.
     """
 
-    def __init__(
-        self,
-        parameters: Mapping[int, torch.nn.Parameter],
-        dtype: torch.dtype,
-        wire: torch.Tensor,
-    ) -> None:
+    def __init__(self, parameters: Mapping[int, torch.nn.Parameter], dtype: torch.dtype, wire: torch.Tensor) -> None:
         self._parameters = dict(parameters)
         self._dtype = dtype
         self._compressed = wire.dtype is not dtype

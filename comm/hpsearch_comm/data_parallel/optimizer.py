@@ -94,12 +94,7 @@ class DistributedOptimizer(RankOptimizer):
         named = [(name, parameter) for name, parameter in named_parameters if id(parameter) in stepped]
         check_named(optimizer, {id(parameter) for _, parameter in named})
         reducer = GradientReducer(
-            named,
-            group,
-            bucket_mb=bucket_mb,
-            compression=compression,
-            passes=backward_passes_per_step,
-            overlap=overlap,
+            named, group, bucket_mb=bucket_mb, compression=compression, passes=backward_passes_per_step, overlap=overlap
         )
         self._reducer = reducer
         arguments = (

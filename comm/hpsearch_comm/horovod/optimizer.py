@@ -46,9 +46,6 @@ class Distributed(RankOptimizer):
     _sparse_as_dense: bool
     _parameter_names: dict[torch.Tensor, str]
 
-    def _begin(self, groups: int | Sequence[Sequence[torch.Tensor]] | None) -> None:
-        raise NotImplementedError
-
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change the number of backward passes before a step; between two steps."""
         check_passes(passes)
@@ -271,10 +268,6 @@ def _remove(hooks: Sequence[RemovableHandle]) -> None:
 class Combined(Distributed):
     """Steps on this rank's gradients, and combines the steps of all ranks by Adasum (Maleki et al., 2021)."""
 
-    def _begin(self, groups: int | Sequence[Sequence[torch.Tensor]] | None) -> None:
-        if self.process_set is not global_process_set:
-            raise MissingError(f"op=hvd.Adasum combines the steps of all ranks, got {self.process_set}")
-
     def synchronize(self) -> None:
         """Do nothing: gradients stay this rank's own."""
 
@@ -359,6 +352,8 @@ def DistributedOptimizer(
         warnings.warn("num_groups is deprecated in favour of groups", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
     kind = Combined if op is ReduceOp.ADASUM and size() > 1 else Averaged
+    if kind is Combined and process_set is not global_process_set:
+        raise MissingError(f"op=hvd.Adasum combines the steps of all ranks, got {process_set}")
     cls: Any = type(
         type(optimizer).__name__, (kind, type(optimizer)), {"__module__": __name__, "__doc__": kind.__doc__}
     )
@@ -373,5 +368,6 @@ def DistributedOptimizer(
     distributed._parameter_names = name_parameters(optimizer, named_parameters)
     check_passes(backward_passes_per_step)
     distributed.backward_passes_per_step = backward_passes_per_step
-    distributed._begin(groups)
+    if isinstance(distributed, Averaged):
+        distributed._begin(groups)
     return distributed
