@@ -21,11 +21,10 @@ from hpsearch_comm.cuda.stream import CudaStream
 from hpsearch_comm.errors import CommError
 from hpsearch_comm.group import Group
 from hpsearch_comm.horovod import recording
-from hpsearch_comm.horovod.entry import Entry
 from hpsearch_comm.horovod.errors import HorovodInternalError
 from hpsearch_comm.horovod.execution import execute, reduce_all, stand_in
 from hpsearch_comm.horovod.negotiation import JOIN, Decision, Negotiation
-from hpsearch_comm.horovod.request import Request
+from hpsearch_comm.horovod.request import Entry, Request
 from hpsearch_comm.horovod.settings import Settings
 from hpsearch_comm.operations.work import Handle
 

@@ -22,8 +22,7 @@ import torch
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
 from hpsearch_comm.header import dtype_named
-from hpsearch_comm.horovod.entry import Entry
-from hpsearch_comm.horovod.request import ReduceOp, Request
+from hpsearch_comm.horovod.request import Entry, ReduceOp, Request
 from hpsearch_comm.operations.contiguous import flat
 
 __all__ = ["SMALL_BYTES", "TensorIndex", "adasum", "combine", "execute", "plan_batches", "reduce_all", "stand_in"]

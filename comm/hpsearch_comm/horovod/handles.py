@@ -12,10 +12,9 @@ import torch
 from hpsearch_comm.cuda.stream import CudaStream
 from hpsearch_comm.errors import CommTimeoutError
 from hpsearch_comm.horovod.controller import Controller
-from hpsearch_comm.horovod.entry import Entry
 from hpsearch_comm.horovod.job import current_job
 from hpsearch_comm.horovod.process_sets import ProcessSet, global_process_set
-from hpsearch_comm.horovod.request import ReduceOp, Request
+from hpsearch_comm.horovod.request import Entry, ReduceOp, Request
 from hpsearch_comm.operations.arguments import check_target, check_tensor
 from hpsearch_comm.operations.work import Handle
 

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 
 from hpsearch_comm.group import Group
 from hpsearch_comm.horovod.controller import Controller
-from hpsearch_comm.horovod.entry import Entry
 from hpsearch_comm.horovod.errors import HorovodInternalError
-from hpsearch_comm.horovod.request import Request
+from hpsearch_comm.horovod.request import Entry, Request
 from hpsearch_comm.horovod.settings import Settings
 
 __all__ = [

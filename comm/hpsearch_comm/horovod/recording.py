@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpsearch_comm.horovod.entry import Entry
+from hpsearch_comm.horovod.request import Entry
 from hpsearch_comm.timeline.part_file import TraceFile
 from hpsearch_comm.timeline.trace_event import metadata_event, span_event
 

@@ -60,7 +60,7 @@ class Reduction(NamedTuple):
         compressed = [compression.compress(tensor) for tensor in tensors]
         results = _Reduce.apply(self, name, grouped, *(short for short, _ in compressed))  # type: ignore[no-untyped-call]
         return [
-            compression.decompress(*pair) for pair in zip(results, (context for _, context in compressed), strict=True)
+            compression.decompress(result, context) for result, (_, context) in zip(results, compressed, strict=True)
         ]
 
     def _check_adasum(self, tensors: Sequence[torch.Tensor]) -> None:
