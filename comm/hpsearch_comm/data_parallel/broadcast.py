@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -81,13 +80,13 @@ def broadcast_state(value: Any, group: Group, root: int, device: torch.device, n
         UsageError: It holds what can't travel; raised on all.
     """
     tensors: list[torch.Tensor] = []
-    message: str | None = None
+    message = None
     if group.rank == root:
         try:
-            message = json.dumps({"state": _pack(value, tensors, name)})
+            message = {"state": _pack(value, tensors, name)}
         except UsageError as error:
-            message = json.dumps({"error": str(error)})
-    received = json.loads(group.broadcast_object(message, root))
+            message = {"error": str(error)}
+    received = group.broadcast_object(message, root)
     if "error" in received:
         raise UsageError(received["error"])
     state = value if group.rank == root else _unpack(received["state"], tensors, device)

@@ -19,16 +19,18 @@ used a parameter that it didn't use itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from hpsearch_comm.data_parallel.shared_memory import aligned
 from hpsearch_comm.data_parallel.shares import Share
+from hpsearch_comm.group import Group
 
-__all__ = ["Bucket", "lay_out"]
+__all__ = ["Bucket", "lay_out", "shared_zeros"]
 
 _SHORT = (torch.float16, torch.bfloat16)
+_ALIGNMENT = 64
+"""Bytes: a cache line, and enough for every vector instruction."""
 
 
 class Bucket:
@@ -48,12 +50,7 @@ class Bucket:
         uses: Of the ranks, the part that used each parameter, when `mean` has been reduced.
     """
 
-    def __init__(
-        self,
-        parameters: Mapping[int, torch.nn.Parameter],
-        dtype: torch.dtype,
-        wire: torch.Tensor,
-    ) -> None:
+    def __init__(self, parameters: Mapping[int, torch.nn.Parameter], dtype: torch.dtype, wire: torch.Tensor) -> None:
         self._parameters = dict(parameters)
         self._dtype = dtype
         self._compressed = wire.dtype is not dtype
@@ -169,9 +166,41 @@ def lay_out(parameters: Iterable[torch.nn.Parameter]) -> list[int]:
     """Return where each gradient begins in a bucket, and where the last one ends, in elements."""
     edges, end = [], 0
     for parameter in parameters:
-        edges.append(aligned(end, parameter.dtype))
+        edges.append(_aligned(end, parameter.dtype))
         end = edges[-1] + parameter.numel()
     return [*edges, end]
+
+
+def _aligned(numel: int, dtype: torch.dtype) -> int:
+    """Return the number of elements up to the next cache line."""
+    step = max(1, _ALIGNMENT // dtype.itemsize)
+    return -(-numel // step) * step
+
+
+def shared_zeros(group: Group, layouts: Sequence[tuple[int, torch.dtype, torch.device]]) -> list[torch.Tensor]:
+    """Make 1-D tensors of zeros, which the ranks of a host share where they are on the CPU; a collective.
+
+    There are few allocations: each one of shared memory costs a rank open files and mappings.
+
+    Args:
+        group: The ranks.
+        layouts: Length, dtype and device of each.
+    """
+    totals: dict[tuple[torch.dtype, torch.device], int] = {}
+    starts = []
+    for numel, dtype, device in layouts:
+        starts.append(totals.get((dtype, device), 0))
+        totals[dtype, device] = starts[-1] + _aligned(numel, dtype)
+    memory = {
+        (dtype, device): group.empty(total, dtype=dtype)
+        if device.type == "cpu"
+        else torch.zeros(total, dtype=dtype, device=device)
+        for (dtype, device), total in totals.items()
+    }
+    return [
+        memory[dtype, device][start : start + numel]
+        for start, (numel, dtype, device) in zip(starts, layouts, strict=True)
+    ]
 
 
 class _GradientView:

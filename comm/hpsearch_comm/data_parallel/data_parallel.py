@@ -11,7 +11,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self
 
 import torch
 from torch import nn
@@ -24,30 +24,6 @@ from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
 
 __all__ = ["DataParallel"]
-
-
-@contextlib.contextmanager
-def join(module: nn.Module, reducer: GradientReducer, optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[None]:
-    """Shadow the other ranks' backward passes after the block; `DataParallel.join` documents it."""
-    for name, layer in module.named_modules():
-        if isinstance(layer, SyncBatchNorm):
-            raise UsageError(
-                f"{name} is a SyncBatchNorm, whose ranks exchange statistics in the forward pass, so a rank that has "
-                "run out of batches can't leave the loop: give it empty batches (of 0 rows) instead of join()"
-            )
-    if reducer.joining:
-        raise UsageError("join() was called within join(): call it once around the loop")
-    reducer.joining = True
-    reducer.shares.present = list(range(reducer.group.size))
-    try:
-        yield
-        if reducer.shares.announced:
-            raise UsageError(
-                "a rank left the block of join() between set_weight and its backward pass: the others count on it"
-            )
-        _shadow(module, reducer, optimizers)
-    finally:
-        reducer.joining = False
 
 
 def _shadow(module: nn.Module, reducer: GradientReducer, optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -68,9 +44,6 @@ def _shadow(module: nn.Module, reducer: GradientReducer, optimizers: Sequence[to
     broadcast_tensors(chain(module.parameters(), module.buffers()), group, present[0])
     for optimizer in optimizers:
         broadcast_optimizer_state(optimizer, group, present[0])
-
-
-_Self = TypeVar("_Self", bound="DataParallel")
 
 
 class DataParallel(nn.Module):
@@ -167,7 +140,7 @@ class DataParallel(nn.Module):
             self._check_parameters()
         return self.module(*args, **kwargs)
 
-    def train(self: _Self, mode: bool = True) -> _Self:
+    def train(self, mode: bool = True) -> Self:
         """Set the training mode, as for any module."""
         self._changed = True
         return super().train(mode)
@@ -217,7 +190,8 @@ class DataParallel(nn.Module):
         if self.group.size > 1:
             reducer.shares.announce(value)
 
-    def join(self, *optimizers: torch.optim.Optimizer) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def join(self, *optimizers: torch.optim.Optimizer) -> Iterator[None]:
         """Let ranks run out of batches at different times.
 
             with model.join(optimizer):
@@ -238,7 +212,26 @@ class DataParallel(nn.Module):
         Raises:
             UsageError: The model has a SyncBatchNorm, whose operations in the forward pass are not supported here.
         """
-        return join(self.module, self._reducer, optimizers)
+        for name, layer in self.module.named_modules():
+            if isinstance(layer, SyncBatchNorm):
+                raise UsageError(
+                    f"{name} is a SyncBatchNorm, whose ranks exchange statistics in the forward pass, so a rank that "
+                    "has run out of batches can't leave the loop: give it empty batches (of 0 rows) instead of join()"
+                )
+        reducer = self._reducer
+        if reducer.joining:
+            raise UsageError("join() was called within join(): call it once around the loop")
+        reducer.joining = True
+        reducer.shares.present = list(range(reducer.group.size))
+        try:
+            yield
+            if reducer.shares.announced:
+                raise UsageError(
+                    "a rank left the block of join() between set_weight and its backward pass: the others count on it"
+                )
+            _shadow(self.module, reducer, optimizers)
+        finally:
+            reducer.joining = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Refuse to be copied or pickled.

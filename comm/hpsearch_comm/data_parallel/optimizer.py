@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any, Literal
 
 import torch
@@ -13,10 +13,36 @@ from hpsearch_comm.data_parallel.reducer import GradientReducer
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
 
-__all__ = ["DistributedOptimizer"]
+__all__ = ["DistributedOptimizer", "RankOptimizer", "check_named", "check_passes"]
 
 
-class DistributedOptimizer(torch.optim.Optimizer):
+class RankOptimizer(torch.optim.Optimizer):
+    """An optimizer that belongs to this process's rank, and whose parameters are known to the other ranks."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse: the group's parameters would differ between ranks.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            f"a group of parameters can't be added to a DistributedOptimizer, got {sorted(param_group)}: their "
+            "gradients wouldn't be averaged. Add it to an optimizer of the same class, and wrap that"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be copied or pickled.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            "a DistributedOptimizer can't be copied or pickled, since it belongs to this process's rank: save its "
+            "state_dict()"
+        )
+
+
+class DistributedOptimizer(RankOptimizer):
     """Wraps an optimizer: `loss.backward()` averages the gradients of its parameters over the ranks.
 
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -63,20 +89,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         # No call of the base's __init__: groups and state are the wrapped optimizer's, see __getattr__.
         self.optimizer = optimizer
         self.group = group
-        if type(backward_passes_per_step) is not int or backward_passes_per_step < 1:
-            raise UsageError(
-                f"backward_passes_per_step must be an integer of 1 or more, got {backward_passes_per_step!r}"
-            )
+        check_passes(backward_passes_per_step)
         stepped = {id(parameter) for settings in optimizer.param_groups for parameter in settings["params"]}
         named = [(name, parameter) for name, parameter in named_parameters if id(parameter) in stepped]
-        _check_named(optimizer, {id(parameter) for _, parameter in named})
+        check_named(optimizer, {id(parameter) for _, parameter in named})
         reducer = GradientReducer(
-            named,
-            group,
-            bucket_mb=bucket_mb,
-            compression=compression,
-            passes=backward_passes_per_step,
-            overlap=overlap,
+            named, group, bucket_mb=bucket_mb, compression=compression, passes=backward_passes_per_step, overlap=overlap
         )
         self._reducer = reducer
         arguments = (
@@ -112,28 +130,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Load a state on this rank; `broadcast_optimizer_state` sends it to the others."""
         self.optimizer.load_state_dict(state_dict)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refuse: the group's parameters would differ between ranks.
-
-        Raises:
-            UsageError: Always.
-        """
-        raise UsageError(
-            f"a group of parameters can't be added to a DistributedOptimizer, got {sorted(param_group)}: their "
-            "gradients wouldn't be averaged. Add it to the optimizer first, and wrap that then"
-        )
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Refuse to be copied or pickled.
-
-        Raises:
-            UsageError: Always.
-        """
-        raise UsageError(
-            "a DistributedOptimizer can't be copied or pickled, since it belongs to the ranks of its group: copy or "
-            "save its optimizer, or its state_dict()"
-        )
-
     def __getattr__(self, name: str) -> Any:
         # Whatever the base class keeps in an instance: groups, state, defaults, hooks.
         if name == "optimizer":
@@ -144,7 +140,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return f"DistributedOptimizer({self.optimizer!r})"
 
 
-def _check_named(optimizer: torch.optim.Optimizer, named: set[int]) -> None:
+def check_passes(passes: int) -> None:
+    """Raise UsageError unless there can be so many backward passes before a step."""
+    if type(passes) is not int or passes < 1:
+        raise UsageError(f"backward_passes_per_step must be an integer of 1 or more, got {passes!r}")
+
+
+def check_named(optimizer: torch.optim.Optimizer, named: Container[int]) -> None:
+    """Raise UsageError unless each parameter of an optimizer is among the named ones, which are given by their ids."""
     for number, settings in enumerate(optimizer.param_groups):
         for index, parameter in enumerate(settings["params"]):
             if id(parameter) not in named:

@@ -34,8 +34,7 @@ import torch
 from hpsearch_comm.data_parallel.agreement import check_agreement, describe_layouts
 from hpsearch_comm.data_parallel.bucket import Bucket
 from hpsearch_comm.data_parallel.bucket_plan import Arrivals
-from hpsearch_comm.data_parallel.buckets import Buckets
-from hpsearch_comm.data_parallel.compression import check_compression
+from hpsearch_comm.data_parallel.buckets import WIRE_DTYPES, Buckets
 from hpsearch_comm.data_parallel.shares import Share, Shares
 from hpsearch_comm.errors import CommError, UsageError
 from hpsearch_comm.group import Group
@@ -115,7 +114,8 @@ class GradientReducer:
         passes: int = 1,
         overlap: bool | None = None,
     ) -> None:
-        check_compression(compression)
+        if compression is not None and compression not in WIRE_DTYPES:
+            raise UsageError(f'compression must be None, "fp16" or "bf16", got {compression!r}')
         if not isinstance(bucket_mb, int | float) or not bucket_mb > 0:
             raise UsageError(f"bucket_mb must be a number above 0, got {bucket_mb!r}")
         named = list(parameters)
@@ -127,8 +127,6 @@ class GradientReducer:
         """Whether ranks may have run out of batches: then they tell each other before each reduction."""
         self.enabled = True
         """Whether backward passes are synchronised. False lets gradients accumulate on each rank."""
-        self.pending = False
-        """Whether gradients have been accumulated since the last reduction."""
         self.following = False
         """Whether a backward pass is under way."""
         self.synchronising = False
@@ -237,7 +235,6 @@ class GradientReducer:
         self._timeline.end_backward()
         try:
             self._passed += 1
-            self.pending = True
             if self.synchronising:
                 self._check_frozen()
                 self._finish(self._share())
@@ -262,6 +259,11 @@ class GradientReducer:
 
     # Outside of a backward pass. -----------------------------------------------------------------------------------
 
+    @property
+    def pending(self) -> bool:
+        """Whether gradients have been accumulated since the last reduction."""
+        return self._passed > 0
+
     def synchronise(self) -> None:
         """Average the gradients that have been accumulated; a collective."""
         if self.group.size == 1:
@@ -276,7 +278,6 @@ class GradientReducer:
     def forget(self) -> None:
         """Count backward passes afresh: what they accumulated has been thrown away."""
         self._passed = 0
-        self.pending = False
 
     def shadow(self) -> None:
         """Do what the other ranks' backward pass makes them do together, with nothing to add; a collective."""
@@ -313,7 +314,6 @@ class GradientReducer:
             self.buckets.finish(share)
         self.shares.spend()
         self._passed = 0
-        self.pending = False
 
     def _share(self) -> Share:
         return self.shares.share() if self.weighted or self.joining else self.shares.even

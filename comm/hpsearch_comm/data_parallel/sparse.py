@@ -1,7 +1,7 @@
 """Averaging sparse gradients, as `torch.nn.Embedding(sparse=True)` has them: ranks have different rows, and gather all.
 
-A rank sends its indices and its values. Row 0 of the indices is a header: 1 + the number of values that follow, or 0
-where the rank has no gradient, so that the concatenation of all ranks' rows can be taken apart again.
+A rank sends its indices and its values. A rank that has a gradient, be it without rows, sends a row of -1 before its
+indices: where no rank does, none has one.
 """
 
 from __future__ import annotations
@@ -40,49 +40,34 @@ class SparseGradient:
         Args:
             share: How much it counts. 0 leaves it out.
         """
-        gradient = self._parameter.grad if share.own else None
-        header = torch.zeros(1, self._dimensions, dtype=torch.int64, device=self._parameter.device)
+        gradient, dimensions = self._parameter.grad if share.own else None, self._dimensions
         if gradient is None:
-            values = self._parameter.new_empty((0, *self._parameter.shape[self._dimensions :]))
-            indices = header
+            values = self._parameter.new_empty((0, *self._parameter.shape[dimensions:]))
+            indices = torch.empty(0, dimensions, dtype=torch.int64, device=self._parameter.device)
         else:
             if gradient.layout is not torch.sparse_coo:
-                gradient = gradient.to_sparse(self._dimensions)
+                gradient = gradient.to_sparse(dimensions)
             gradient = gradient.coalesce()
             values = gradient.values()
-            header.fill_(1 + values.shape[0])
-            indices = torch.cat((header, gradient.indices().t()))
+            indices = torch.cat((gradient.indices().new_full((1, dimensions), -1), gradient.indices().t()))
+        if not share.even:  # not in 16 bits, in which a share might make them too large
+            values = (values.float() if values.dtype in _SHORT else values) * share.own
         self._gathering = [self._group.allgather_async(mine) for mine in (indices, values.contiguous())]
 
-    def finish(self, share: Share) -> None:
-        """Wait for all ranks' values and give the parameter their mean, coalesced.
-
-        Args:
-            share: How much each rank's count.
-        """
+    def finish(self) -> None:
+        """Wait for all ranks' values and give the parameter their mean, coalesced."""
         rows, values = (gathering.wait() for gathering in self._gathering)
         self._gathering = []
-        headers = rows[:, 0].cpu()
-        keep = torch.ones(len(rows), dtype=torch.bool, device="cpu")
-        counts: list[int] = []
-        start = 0
-        for _ in range(self._group.size):
-            counts.append(int(headers[start]))
-            keep[start] = False
-            start += max(counts[-1], 1)
-        if not any(counts):
+        is_index = rows[:, 0] >= 0
+        if is_index.all():
             self._parameter.grad = None
             return
-        wide = values.float() if values.dtype in _SHORT else values
-        if not share.even:
-            factors = [factor for factor, count in zip(share.of_all, counts, strict=True) for _ in range(count - 1)]
-            wide *= torch.tensor(factors, dtype=wide.dtype, device=wide.device).view(-1, *[1] * (wide.dim() - 1))
         # Coalescing adds up the values of equal indices.
         total = torch.sparse_coo_tensor(
-            rows[keep.to(rows.device)].t(),
-            wide,
+            rows[is_index].t(),
+            values.float() if values.dtype in _SHORT else values,
             self._parameter.shape,
             device=rows.device,
             check_invariants=False,
         ).coalesce()
-        self._parameter.grad = (total / self._group.size).to(values.dtype)
+        self._parameter.grad = (total / self._group.size).to(self._parameter.dtype)

@@ -20,14 +20,12 @@ __all__ = [
 ]
 
 
-def mpi_built() -> bool:
-    """Return False: ranks use this package's own connections."""
+def _no() -> bool:
+    """Return False: ranks use this package's own connections, and torch's CUDA and NCCL."""
     return False
 
 
-def mpi_enabled() -> bool:
-    """Return False."""
-    return False
+mpi_built = mpi_enabled = gloo_built = gloo_enabled = ddl_built = ccl_built = rocm_built = _no
 
 
 def mpi_threads_supported() -> bool:
@@ -39,36 +37,11 @@ def mpi_threads_supported() -> bool:
     raise ValueError("there is no MPI under hpsearch_comm.horovod whose threads could be asked for")
 
 
-def gloo_built() -> bool:
-    """Return False."""
-    return False
-
-
-def gloo_enabled() -> bool:
-    """Return False."""
-    return False
-
-
 def nccl_built() -> int:
     """Return the version of the NCCL that torch has, such as 22809; 0 for a torch without it."""
     return nccl_version()
 
 
-def ddl_built() -> bool:
-    """Return False."""
-    return False
-
-
-def ccl_built() -> bool:
-    """Return False."""
-    return False
-
-
 def cuda_built() -> bool:
     """Return whether torch is built for CUDA."""
     return torch.version.cuda is not None
-
-
-def rocm_built() -> bool:
-    """Return False."""
-    return False

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from hpsearch_comm.data_parallel.optimizer import check_named
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.horovod.objects import broadcast_object
 from hpsearch_comm.horovod.process_sets import ProcessSet
@@ -28,9 +29,10 @@ class Bundle:
         passes_left: Backward passes that each parameter's gradient still needs.
         handle: Of the operation that is under way; None before.
         contexts: What decompresses each result.
+        gradients: Of the parameters whose gradients are reduced, these and their versions then.
     """
 
-    __slots__ = ("_gradients", "contexts", "grouped", "handle", "name", "parameters", "passes_left")
+    __slots__ = ("contexts", "gradients", "grouped", "handle", "name", "parameters", "passes_left")
 
     def __init__(self, parameters: Sequence[torch.Tensor], name: str, grouped: bool) -> None:
         self.parameters = tuple(parameters)
@@ -39,26 +41,21 @@ class Bundle:
         self.passes_left: dict[torch.Tensor, int] = {}
         self.handle: Any = None
         self.contexts: list[Any] = []
-        self._gradients: dict[torch.Tensor, tuple[torch.Tensor, int]] = {}
+        self.gradients: dict[torch.Tensor, tuple[torch.Tensor, int]] = {}
 
     @property
     def active_parameters(self) -> list[torch.Tensor]:
         """Return the parameters whose gradients are to be reduced: not those that have been frozen since."""
         return [parameter for parameter in self.parameters if parameter.requires_grad or parameter.grad is not None]
 
-    @property
-    def reduced_parameters(self) -> list[torch.Tensor]:
-        """Return those whose gradients `remember_gradients` has remembered."""
-        return list(self._gradients)
-
     def reset(self, passes: int) -> None:
         """Begin anew, with so many backward passes to come."""
         self.passes_left = dict.fromkeys(self.parameters, passes)
-        self.handle, self.contexts, self._gradients = None, [], {}
+        self.handle, self.contexts, self.gradients = None, [], {}
 
     def remember_gradients(self) -> None:
         """Remember the gradients as they are now."""
-        self._gradients = {
+        self.gradients = {
             parameter: (parameter.grad, parameter.grad._version)
             for parameter in self.parameters
             if parameter.grad is not None
@@ -66,7 +63,7 @@ class Bundle:
 
     def changed(self) -> torch.Tensor | None:
         """Return a parameter whose gradient isn't any more as it was then; None if there is none."""
-        for parameter, (gradient, version) in self._gradients.items():
+        for parameter, (gradient, version) in self.gradients.items():
             if parameter.grad is not gradient or gradient._version != version:
                 return parameter
         return None
@@ -93,12 +90,8 @@ def name_parameters(
         for number, settings in enumerate(optimizer.param_groups)
         for index, parameter in enumerate(settings["params"])
     ]
-    if named_parameters is not None and not isinstance(named_parameters, Iterable):
-        raise UsageError(
-            f"named_parameters must be pairs of a name and a parameter, got {type(named_parameters).__name__}: pass "
-            "model.named_parameters()"
-        )
-    named = stepped if named_parameters is None else list(named_parameters)
+    named = stepped if named_parameters is None else named_parameters
+    named = list(named) if isinstance(named, Iterable) else [named]
     for pair in named:
         if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
             raise UsageError(
@@ -112,12 +105,7 @@ def name_parameters(
             "another prefix before the names of each model"
         )
     names = {parameter: name for name, parameter in sorted(named, key=lambda pair: pair[0])}
-    for position, parameter in stepped:
-        if parameter not in names:
-            raise UsageError(
-                f"named_parameters must name every parameter of the optimizer, but lacks {position}, of shape "
-                f"{list(parameter.shape)}: pass model.named_parameters() of the whole model"
-            )
+    check_named(optimizer, set(map(id, names)))
     return {parameter: names[parameter] for _, parameter in stepped}
 
 

@@ -14,7 +14,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -22,11 +21,10 @@ from hpsearch_comm.cuda.stream import CudaStream
 from hpsearch_comm.errors import CommError
 from hpsearch_comm.group import Group
 from hpsearch_comm.horovod import recording
-from hpsearch_comm.horovod.entry import Entry
 from hpsearch_comm.horovod.errors import HorovodInternalError
 from hpsearch_comm.horovod.execution import execute, reduce_all, stand_in
-from hpsearch_comm.horovod.negotiation import AllJoined, Decision, Negotiation, Refuse, Run
-from hpsearch_comm.horovod.request import Request
+from hpsearch_comm.horovod.negotiation import JOIN, Decision, Negotiation
+from hpsearch_comm.horovod.request import Entry, Request
 from hpsearch_comm.horovod.settings import Settings
 from hpsearch_comm.operations.work import Handle
 
@@ -87,7 +85,7 @@ class Controller:
         self.group = group
         self.ranks = ranks
         self._control_group = control_group
-        self._settings = settings
+        self.settings = settings
         self._carriers = carriers or {}
         self._negotiation = Negotiation(group.rank, ranks)
         self._wake = threading.Condition()
@@ -97,8 +95,6 @@ class Controller:
         self._new: list[Entry] = []
         self._pending: dict[str, Entry] = {}
         self._counts: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
-        self._join: Handle[int] | None = None
-        self._join_announced = False
         self._closing = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"hpsearch-comm-horovod-{group.rank}", daemon=True)
@@ -143,19 +139,16 @@ class Controller:
                 )
             self._pending[entry.request.name] = entry
             self._new.append(entry)
-            recording.mark_submitted(entry)
+            recording.mark_phase([entry], recording.NEGOTIATION)
             self._wake.notify()
 
     def join(self) -> Handle[int]:
         """Let this rank take part with zeros in what it doesn't ask for, until all have joined."""
-        with self._wake:
-            self._check()
-            if self._join is None:
-                if torch.cuda.is_initialized():  # type: ignore[no-untyped-call] # each thread has its own
-                    self._callers_gpu = torch.cuda.current_device()
-                self._join = Handle("join")
-                self._wake.notify()
-            return self._join
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call] # each thread has its own
+            self._callers_gpu = torch.cuda.current_device()
+        entry = Entry(Request(JOIN, JOIN))
+        self.submit(entry)
+        return entry.handle
 
     def describe_missing(self, name: str) -> str:
         """Say for whom an operation waits, as far as that is known here."""
@@ -178,7 +171,7 @@ class Controller:
         )
         with self._wake:
             self._closing = True
-            waited_for = self._pending or self._join
+            waited_for = bool(self._pending)
             if waited_for and self._error is None:  # before the thread meets the groups closed
                 self._error = error
             self._wake.notify()
@@ -197,41 +190,38 @@ class Controller:
             raise HorovodInternalError("the process set has been shut down")
 
     def _run(self) -> None:
-        pause = self._settings.cycle_seconds
+        pause = self.settings.cycle_seconds
         try:
             while True:
                 with self._wake:
                     if not self._await_turn(pause):
                         return
                     entries, self._new = self._new, []
-                    join = self._join is not None and not self._join_announced
-                    self._join_announced |= join
-                message = self._negotiation.write([entry.request for entry in entries], join)
+                message = self._negotiation.write([entry.request for entry in entries])
                 del entries
                 decisions = self._negotiation.process_messages(exchange(self._control_group, message))
                 recording.mark_cycle()
                 self._apply(decisions)
-                pause = self._settings.cycle_seconds if message or decisions else min(2 * pause, _LONGEST_PAUSE)
+                pause = self.settings.cycle_seconds if message or decisions else min(2 * pause, _LONGEST_PAUSE)
         except BaseException as error:
             self._end(error)
 
     def _await_turn(self, pause: float) -> bool:
         """Wait until this rank is to take part in an exchange; say whether it still is."""
-        news = False
         while not self._closing:
-            news = bool(self._new) or (self._join is not None and not self._join_announced)
-            if news or (self._negotiation.open and not self._negotiation.is_awaited):
+            if self._new or (self._negotiation.open and not self._negotiation.is_awaited):
                 return True
             if not self._wake.wait(pause if self._negotiation.open else None) and self._negotiation.open:
                 return not self._closing
         return False
 
     def _apply(self, decisions: list[Decision]) -> None:
-        for refusal in decisions:
-            if isinstance(refusal, Refuse) and (refused := self._take(refusal.name)) is not None:
-                recording.mark_finished([refused])
-                refused.handle.finish(error=HorovodInternalError(refusal.reason))
-        runs = [decision.request for decision in decisions if isinstance(decision, Run)]
+        for decision in decisions:
+            if decision.refusal and (refused := self._take(decision.request.name)) is not None:
+                recording.mark_phase([refused], None)
+                refused.handle.finish(error=HorovodInternalError(decision.refusal))
+        runs = [decision.request for decision in decisions if not decision.refusal]
+        joined = runs.pop() if runs and runs[-1].kind == JOIN else None
         entries: list[Entry] = []
         try:
             entries += [self._take(request.name) or self._stand_in(request) for request in runs]
@@ -242,12 +232,10 @@ class Controller:
                 if not entry.handle.done():
                     entry.handle.finish(error=reason)
             raise
-        if decisions and isinstance(decisions[-1], AllJoined):
-            with self._wake:
-                joined, self._join, self._join_announced = self._join, None, False
-                self._counts.clear()  # ranks that had joined have called less than others
-            assert joined is not None
-            joined.finish(decisions[-1].last)
+        if joined is not None and (own_join := self._take(JOIN)) is not None:
+            self._counts.clear()  # ranks that had joined have called less than others
+            recording.mark_phase([own_join], None)
+            own_join.handle.finish(joined.numbers[0])
 
     def _stand_in(self, request: Request) -> Entry:
         if request.device == "cpu":
@@ -269,19 +257,17 @@ class Controller:
                 entry for entry in entries if (entry.request.kind, entry.request.device) == ("allreduce", device)
             ]
             if reductions:
-                self._run_on_device(
-                    reductions, partial(reduce_all, self.group, reductions, self._settings.fusion_bytes)
-                )
+                self._run_on_device(reductions, partial(reduce_all, self.group, reductions, self.settings.fusion_bytes))
 
     def _run_on_device(self, entries: list[Entry], step: Callable[[], object]) -> None:
         """Carry out operations of one kind of device; those of a GPU on a stream of their own, beside the caller's."""
         stream = None if entries[0].request.device == "cpu" else self._stream
-        recording.mark_started(entries)
+        recording.mark_phase(entries, recording.OPERATION)
         with contextlib.nullcontext() if stream is None else stream.scope():
             for entry in entries:
                 entry.begin(stream)
             step()
-        recording.mark_finished(entries)
+        recording.mark_phase(entries, None)
 
     def _take(self, name: str) -> Entry | None:
         with self._wake:
@@ -292,10 +278,8 @@ class Controller:
         error = self._first(error)
         with self._wake:
             entries, self._pending, self._new = list(self._pending.values()), {}, []
-            join, self._join = self._join, None
-        waiting: list[Handle[Any]] = [entry.handle for entry in entries]
-        for handle in [*waiting, *([join] if join is not None else [])]:
-            handle.finish(error=to_horovod_error(error))
+        for entry in entries:
+            entry.handle.finish(error=to_horovod_error(error))
         if not self._closing and isinstance(error, Exception) and not isinstance(error, CommError):
             self._control_group.close(error)
             self.group.close(error)

@@ -22,8 +22,7 @@ import torch
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
 from hpsearch_comm.header import dtype_named
-from hpsearch_comm.horovod.entry import Entry
-from hpsearch_comm.horovod.request import ReduceOp, Request
+from hpsearch_comm.horovod.request import Entry, ReduceOp, Request
 from hpsearch_comm.operations.contiguous import flat
 
 __all__ = ["SMALL_BYTES", "TensorIndex", "adasum", "combine", "execute", "plan_batches", "reduce_all", "stand_in"]
@@ -223,8 +222,9 @@ def _broadcast(group: Group, entry: Entry) -> None:
 def _alltoall(group: Group, entry: Entry) -> None:
     (source,) = entry.sources
     assert entry.splits is not None
-    rows, coming = group.alltoall(source[: sum(entry.splits)], entry.splits)
-    entry.finish([rows], (rows, coming))
+    splits = entry.splits.tolist()
+    rows, coming = group.alltoall(source[: sum(splits)], splits)
+    entry.finish([rows], (rows, torch.tensor(coming, dtype=entry.splits.dtype, device="cpu")))
 
 
 def _reducescatter(group: Group, entry: Entry) -> None:

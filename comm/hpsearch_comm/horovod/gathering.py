@@ -106,14 +106,11 @@ def alltoall_async(
     """
     dtype = splits.dtype if isinstance(splits, torch.Tensor) else torch.int32
     rows = tensor.shape[0] if isinstance(tensor, torch.Tensor) and tensor.dim() else 0
-    return start(
-        "alltoall",
-        [tensor],
-        name,
-        process_set,
-        splits=lambda size: _split_rows(rows, splits, size),
-        finally_=lambda result: (result[0], torch.tensor(result[1], dtype=dtype, device="cpu")),
-    )
+
+    def split(size: int) -> torch.Tensor:
+        return torch.tensor(_split_rows(rows, splits, size), dtype=dtype, device="cpu")
+
+    return start("alltoall", [tensor], name, process_set, splits=split)
 
 
 def alltoall(

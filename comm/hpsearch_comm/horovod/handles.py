@@ -1,11 +1,10 @@
-"""Operations in progress, by the handles that scripts keep."""
+"""Operations in progress, by the handles that scripts keep; barrier and join, which have none."""
 
 from __future__ import annotations
 
 import itertools
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,29 +12,19 @@ import torch
 from hpsearch_comm.cuda.stream import CudaStream
 from hpsearch_comm.errors import CommTimeoutError
 from hpsearch_comm.horovod.controller import Controller
-from hpsearch_comm.horovod.entry import Entry
 from hpsearch_comm.horovod.job import current_job
-from hpsearch_comm.horovod.process_sets import ProcessSet
-from hpsearch_comm.horovod.request import ReduceOp, Request
-from hpsearch_comm.horovod.settings import Settings
+from hpsearch_comm.horovod.process_sets import ProcessSet, global_process_set
+from hpsearch_comm.horovod.request import Entry, ReduceOp, Request
 from hpsearch_comm.operations.arguments import check_target, check_tensor
 from hpsearch_comm.operations.work import Handle
 
-__all__ = ["poll", "start", "synchronize"]
+__all__ = ["barrier", "join", "poll", "start", "synchronize"]
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count()
 
 
-@dataclass(slots=True)
-class _PendingOperation:
-    entry: Entry
-    controller: Controller
-    settings: Settings
-    finally_: Callable[[Any], Any] | None
-
-
-_pending: dict[int, _PendingOperation] = {}
+_pending: dict[int, tuple[Entry, Controller]] = {}
 
 
 def start(
@@ -48,8 +37,7 @@ def start(
     grouped: bool = False,
     op: ReduceOp | None = None,
     root_rank: int | None = None,
-    splits: Callable[[int], list[int]] | None = None,
-    finally_: Callable[[Any], Any] | None = None,
+    splits: Callable[[int], torch.Tensor] | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
@@ -65,7 +53,6 @@ def start(
         op: Of a reduction.
         root_rank: Of a broadcast, counted in the job.
         splits: Gives an alltoall's rows for each rank, by the number of ranks.
-        finally_: Makes what `synchronize` gives of the result.
         prescale_factor: Of a reduction.
         postscale_factor: Of a reduction.
 
@@ -73,8 +60,7 @@ def start(
         ValueError: An argument can't be used. Nothing has been announced.
         HorovodInternalError: There is no job, or it has ended.
     """
-    job = current_job()
-    controller = job.controller(process_set.process_set_id)
+    controller = current_job().controller(process_set.process_set_id)
     # Also where nothing comes of it: the next call must not pass for this one on the other ranks.
     full_name = controller.name(f"grouped_{kind}" if grouped else kind, name)
     sources = [_check(kind, tensor, in_place) for tensor in tensors]
@@ -97,7 +83,7 @@ def start(
     entry = Entry(request, sources, tensors if in_place else None, rows, grouped, ready)
     controller.submit(entry)
     handle = next(_numbers)
-    _pending[handle] = _PendingOperation(entry, controller, job.settings, finally_)
+    _pending[handle] = entry, controller
     return handle
 
 
@@ -131,10 +117,9 @@ def _root(root_rank: int, ranks: list[int]) -> int:
 
 def poll(handle: int) -> bool:
     """Return whether an operation has ended, so that `synchronize` returns at once."""
-    pending = _pending.get(handle)
-    if pending is None:
+    if handle not in _pending:
         raise ValueError(f"handle {handle} was not given by an operation, or has been synchronized already")
-    return pending.entry.handle.done()
+    return _pending[handle][0].handle.done()
 
 
 def synchronize(handle: int) -> Any:
@@ -143,21 +128,21 @@ def synchronize(handle: int) -> Any:
     Raises:
         HorovodInternalError: It failed.
     """
-    pending = _pending.get(handle)
-    if pending is None:
+    if handle not in _pending:
         return None
+    entry, controller = _pending[handle]
     try:
-        entry = pending.entry
-        result = wait(entry.handle, pending.controller, pending.settings)
+        result = wait(entry.handle, controller)
         if entry.request.device != "cpu":
-            entry.lend(pending.controller.group.stream_of(entry.sources[0]))
-        return result if pending.finally_ is None else pending.finally_(result)
+            entry.lend(controller.group.stream_of(entry.sources[0]))
+        return result
     finally:
         _pending.pop(handle, None)
 
 
-def wait(handle: Handle[Any], controller: Controller, settings: Settings) -> Any:
+def wait(handle: Handle[Any], controller: Controller) -> Any:
     """Wait for an operation, say so now and then when it takes long, and end the job where the user wants that."""
+    settings = controller.settings
     waited, longest = 0.0, settings.shutdown_seconds
     while not handle.done():
         # Ever more rarely.
@@ -172,3 +157,25 @@ def wait(handle: Handle[Any], controller: Controller, settings: Settings) -> Any
         else:
             _log.warning(text)
     return handle.wait()
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Wait until every rank of the process set has called it."""
+    synchronize(start("barrier", [], None, process_set, grouped=True))
+
+
+def join(device: int = -1) -> int:
+    """Take part, with zeros, in the allreduces of ranks that have more data than this one, until all have joined.
+
+    An average still divides by the number of all ranks. Meanwhile the other ranks' allgather, broadcast, alltoall and
+    reducescatter, and allreduces with op Min, Max and Product, end with HorovodInternalError.
+
+    Args:
+        device: Ignored; zeros are created where they are needed.
+
+    Returns:
+        The rank that joined last, on all ranks.
+    """
+    controller = current_job().controller(0)
+    last: int = wait(controller.join(), controller)
+    return last

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 
 from hpsearch_comm.group import Group
 from hpsearch_comm.horovod.controller import Controller
-from hpsearch_comm.horovod.entry import Entry
 from hpsearch_comm.horovod.errors import HorovodInternalError
-from hpsearch_comm.horovod.request import Request
+from hpsearch_comm.horovod.request import Entry, Request
 from hpsearch_comm.horovod.settings import Settings
 
 __all__ = [
@@ -18,6 +17,7 @@ __all__ = [
     "cross_rank",
     "cross_size",
     "current_job",
+    "is_current",
     "is_homogeneous",
     "is_initialized",
     "local_rank",
@@ -162,6 +162,11 @@ def current_job() -> Job:
             "process that called hvd.init()"
         )
     return _job
+
+
+def is_current(job: Job) -> bool:
+    """Return whether this is the job of this process."""
+    return job is _job
 
 
 def is_initialized() -> bool:

@@ -1,4 +1,4 @@
-"""How a process enters and leaves a job."""
+"""How a process enters and leaves a job, and its trace, which rank 0 writes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import atexit
 import os
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
+from hpsearch_comm.errors import ConfigurationError
+from hpsearch_comm.horovod import recording
 from hpsearch_comm.horovod.errors import MissingError
-from hpsearch_comm.horovod.job import Job, is_initialized, set_current_job
+from hpsearch_comm.horovod.job import Job, is_initialized, rank, set_current_job
 from hpsearch_comm.horovod.meeting import meet
-from hpsearch_comm.horovod.process_sets import ProcessSet, add_process_set, forget_process_sets
+from hpsearch_comm.horovod.process_sets import ProcessSet, add_process_set
 from hpsearch_comm.horovod.settings import Settings
-from hpsearch_comm.horovod.timeline import start_timeline, stop_timeline
 
-__all__ = ["init", "shutdown"]
+__all__ = ["init", "shutdown", "start_timeline", "stop_timeline"]
 
 _lock = threading.RLock()
 
@@ -63,7 +65,30 @@ def shutdown() -> None:
     with _lock:
         atexit.unregister(shutdown)
         job = set_current_job(None)
-        forget_process_sets()
     if job is not None:
         job.close()
         stop_timeline()
+
+
+def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
+    """Start a trace of this job's operations, which rank 0 writes; a running one ends.
+
+    Args:
+        file_path: The file, on rank 0's host.
+        mark_cycles: Whether exchanges between ranks are marked.
+
+    Raises:
+        ConfigurationError: The file can't be written.
+        ValueError: There is no job.
+    """
+    path = Path(file_path)
+    if path.is_dir():
+        raise ConfigurationError(f"the timeline's path must be a file, got the directory {path}")
+    if rank() == 0:
+        recording.record(None)
+        recording.record(recording.Recording(path, 0, mark_cycles))
+
+
+def stop_timeline() -> None:
+    """End the trace, if there is one."""
+    recording.record(None)

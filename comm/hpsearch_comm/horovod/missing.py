@@ -80,7 +80,6 @@ IN_ELASTIC = {
 _HANDLER = "write a subclass of hvd.elastic.State with save, restore and sync"
 
 IN_ELASTIC_STATE = {
-    "TorchState": "import it from hpsearch_comm.horovod.elastic",
     "StateHandler": _HANDLER,
     "ModelStateHandler": _HANDLER,
     "OptimizerStateHandler": _HANDLER,

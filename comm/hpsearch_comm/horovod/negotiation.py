@@ -14,7 +14,7 @@ from typing import Any
 from hpsearch_comm.errors import CommError
 from hpsearch_comm.horovod.request import ReduceOp, Request
 
-__all__ = ["AllJoined", "Decision", "Negotiation", "Refuse", "Run"]
+__all__ = ["JOIN", "Decision", "Negotiation"]
 
 _OWN_ROWS = frozenset(("allgather", "alltoall"))
 """Kinds in which each rank may have another number of rows."""
@@ -77,36 +77,21 @@ def _of_all(values: Any) -> Any:
     return values[0] if len(values) == 1 else values
 
 
-_JOIN = "join"
+JOIN = "join"
+"""Name and kind of what a rank announces that takes part with zeros from now on, until all have announced it."""
 _MOST_KNOWN = 4096
 """Requests that have a number. A program with more of them just writes the others out each time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Every rank that must take part has announced the same."""
+class Decision:
+    """Every rank that must take part has announced something under one name."""
 
     request: Request
-    """That of the lowest rank which has announced it; those of the others may differ in the number of rows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """The ranks have announced different things under one name, or one that can't be done now."""
-
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class AllJoined:
-    """Every rank has joined, and so none has any more."""
-
-    last: int
-    """The rank that came last."""
-
-
-Decision = Run | Refuse | AllJoined
+    """That of the lowest rank which has announced it; those of the others may differ in the number of rows. The number
+    of a join is the rank that came last."""
+    refusal: str = ""
+    """Why it can't be carried out: the ranks have announced different things, or one that can't be done now."""
 
 
 class Negotiation:
@@ -114,28 +99,30 @@ class Negotiation:
 
     Args:
         rank: This rank, counted in the process set.
-        ranks: The process set's ranks, counted in the job: what errors and `AllJoined` name.
+        ranks: The process set's ranks, counted in the job: what errors and joins name.
     """
 
     def __init__(self, rank: int, ranks: Sequence[int]) -> None:
         self._rank = rank
         self._ranks = ranks
-        self._announced: dict[str, dict[int, Request]] = {}
-        self._joined: dict[int, None] = {}  # in the order in which they came
+        self._announced: dict[str, dict[int, Request]] = {}  # by name and rank, in the order in which they came
         self._numbers: dict[Request, int] = {}
         self._numbered: list[Request] = []
 
     @property
     def open(self) -> bool:
         """Whether anything has been announced that isn't ready yet."""
-        return bool(self._announced) or bool(self._joined)
+        return bool(self._announced)
+
+    @property
+    def _joined(self) -> dict[int, Request]:
+        return self._announced.get(JOIN, {})
 
     @property
     def is_awaited(self) -> bool:
         """Whether this rank is one that others wait for."""
-        if self._rank in self._joined:
-            return False
-        return bool(self._joined) or any(self._rank not in requests for requests in self._announced.values())
+        missing = any(self._rank not in requests for requests in self._announced.values())
+        return missing and self._rank not in self._joined
 
     def absent(self, name: str) -> list[int]:
         """Name the ranks that haven't announced it, in the job's numbers; none where nothing is known of it."""
@@ -144,13 +131,11 @@ class Negotiation:
             return []
         return [number for rank, number in enumerate(self._ranks) if rank not in requests and rank not in self._joined]
 
-    def write(self, requests: Sequence[Request], join: bool) -> bytes:
-        """Return this rank's message: what it is newly asked for, and whether it joins behind that."""
-        entries: list[Any] = [
+    def write(self, requests: Sequence[Request]) -> bytes:
+        """Return this rank's message: what it is newly asked for."""
+        entries = [
             number if (number := self._numbers.get(request)) is not None else request.write() for request in requests
         ]
-        if join:
-            entries.append(_JOIN)
         return json.dumps(entries, separators=(",", ":")).encode() if entries else b""
 
     def process_messages(self, messages: Sequence[bytes]) -> list[Decision]:
@@ -158,36 +143,32 @@ class Negotiation:
         for rank, message in enumerate(messages):
             if message:
                 self._read(rank, message)
-        decisions: list[Decision] = []
-        for name in [name for name in self._announced if not self.absent(name)]:
-            decisions.append(self._decide(name, self._announced.pop(name)))
-        if len(self._joined) == len(self._ranks):
-            decisions.append(AllJoined(self._ranks[next(reversed(self._joined))]))
-            self._joined.clear()
-        return decisions
+        ready = [name for name in self._announced if not self.absent(name)]
+        # A join ends behind what its ranks are to take part in.
+        return [self._decide(name) for name in sorted(ready, key=lambda name: name == JOIN)]
 
     def _read(self, rank: int, message: bytes) -> None:
         try:
-            entries = json.loads(message)
-            for entry in entries:
-                if entry == _JOIN:
-                    self._joined[rank] = None
-                else:
-                    request = self._numbered[entry] if isinstance(entry, int) else Request.read(entry)
-                    self._announced.setdefault(request.name, {})[rank] = request
+            for entry in json.loads(message):
+                request = self._numbered[entry] if isinstance(entry, int) else Request.read(entry)
+                self._announced.setdefault(request.name, {})[rank] = request
         except (ValueError, TypeError, IndexError) as error:
             raise CommError(
                 f"rank {rank} of the process set sent what can't be read ({error}): run one version on every rank"
             ) from None
 
-    def _decide(self, name: str, requests: dict[int, Request]) -> Decision:
+    def _decide(self, name: str) -> Decision:
+        requests = self._announced.pop(name)
+        if name == JOIN:
+            return Decision(Request(JOIN, JOIN, numbers=(self._ranks[next(reversed(requests))],)))
         by_number = {self._ranks[rank]: request for rank, request in sorted(requests.items())}
         reason = find_disagreement(by_number, [self._ranks[rank] for rank in sorted(self._joined)])
+        first = next(iter(by_number.values()))
         if reason is not None:
-            return Refuse(name, reason)
+            return Decision(first, reason)
         if ".noname." not in name:
             for request in by_number.values():
                 if request not in self._numbers and len(self._numbered) < _MOST_KNOWN:
                     self._numbers[request] = len(self._numbered)
                     self._numbered.append(request)
-        return Run(next(iter(by_number.values())))
+        return Decision(first)

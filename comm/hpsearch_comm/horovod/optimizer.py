@@ -1,38 +1,272 @@
 """An optimizer whose gradients, or steps, are those of all ranks.
 
-With Adasum it steps on this rank's gradients, and combines what the ranks' steps change.
+Gradients are reduced while the backward pass goes on. With Adasum an optimizer steps on this rank's gradients, and
+combines what the ranks' steps change.
 """
 
 from __future__ import annotations
 
 import contextlib
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
+from hpsearch_comm.data_parallel.optimizer import RankOptimizer, check_passes
 from hpsearch_comm.errors import UsageError
-from hpsearch_comm.horovod.averaging import Averaged
-from hpsearch_comm.horovod.bundles import name_parameters
+from hpsearch_comm.horovod.bundles import Bundle, form_groups, name_parameters
 from hpsearch_comm.horovod.compression import Compression, Compressor, check_compression
-from hpsearch_comm.horovod.distributed import Distributed
 from hpsearch_comm.horovod.errors import MissingError, OrderError
 from hpsearch_comm.horovod.handles import synchronize
 from hpsearch_comm.horovod.job import size
 from hpsearch_comm.horovod.process_sets import ProcessSet, global_process_set
-from hpsearch_comm.horovod.reductions import allreduce_async, reduce_op
+from hpsearch_comm.horovod.reductions import Reduction, allreduce_async, reduce_op, sparse_allreduce_async
 from hpsearch_comm.horovod.request import ReduceOp
 
 __all__ = ["DistributedOptimizer"]
 
 
-class Combined(Distributed):
-    """Steps on this rank's gradients, and combines the steps of all ranks by Adasum (Maleki et al., 2021)."""
+class Distributed(RankOptimizer):
+    """What both kinds have in common. The class of the given optimizer comes behind it, and does the steps.
+
+    Attributes:
+        backward_passes_per_step: Backward passes before a step.
+        process_set: The ranks that reduce gradients.
+    """
+
+    backward_passes_per_step: int
+    process_set: ProcessSet
+    _compression: type[Compressor]
+    _op: ReduceOp
+    _predivide: float
+    _sparse_as_dense: bool
+    _parameter_names: dict[torch.Tensor, str]
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Change the number of backward passes before a step; between two steps."""
+        check_passes(passes)
+        self.backward_passes_per_step = passes
+
+
+_BETWEEN = "must come before loss.backward() or behind optimizer.step()"
+
+
+class Averaged(Distributed):
+    """Steps on gradients that have been reduced over the ranks."""
 
     def _begin(self, groups: int | Sequence[Sequence[torch.Tensor]] | None) -> None:
-        if self.process_set is not global_process_set:
-            raise MissingError(f"op=hvd.Adasum combines the steps of all ranks, got {self.process_set}")
+        self._synchronized = False
+        self._should_synchronize = True
+        self._sparse_dims: dict[torch.Tensor, int] = {}
+        self._bundles: list[Bundle] = []
+        self._hooks: list[RemovableHandle] = []
+        weakref.finalize(self, _remove, self._hooks)
+        if self._reduces():
+            self._watch(form_groups(self._unwatched(), groups, self.process_set))
+
+    def _reduces(self) -> bool:
+        return size() > 1 and self.process_set.included()
+
+    def _unwatched(self) -> dict[torch.Tensor, str]:
+        """Return parameters, with their names, that need gradients and are in no bundle."""
+        watched = {parameter for bundle in self._bundles for parameter in bundle.parameters}
+        named = self._parameter_names.items()
+        return {tensor: name for tensor, name in named if tensor.requires_grad and tensor not in watched}
+
+    def _watch(self, bundles: Sequence[Bundle]) -> None:
+        for bundle in bundles:
+            bundle.reset(self.backward_passes_per_step)
+            self._hooks += [
+                parameter.register_post_accumulate_grad_hook(partial(_on_gradient, weakref.ref(self), bundle))  # type: ignore[no-untyped-call]
+                for parameter in bundle.parameters
+            ]
+        self._bundles += bundles
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Change the number of backward passes before a step; between two steps."""
+        self._check_between_steps(f"set_backward_passes_per_step() {_BETWEEN}")
+        super().set_backward_passes_per_step(passes)
+        self._reset()
+
+    def synchronize(self) -> None:
+        """Wait until every gradient is that of all ranks.
+
+        Raises:
+            HorovodInternalError: One couldn't be reduced.
+            OrderError: One has been changed since it was computed; it is an AssertionError.
+        """
+        try:
+            if self._reduces():  # what has been frozen before, too
+                self._watch(form_groups(self._unwatched(), None, self.process_set))
+            for bundle in self._bundles:
+                if bundle.handle is None and bundle.active_parameters:
+                    self._launch(bundle)
+            for bundle in self._bundles:
+                if bundle.handle is not None:
+                    self._finish(bundle)
+        finally:
+            self._reset()
+        self._synchronized = True
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Let `step()` within take gradients as they are, as after `synchronize()` and clipping them."""
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Step on the gradients of all ranks.
+
+        Args:
+            closure: Evaluates the model anew; its gradients are reduced each time.
+        """
+        if self._should_synchronize:
+            if self._synchronized:
+                warnings.warn(
+                    "optimizer.step() called without optimizer.skip_synchronize() after optimizer.synchronize(): "
+                    "gradients are reduced a second time. Call step() within `with optimizer.skip_synchronize():`",
+                    stacklevel=2,
+                )
+            if closure is None:
+                self.synchronize()
+            else:
+                closure = self._reducing(closure)
+        self._synchronized = False
+        return super().step(closure)
+
+    step.hooked = True  # type: ignore[attr-defined]  # torch's hooks run in the step of the class behind this one
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients.
+
+        Raises:
+            OrderError: Some are being reduced; it is an AssertionError.
+        """
+        self._check_between_steps(f"zero_grad() {_BETWEEN}")
+        super().zero_grad(set_to_none)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state on this rank; `broadcast_optimizer_state` brings it to the others."""
+        self._reset()
+        self._synchronized, self._should_synchronize = False, True
+        super().load_state_dict(state_dict)
+
+    def _reset(self) -> None:
+        for bundle in self._bundles:
+            bundle.reset(self.backward_passes_per_step)
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Answer torch.amp.GradScaler, which is about to divide gradients by its factor: they must be reduced by then.
+
+        Raises:
+            OrderError: They aren't.
+        """
+        self._check_between_steps("synchronize() must come before GradScaler.step()")
+        return False
+
+    def _check_between_steps(self, rule: str) -> None:
+        started = [bundle.name for bundle in self._bundles if bundle.has_started(self.backward_passes_per_step)]
+        if started:
+            raise OrderError(
+                f"optimizer.{rule}, got it while the gradient of {started[0]} is on its way: call step() or "
+                "synchronize() first"
+            )
+
+    def _reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def evaluate() -> Any:
+            loss = closure()
+            self.synchronize()
+            return loss
+
+        return evaluate
+
+    def _count_gradient(self, bundle: Bundle, parameter: torch.Tensor) -> None:
+        """Take note of a gradient; reduce those of the bundle when the last of them is there."""
+        if bundle.passes_left[parameter] == 0:
+            raise OrderError(
+                f"step() must follow {self.backward_passes_per_step} backward passes, but the gradient of "
+                f"{self._parameter_names[parameter]} was computed once more before it: pass a larger "
+                "backward_passes_per_step to add up gradients of several passes"
+            )
+        bundle.passes_left[parameter] -= 1
+        if not any(bundle.passes_left.values()):
+            self._launch(bundle)
+
+    def _launch(self, bundle: Bundle) -> None:
+        gradients = [self._gradient(parameter, bundle) for parameter in bundle.active_parameters]
+        bundle.remember_gradients()
+        if gradients[0].is_sparse:
+            bundle.handle = sparse_allreduce_async(gradients[0], bundle.name, self._op, self.process_set)
+            return
+        compressed = [self._compression.compress(gradient) for gradient in gradients]
+        bundle.contexts = [context for _, context in compressed]
+        # Not in place: until the backward pass ends, other nodes may read what autograd has made a gradient of.
+        reduction = Reduction("allreduce", self._op, 1.0 / self._predivide, self._predivide, self.process_set)
+        bundle.handle = reduction.start([tensor for tensor, _ in compressed], bundle.name, grouped=bundle.grouped)
+
+    def _gradient(self, parameter: torch.Tensor, bundle: Bundle) -> torch.Tensor:
+        """Return a gradient as it is reduced: zeros where this rank has computed none."""
+        gradient = parameter.grad
+        if gradient is None:
+            # Sparse, if it has ever been: other ranks send theirs so.
+            gradient = torch.zeros_like(parameter, requires_grad=False)
+            if parameter in self._sparse_dims:
+                gradient = gradient.to_sparse(self._sparse_dims[parameter])
+            parameter.grad = gradient
+        if not gradient.is_sparse:
+            return gradient.detach()
+        self._sparse_dims[parameter] = gradient.sparse_dim()
+        if self._sparse_as_dense:
+            return gradient.to_dense()
+        if bundle.grouped:
+            raise UsageError(
+                f"a sparse gradient can't be reduced in a group, as that of {self._parameter_names[parameter]}: pass "
+                "sparse_as_dense=True, or no groups"
+            )
+        return gradient
+
+    def _finish(self, bundle: Bundle) -> None:
+        results = bundle.handle().coalesce() if callable(bundle.handle) else synchronize(bundle.handle)
+        changed = bundle.changed()
+        if changed is not None:
+            raise OrderError(
+                f"gradients must stay as they are from loss.backward() until they have been reduced, but that of "
+                f"{self._parameter_names[changed]} has been changed: call optimizer.synchronize() before clipping or "
+                "unscaling them, and step() within `with optimizer.skip_synchronize():`"
+            )
+        if callable(bundle.handle):
+            bundle.parameters[0].grad = results
+            return
+        for parameter, result, context in zip(
+            bundle.gradients, results if bundle.grouped else [results], bundle.contexts, strict=True
+        ):
+            reduced = self._compression.decompress(result, context)
+            assert parameter.grad is not None
+            parameter.grad = reduced.to_sparse(parameter.grad.sparse_dim()) if parameter.grad.is_sparse else reduced
+
+
+def _on_gradient(reference: weakref.ref[Averaged], bundle: Bundle, parameter: torch.Tensor) -> None:
+    """Tell an optimizer that a gradient has been computed, as long as there is one."""
+    optimizer = reference()
+    if optimizer is not None:
+        optimizer._count_gradient(bundle, parameter)
+
+
+def _remove(hooks: Sequence[RemovableHandle]) -> None:
+    for hook in hooks:
+        hook.remove()
+
+
+class Combined(Distributed):
+    """Steps on this rank's gradients, and combines the steps of all ranks by Adasum (Maleki et al., 2021)."""
 
     def synchronize(self) -> None:
         """Do nothing: gradients stay this rank's own."""
@@ -54,7 +288,7 @@ class Combined(Distributed):
         Args:
             closure: Evaluates the model anew.
         """
-        parameters = [parameter for parameter in self._steps() if parameter.requires_grad]
+        parameters = [parameter for parameter in self._parameter_names if parameter.requires_grad]
         before = [parameter.detach().clone() for parameter in parameters]
         loss = super().step(closure)
         handles = []
@@ -118,6 +352,8 @@ def DistributedOptimizer(
         warnings.warn("num_groups is deprecated in favour of groups", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
     kind = Combined if op is ReduceOp.ADASUM and size() > 1 else Averaged
+    if kind is Combined and process_set is not global_process_set:
+        raise MissingError(f"op=hvd.Adasum combines the steps of all ranks, got {process_set}")
     cls: Any = type(
         type(optimizer).__name__, (kind, type(optimizer)), {"__module__": __name__, "__doc__": kind.__doc__}
     )
@@ -130,7 +366,8 @@ def DistributedOptimizer(
     distributed._sparse_as_dense = sparse_as_dense
     distributed.process_set = process_set
     distributed._parameter_names = name_parameters(optimizer, named_parameters)
-    distributed._check_passes(backward_passes_per_step)
+    check_passes(backward_passes_per_step)
     distributed.backward_passes_per_step = backward_passes_per_step
-    distributed._begin(groups)
+    if isinstance(distributed, Averaged):
+        distributed._begin(groups)
     return distributed

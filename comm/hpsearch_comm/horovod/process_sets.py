@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from hpsearch_comm.horovod import job
 
-__all__ = ["ProcessSet", "add_process_set", "forget_process_sets", "global_process_set", "remove_process_set"]
+__all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
 
 
 class ProcessSet:
@@ -14,12 +14,8 @@ class ProcessSet:
 
     Args:
         ranks: Their numbers in the job.
-
-    Attributes:
-        process_set_id: Its number; None while it isn't registered.
     """
 
-    process_set_id: int | None = None
     mpi_comm = None
 
     def __init__(self, ranks: Iterable[int]) -> None:
@@ -27,6 +23,15 @@ class ProcessSet:
         if numbers is None or any(type(number) is not int for number in numbers):
             raise ValueError(f"a ProcessSet must be made of a list of ranks, got {ranks!r}")
         self._ranks = sorted(numbers)
+        self._registered: tuple[job.Job, int] | None = None
+
+    @property
+    def process_set_id(self) -> int | None:
+        """Its number in the job; None while it isn't registered."""
+        if self._registered is None:
+            return None
+        its_job, number = self._registered
+        return number if job.is_current(its_job) and number in its_job.sets else None
 
     @property
     def ranks(self) -> list[int]:
@@ -58,7 +63,9 @@ class ProcessSet:
 
 
 class _GlobalProcessSet(ProcessSet):
-    process_set_id = 0
+    @property
+    def process_set_id(self) -> int:
+        return 0
 
     @property
     def ranks(self) -> list[int]:
@@ -67,8 +74,6 @@ class _GlobalProcessSet(ProcessSet):
 
 global_process_set: ProcessSet = _GlobalProcessSet([])
 """All ranks."""
-
-_registered: list[ProcessSet] = []
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
@@ -80,8 +85,8 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
-    process_set.process_set_id = job.current_job().add_set(process_set.ranks)
-    _registered.append(process_set)
+    current = job.current_job()
+    process_set._registered = current, current.add_set(process_set.ranks)
     return process_set
 
 
@@ -95,13 +100,4 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     if not number:
         return False
     job.current_job().remove_set(number)
-    for registered in [each for each in _registered if each.process_set_id == number]:
-        registered.process_set_id = None
-        _registered.remove(registered)
     return True
-
-
-def forget_process_sets() -> None:
-    """Let those of a job that has ended count as not registered."""
-    while _registered:
-        _registered.pop().process_set_id = None

@@ -11,14 +11,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpsearch_comm.horovod.entry import Entry
+from hpsearch_comm.horovod.request import Entry
 from hpsearch_comm.timeline.part_file import TraceFile
 from hpsearch_comm.timeline.trace_event import metadata_event, span_event
 
-__all__ = ["Recording", "mark_cycle", "mark_finished", "mark_started", "mark_submitted", "record"]
+__all__ = ["NEGOTIATION", "OPERATION", "Recording", "mark_cycle", "mark_phase", "record"]
 
 _CYCLES = 0
-_NEGOTIATION, _OPERATION = "NEGOTIATE_", ""
+NEGOTIATION, OPERATION = "NEGOTIATE_", ""
+"""Phases, as they begin a span's name."""
 
 
 class Recording:
@@ -47,15 +48,15 @@ class Recording:
         self._rank = rank
         self._mark_cycles = mark_cycles
         self._rows: dict[str, int] = {}
-        self._phases: dict[Entry, tuple[str, int]] = {}
+        self._phases: dict[Entry, tuple[str, str, int]] = {}
         self._lock = threading.Lock()
         self._closed = False
 
-    def switch_phase(self, entries: Sequence[Entry], phase: str | None) -> None:
+    def begin_phase(self, entries: Sequence[Entry], phase: str | None) -> None:
         """End the phase that each entry is in, and begin another one; None for none."""
         with self._lock:
             if not self._closed:
-                self._switch_phase(entries, phase)
+                self._begin_phase(entries, phase)
 
     def mark_cycle(self) -> None:
         """Mark an exchange of the ranks' news."""
@@ -67,29 +68,23 @@ class Recording:
     def close(self) -> None:
         """End the phases that entries are in, and the file."""
         with self._lock:
-            self._switch_phase(list(self._phases), None)
+            self._begin_phase(list(self._phases), None)
             self._closed = True
             self._file.close(metadata_event(self._rank, "process_sort_index", {"sort_index": self._rank}))
 
-    def _switch_phase(self, entries: Sequence[Entry], phase: str | None) -> None:
+    def _begin_phase(self, entries: Sequence[Entry], phase: str | None) -> None:
         now = time.monotonic_ns()
         events: list[str] = []
         for entry in entries:
-            before = self._phases.pop(entry, None)
-            if before is not None:
-                events += self._span(entry.request.name, *before, now)
+            name = entry.request.name
+            if entry in self._phases:
+                if name not in self._rows:
+                    self._rows[name] = len(self._rows) + 1
+                    events.append(metadata_event(self._rank, "thread_name", {"name": name}, self._rows[name]))
+                events.append(span_event(self._rank, self._rows[name], *self._phases.pop(entry), now))
             if phase is not None:
-                self._phases[entry] = f"{phase}{entry.request.kind.upper()}", now
-        if events:
-            self._file.append(events)
-
-    def _span(self, name: str, phase: str, begin: int, end: int) -> list[str]:
-        events = []
-        row = self._rows.get(name)
-        if row is None:
-            row = self._rows[name] = len(self._rows) + 1
-            events.append(metadata_event(self._rank, "thread_name", {"name": name}, row))
-        return [*events, span_event(self._rank, row, phase, "horovod", begin, end)]
+                self._phases[entry] = f"{phase}{entry.request.kind.upper()}", "horovod", now
+        self._file.append(events)
 
 
 _recording: Recording | None = None
@@ -105,22 +100,10 @@ def record(recording: Recording | None) -> None:
         before.close()
 
 
-def mark_submitted(entry: Entry) -> None:
-    """Take note of what this rank has been asked for."""
+def mark_phase(entries: Sequence[Entry], phase: str | None) -> None:
+    """Take note that operations are negotiated, carried out, or, with None, have ended."""
     if (recording := _recording) is not None:
-        recording.switch_phase([entry], _NEGOTIATION)
-
-
-def mark_started(entries: Sequence[Entry]) -> None:
-    """Take note of what all ranks have been asked for, and begin to carry out."""
-    if (recording := _recording) is not None:
-        recording.switch_phase(entries, _OPERATION)
-
-
-def mark_finished(entries: Sequence[Entry]) -> None:
-    """Take note of what has been carried out, or refused."""
-    if (recording := _recording) is not None:
-        recording.switch_phase(entries, None)
+        recording.begin_phase(entries, phase)
 
 
 def mark_cycle() -> None:

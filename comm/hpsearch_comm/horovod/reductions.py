@@ -1,15 +1,15 @@
-"""Variants of allreduce: one tensor or several, in place or not, blocking or asynchronous."""
+"""allreduce and reducescatter: one tensor or several, in place or not, blocking or asynchronous."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from hpsearch_comm.horovod.compression import Compression, Compressor, check_compression
-from hpsearch_comm.horovod.errors import MissingError
+from hpsearch_comm.horovod.errors import HorovodInternalError, MissingError
 from hpsearch_comm.horovod.gathering import allgather_async
 from hpsearch_comm.horovod.handles import start, synchronize
 from hpsearch_comm.horovod.process_sets import ProcessSet, global_process_set
@@ -24,8 +24,84 @@ __all__ = [
     "grouped_allreduce_",
     "grouped_allreduce_async",
     "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "reducescatter",
+    "reducescatter_async",
     "sparse_allreduce_async",
 ]
+
+
+class Reduction(NamedTuple):
+    """How tensors are reduced.
+
+    Attributes:
+        kind: allreduce or reducescatter.
+    """
+
+    kind: str
+    op: ReduceOp
+    prescale_factor: float
+    postscale_factor: float
+    process_set: ProcessSet
+
+    def start(
+        self, tensors: Sequence[torch.Tensor], name: str | None, *, in_place: bool = False, grouped: bool = False
+    ) -> int:
+        if self.op is ReduceOp.ADASUM:
+            self._check_adasum(tensors)
+        return start(tensors=tensors, name=name, in_place=in_place, grouped=grouped, **self._asdict())
+
+    def compute(
+        self, tensors: Sequence[torch.Tensor], name: str | None, compression: type[Compressor], *, grouped: bool = False
+    ) -> list[torch.Tensor]:
+        """Wait for the results; differentiable."""
+        check_compression(compression)
+        compressed = [compression.compress(tensor) for tensor in tensors]
+        results = _Reduce.apply(self, name, grouped, *(short for short, _ in compressed))  # type: ignore[no-untyped-call]
+        return [
+            compression.decompress(result, context) for result, (_, context) in zip(results, compressed, strict=True)
+        ]
+
+    def _check_adasum(self, tensors: Sequence[torch.Tensor]) -> None:
+        size = len(self.process_set.ranks)
+        if self.kind == "reducescatter":
+            raise HorovodInternalError(
+                "reducescatter takes op Average, Sum, Min, Max or Product, got Adasum: use allreduce"
+            )
+        if size & (size - 1):
+            raise MissingError(f"Adasum takes 1, 2, 4, 8 or another power of two ranks, got {size}: use op=hvd.Average")
+        for tensor in tensors:
+            if not tensor.dtype.is_floating_point:
+                raise ValueError(f"Adasum takes tensors of a floating dtype, got {tensor.dtype}: use op=hvd.Sum")
+
+
+class _Reduce(torch.autograd.Function):
+    """The gradient of an allreduce is the same reduction of the gradients.
+
+    That of a reducescatter's sum is the gathered one times the number of ranks, as Horovod has it; that of a mean, as
+    it is: the gradient of the mean of the ranks' losses in place of their sum.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, reduction: Reduction, name: str | None, grouped: bool, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.reduction, ctx.grouped = reduction, grouped
+        result = synchronize(reduction.start(tensors, name, grouped=grouped))
+        return result if grouped else (result,)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        reduction: Reduction = ctx.reduction
+        if reduction.kind == "allreduce":
+            return None, None, None, *_Reduce.forward(ctx, reduction, None, ctx.grouped, *gradients)
+        process_set = reduction.process_set
+        factor = reduction.prescale_factor * reduction.postscale_factor
+        if reduction.op is ReduceOp.SUM:
+            factor *= len(process_set.ranks)
+        scaled = [gradient * factor for gradient in gradients]
+        return None, None, None, *synchronize(start("allgather", scaled, None, process_set, grouped=True))
 
 
 def allreduce_async(
@@ -38,7 +114,8 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Reduce the ranks' tensors into a new one, asynchronously; see `allreduce`."""
-    return _start([tensor], name, reduce_op(op, average), prescale_factor, postscale_factor, process_set)
+    reduction = Reduction("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
+    return reduction.start([tensor], name)
 
 
 def allreduce_async_(
@@ -51,7 +128,8 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Reduce the ranks' tensors in place, asynchronously; see `allreduce`."""
-    return _start([tensor], name, reduce_op(op, average), prescale_factor, postscale_factor, process_set, in_place=True)
+    reduction = Reduction("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
+    return reduction.start([tensor], name, in_place=True)
 
 
 def allreduce_(
@@ -64,9 +142,8 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce the ranks' tensors in place; see `allreduce`."""
-    op = reduce_op(op, average)
-    handle = allreduce_async_(tensor, None, name, op, prescale_factor, postscale_factor, process_set)
-    return synchronize(handle)  # type: ignore[no-any-return]
+    reduction = Reduction("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
+    return synchronize(reduction.start([tensor], name, in_place=True))  # type: ignore[no-any-return]
 
 
 def allreduce(
@@ -95,11 +172,8 @@ def allreduce(
         HorovodInternalError: The ranks disagree, and the job continues; or one is gone, and the job is over.
         ValueError: An argument can't be used.
     """
-    check_compression(compression)
-    short, context = compression.compress(tensor)
-    op = reduce_op(op, average)
-    (result,) = _Allreduce.apply(name, op, prescale_factor, postscale_factor, process_set, False, short)  # type: ignore[no-untyped-call]
-    return compression.decompress(result, context)
+    reduction = Reduction("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
+    return reduction.compute([tensor], name, compression)[0]
 
 
 def grouped_allreduce_async(
@@ -112,7 +186,8 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Reduce several tensors together, asynchronously; see `allreduce`."""
-    return _start(tensors, name, reduce_op(op, average), prescale_factor, postscale_factor, process_set, grouped=True)
+    reduction = Reduction("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
+    return reduction.start(tensors, name, grouped=True)
 
 
 def grouped_allreduce_async_(
@@ -125,16 +200,8 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Reduce several tensors together, in place and asynchronously; see `allreduce`."""
-    return _start(
-        tensors,
-        name,
-        reduce_op(op, average),
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        in_place=True,
-        grouped=True,
-    )
+    reduction = Reduction("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
+    return reduction.start(tensors, name, in_place=True, grouped=True)
 
 
 def grouped_allreduce_(
@@ -147,9 +214,8 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> tuple[torch.Tensor, ...]:
     """Reduce several tensors together, in place; see `allreduce`."""
-    op = reduce_op(op, average)
-    handle = grouped_allreduce_async_(tensors, None, name, op, prescale_factor, postscale_factor, process_set)
-    return synchronize(handle)  # type: ignore[no-any-return]
+    reduction = Reduction("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
+    return synchronize(reduction.start(tensors, name, in_place=True, grouped=True))  # type: ignore[no-any-return]
 
 
 def grouped_allreduce(
@@ -163,12 +229,73 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Reduce several tensors together; see `allreduce`."""
-    check_compression(compression)
-    compressed = [compression.compress(tensor) for tensor in tensors]
-    op = reduce_op(op, average)
-    arguments = name, op, prescale_factor, postscale_factor, process_set, True
-    results = _Allreduce.apply(*arguments, *(short for short, _ in compressed))  # type: ignore[no-untyped-call]
-    return [compression.decompress(result, context) for result, (_, context) in zip(results, compressed, strict=True)]
+    reduction = Reduction("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
+    return reduction.compute(tensors, name, compression, grouped=True)
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: int = ReduceOp.AVERAGE,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Reduce the ranks' tensors and divide the rows among them, asynchronously; see `reducescatter`."""
+    reduction = Reduction("reducescatter", reduce_op(op, None), prescale_factor, postscale_factor, process_set)
+    return reduction.start([tensor], name)
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = ReduceOp.AVERAGE,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """Reduce the ranks' tensors, and return this rank's share of the rows; differentiable.
+
+    Args:
+        tensor: Of the same shape and dtype on every rank. If the number of rows doesn't divide, the first ranks get one
+            more.
+        name: See `allreduce`.
+        compression: How the tensor is compressed.
+        op: Average, Sum, Min, Max or Product.
+        process_set: The ranks.
+        prescale_factor: Factor of the tensor before the reduction.
+        postscale_factor: Factor of the result.
+    """
+    reduction = Reduction("reducescatter", reduce_op(op, None), prescale_factor, postscale_factor, process_set)
+    return reduction.compute([tensor], name, compression)[0]
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    op: int = ReduceOp.AVERAGE,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Reduce several tensors together and divide their rows, asynchronously; see `reducescatter`."""
+    reduction = Reduction("reducescatter", reduce_op(op, None), prescale_factor, postscale_factor, process_set)
+    return reduction.start(tensors, name, grouped=True)
+
+
+def grouped_reducescatter(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = ReduceOp.AVERAGE,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[torch.Tensor]:
+    """Reduce several tensors together, and return this rank's share of their rows; see `reducescatter`."""
+    reduction = Reduction("reducescatter", reduce_op(op, None), prescale_factor, postscale_factor, process_set)
+    return reduction.compute(tensors, name, compression, grouped=True)
 
 
 def sparse_allreduce_async(
@@ -222,72 +349,3 @@ def reduce_op(op: int | None, average: bool | None) -> ReduceOp:
     except ValueError:
         kinds = ", ".join(f"hvd.{kind}" for kind in ReduceOp)
         raise ValueError(f"op must be one of {kinds}, got {op!r}") from None
-
-
-def _start(
-    tensors: Sequence[torch.Tensor],
-    name: str | None,
-    op: ReduceOp,
-    prescale_factor: float,
-    postscale_factor: float,
-    process_set: ProcessSet,
-    *,
-    in_place: bool = False,
-    grouped: bool = False,
-) -> int:
-    if op is ReduceOp.ADASUM:
-        _check_adasum(tensors, len(process_set.ranks))
-    return start(
-        "allreduce",
-        tensors,
-        name,
-        process_set,
-        in_place=in_place,
-        grouped=grouped,
-        op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-    )
-
-
-def _check_adasum(tensors: Sequence[torch.Tensor], size: int) -> None:
-    if size & (size - 1):
-        raise MissingError(f"Adasum takes 1, 2, 4, 8 or another power of two ranks, got {size}: use op=hvd.Average")
-    for tensor in tensors:
-        if not tensor.dtype.is_floating_point:
-            raise ValueError(f"Adasum takes tensors of a floating dtype, got {tensor.dtype}: use op=hvd.Sum")
-
-
-class _Allreduce(torch.autograd.Function):
-    """The gradient of a reduction is the same reduction of the gradients."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        name: str | None,
-        op: ReduceOp,
-        prescale_factor: float,
-        postscale_factor: float,
-        process_set: ProcessSet,
-        grouped: bool,
-        *tensors: torch.Tensor,
-    ) -> tuple[torch.Tensor, ...]:
-        ctx.arguments = op, prescale_factor, postscale_factor, process_set, grouped
-        return _reduce(tensors, name, *ctx.arguments)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        return (*(None,) * 6, *_reduce(gradients, None, *ctx.arguments))
-
-
-def _reduce(
-    tensors: Sequence[torch.Tensor],
-    name: str | None,
-    op: ReduceOp,
-    prescale_factor: float,
-    postscale_factor: float,
-    process_set: ProcessSet,
-    grouped: bool,
-) -> tuple[torch.Tensor, ...]:
-    result = synchronize(_start(tensors, name, op, prescale_factor, postscale_factor, process_set, grouped=grouped))
-    return result if grouped else (result,)

@@ -1,14 +1,19 @@
-"""What a rank asks for by a name: all that the others must ask for as well, and how that is written down."""
+"""What a rank asks for by a name: what the others must ask for as well, how that is written down, and who waits."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from hpsearch_comm.errors import CommError
+import torch
 
-__all__ = ["ReduceOp", "Request"]
+from hpsearch_comm.cuda.stream import CudaStream, Event
+from hpsearch_comm.errors import CommError
+from hpsearch_comm.operations.work import Handle
+
+__all__ = ["Entry", "ReduceOp", "Request"]
 
 
 class ReduceOp(IntEnum):
@@ -33,7 +38,7 @@ class Request:
     name: str
     """By which the ranks find each other, such as `allreduce.conv1.weight`."""
     kind: str
-    """allreduce, allgather, broadcast, alltoall, reducescatter, barrier, add_process_set or remove_process_set."""
+    """allreduce, allgather, broadcast, alltoall, reducescatter, barrier, join, or what process sets need."""
     tensors: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """dtype and shape of each."""
     op: ReduceOp | None = None
@@ -46,10 +51,7 @@ class Request:
 
     def write(self) -> list[Any]:
         """Return it as a list for JSON."""
-        op = None if self.op is None else int(self.op)
-        tensors = [[dtype, list(shape)] for dtype, shape in self.tensors]
-        factors = [self.prescale_factor, self.postscale_factor]
-        return [self.name, self.kind, tensors, op, list(self.numbers), factors, self.device]
+        return [getattr(self, name) for name in self.__slots__]
 
     @classmethod
     def read(cls, written: Any) -> Request:
@@ -59,18 +61,62 @@ class Request:
             CommError: It isn't one.
         """
         try:
-            name, kind, tensors, op, numbers, (prescale_factor, postscale_factor), device = written
-            return cls(
-                str(name),
-                str(kind),
-                tuple((str(dtype), tuple(int(length) for length in shape)) for dtype, shape in tensors),
-                None if op is None else ReduceOp(op),
-                tuple(int(number) for number in numbers),
-                float(prescale_factor),
-                float(postscale_factor),
-                str(device),
-            )
+            name, kind, tensors, op, numbers, *others = written
+            shapes = tuple((dtype, tuple(shape)) for dtype, shape in tensors)
+            return cls(name, kind, shapes, None if op is None else ReduceOp(op), tuple(numbers), *others)
         except (TypeError, ValueError) as error:
             raise CommError(
                 f"a rank asked for {written!r}, which can't be read ({error}): run one version on every rank"
             ) from None
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """An operation on its way: what this rank has been asked for, on which tensors, and who waits for it."""
+
+    request: Request
+    sources: Sequence[torch.Tensor] = ()
+    """Without history."""
+    in_place: Sequence[torch.Tensor] | None = None
+    """The caller's tensors, whose memory the sources are, where the results are to go there; None makes new ones."""
+    splits: torch.Tensor | None = None
+    """Of an alltoall: rows for each rank."""
+    grouped: bool = False
+    """Whether the result is a list of tensors rather than one."""
+    ready: Event | None = None
+    """Of CUDA tensors: the point that the caller's stream had come to at the call."""
+    handle: Handle[Any] = field(init=False)
+    _stream: CudaStream | None = field(default=None, init=False)
+    _finished: Event | None = field(default=None, init=False)
+    _results: Sequence[torch.Tensor] = field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        self.handle = Handle(self.request.name)
+
+    def begin(self, stream: CudaStream | None) -> None:
+        """Let a stream on which it is carried out wait for the tensors; None for the CPU."""
+        self._stream = stream
+        if stream is not None:
+            if self.ready is not None:
+                stream.follow(self.ready)
+            for source in self.sources:
+                stream.keep(source)
+
+    def finish(self, results: Sequence[torch.Tensor], value: Any = None) -> None:
+        """Finish the handle with the results; of an operation in place, the caller's own tensors.
+
+        Args:
+            results: Tensors.
+            value: What the caller gets in place of them.
+        """
+        results = self._results = results if self.in_place is None else self.in_place
+        if self._stream is not None:
+            self._finished = self._stream.record()
+        self.handle.finish(value or (tuple(results) if self.grouped else results[0]))
+
+    def lend(self, stream: CudaStream | None) -> None:
+        """Let a stream wait for the results, in the GPU, and use them."""
+        if stream is not None and self._finished is not None:
+            stream.follow(self._finished)
+            for result in self._results:
+                stream.keep(result)

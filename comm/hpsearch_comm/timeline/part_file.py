@@ -20,13 +20,19 @@ from pathlib import Path
 
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["PartFile", "TraceFile", "create_private", "part_path", "scratch_beside"]
+__all__ = ["TraceFile", "create_private", "part_path", "scratch_beside"]
 
 _log = logging.getLogger(__name__)
 
 
 def part_path(path: Path, rank: int) -> Path:
-    """Return the file of one rank's events: `trace.rank3.json` beside `trace.json`."""
+    """Return the file of one rank's events: `trace.rank3.json` beside `trace.json`.
+
+    Raises:
+        ConfigurationError: There is a directory in the trace's place.
+    """
+    if path.is_dir():
+        raise ConfigurationError(f"the timeline's path must be a file, got the directory {path} (rank {rank})")
     return path.with_name(f"{path.stem}.rank{rank}{path.suffix or '.json'}")
 
 
@@ -102,21 +108,3 @@ class TraceFile:
             return False
         self._size += len(data)
         return True
-
-
-class PartFile(TraceFile):
-    """The events of one rank.
-
-    Args:
-        path: The trace that the user named; the part lies beside it.
-        rank: Whose events these are.
-        first: JSON texts of the first events.
-
-    Raises:
-        ConfigurationError: The part can't be written.
-    """
-
-    def __init__(self, path: Path, rank: int, first: Sequence[str]) -> None:
-        if path.is_dir():
-            raise ConfigurationError(f"the timeline's path must be a file, got the directory {path} (rank {rank})")
-        super().__init__(part_path(path, rank), rank, first)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpsearch_comm.timeline.part_file import PartFile
+from hpsearch_comm.timeline.part_file import TraceFile, part_path
 from hpsearch_comm.timeline.trace_event import (
     CLOCK,
     PART,
@@ -74,8 +74,8 @@ class Timeline:
         )
         self._writing = threading.Lock()
         self._closing = threading.Event()
-        self._file = PartFile(
-            Path(path),
+        self._file = TraceFile(
+            part_path(Path(path), rank),
             rank,
             [
                 metadata_event(rank, PART, {"size": size}),

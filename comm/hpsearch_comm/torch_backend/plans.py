@@ -6,23 +6,17 @@ disagree: rows may differ in number, not in shape. What torch calls gather and s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
-from hpsearch_comm.torch_backend.arguments import (
-    check_devices,
-    check_input,
-    check_like,
-    check_numel,
-    check_output,
-    reduction_name,
-)
+from hpsearch_comm.operations.arguments import check_target, check_tensor
 
 __all__ = [
     "OperationPlan",
@@ -32,7 +26,11 @@ __all__ = [
     "alltoall",
     "alltoall_single",
     "broadcast",
+    "check_devices",
+    "check_input",
+    "check_output",
     "gather",
+    "only",
     "reduce",
     "reduce_scatter",
     "reduce_scatter_single",
@@ -57,12 +55,12 @@ class OperationPlan:
 
 def allreduce(tensor: torch.Tensor, op: Any) -> OperationPlan:
     """Reduce the ranks' tensors into everybody's."""
-    return OperationPlan("allreduce", (check_output("all_reduce", tensor), reduction_name(op, tensor.dtype)), [tensor])
+    return OperationPlan("allreduce", (check_output("all_reduce", tensor), _reduction_name(op, tensor.dtype)), [tensor])
 
 
 def reduce(group: Group, tensor: torch.Tensor, op: Any, root: int) -> OperationPlan:
     """Reduce the ranks' tensors into the root's; the others stay as they are."""
-    name = reduction_name(op, tensor.dtype)
+    name = _reduction_name(op, tensor.dtype)
     if group.rank == root:
         return OperationPlan("allreduce", (check_output("reduce", tensor), name), [tensor])
     source = check_input("reduce", tensor)
@@ -77,7 +75,7 @@ def broadcast(tensor: torch.Tensor, root: int) -> OperationPlan:
 def allgather(group: Group, outputs: Tensors, tensor: torch.Tensor) -> OperationPlan:
     """Copy the ranks' tensors, of one shape, into everybody's outputs."""
     source = check_input("all_gather", tensor)
-    check_like("all_gather", outputs, source, group.size)
+    _check_like("all_gather", outputs, source, group.size)
     targets = [check_output("all_gather", output) for output in outputs]
     return OperationPlan("allgather", (source.unsqueeze(0),), outputs, lambda rows: _copy_rows(rows, targets))
 
@@ -85,7 +83,7 @@ def allgather(group: Group, outputs: Tensors, tensor: torch.Tensor) -> Operation
 def allgather_single(group: Group, output: torch.Tensor, tensor: torch.Tensor) -> OperationPlan:
     """Copy the ranks' tensors, of one shape, behind each other into everybody's output."""
     source, target = check_input("all_gather_single", tensor), check_output("all_gather_single", output)
-    check_numel("all_gather_single", target, group.size * source.numel(), source)
+    _check_numel("all_gather_single", target, group.size * source.numel(), source)
     row, shape = source.reshape(1, source.numel()), (group.size, source.numel())
     if target.is_contiguous():
         return OperationPlan("allgather", (row, target.view(shape)), [output])
@@ -94,11 +92,11 @@ def allgather_single(group: Group, output: torch.Tensor, tensor: torch.Tensor) -
 
 def reduce_scatter(group: Group, output: torch.Tensor, tensors: Tensors, op: Any) -> list[OperationPlan]:
     """Reduce the ranks' lists of tensors, whose shapes may differ, and give each rank the one with its number."""
-    target, name = check_output("reduce_scatter", output), reduction_name(op, output.dtype)
+    target, name = check_output("reduce_scatter", output), _reduction_name(op, output.dtype)
     sources = [check_input("reduce_scatter", tensor) for tensor in tensors]
     if len(sources) != group.size:
         raise UsageError(f"reduce_scatter takes one tensor for each of the {group.size} ranks, got {len(sources)}")
-    check_like("reduce_scatter", [sources[group.rank]], target, 1)
+    _check_like("reduce_scatter", [sources[group.rank]], target, 1)
     check_devices("reduce_scatter", sources)
     if all(source.shape == target.shape and source.dtype is target.dtype for source in sources):
         rows = torch.stack([source.reshape(-1) for source in sources])
@@ -117,8 +115,8 @@ def reduce_scatter(group: Group, output: torch.Tensor, tensors: Tensors, op: Any
 def reduce_scatter_single(group: Group, output: torch.Tensor, tensor: torch.Tensor, op: Any) -> OperationPlan:
     """Reduce the ranks' tensors, and give each rank its equal share."""
     source, target = check_input("reduce_scatter_single", tensor), check_output("reduce_scatter_single", output)
-    check_numel("reduce_scatter_single", source, group.size * target.numel(), target)
-    name = reduction_name(op, target.dtype)
+    _check_numel("reduce_scatter_single", source, group.size * target.numel(), target)
+    name = _reduction_name(op, target.dtype)
     rows = source.reshape(group.size, target.numel())
     return _reduce_rows("reduce_scatter_single", group, output, target, rows, name)
 
@@ -170,7 +168,7 @@ def alltoall_single(
 def gather(group: Group, outputs: Tensors, tensor: torch.Tensor, root: int) -> OperationPlan:
     """Copy the ranks' tensors, of one shape, into the root's outputs; the others have none."""
     source = check_input("gather", tensor)
-    check_like("gather", outputs, source, group.size if group.rank == root else 0)
+    _check_like("gather", outputs, source, group.size if group.rank == root else 0)
     targets = [check_output("gather", output) for output in outputs]
     splits = [int(rank == root) for rank in range(group.size)]
     return OperationPlan(
@@ -181,7 +179,7 @@ def gather(group: Group, outputs: Tensors, tensor: torch.Tensor, root: int) -> O
 def scatter(group: Group, output: torch.Tensor, tensors: Tensors, root: int) -> OperationPlan:
     """Copy one of the root's tensors, of one shape, into each rank's output; the others have none."""
     target = check_output("scatter", output)
-    check_like("scatter", tensors, target, group.size if group.rank == root else 0)
+    _check_like("scatter", tensors, target, group.size if group.rank == root else 0)
     rows = target.new_empty((len(tensors), *target.shape))
     for row, tensor in zip(rows, tensors, strict=True):
         row.copy_(check_input("scatter", tensor))
@@ -229,3 +227,108 @@ def _splits(name: str, tensor: torch.Tensor, splits: Sequence[int], size: int) -
             f"got {list(splits)}"
         )
     return list(splits)
+
+
+_REDUCTIONS = (
+    (dist.ReduceOp.SUM, "sum"),
+    (dist.ReduceOp.AVG, "mean"),
+    (dist.ReduceOp.PRODUCT, "product"),
+    (dist.ReduceOp.MIN, "min"),
+    (dist.ReduceOp.MAX, "max"),
+    (dist.ReduceOp.BAND, "band"),
+    (dist.ReduceOp.BOR, "bor"),
+    (dist.ReduceOp.BXOR, "bxor"),
+)
+
+
+def _reduction_name(reduce_op: Any, dtype: torch.dtype) -> str:
+    """Return our name of an operator. The sum of bools is true where any is, as Gloo has it.
+
+    Raises:
+        UsageError: We have none.
+    """
+    name = next((name for op, name in _REDUCTIONS if reduce_op == op), None)
+    if name is None:
+        names = ", ".join(name.upper() for name in ("sum", "avg", "product", "min", "max", "band", "bor", "bxor"))
+        requested = getattr(reduce_op, "op", reduce_op)
+        raise UsageError(f"the hpsearch backend reduces with {names}, got {requested}: scale the tensor before the sum")
+    return "max" if name == "sum" and dtype is torch.bool else name
+
+
+def only(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the one tensor that a rank passes.
+
+    Raises:
+        UsageError: There are several, for several devices of one rank, or none.
+    """
+    if len(tensors) != 1:
+        raise UsageError(f"{name} takes one tensor of each rank, got {len(tensors)}")
+    return tensors[0]
+
+
+def check_input(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor's memory without its history, or one that it gets while the operation is under way.
+
+    Raises:
+        UsageError: It isn't a dense tensor on the CPU or on a CUDA device.
+    """
+    if not tensor.is_cpu and not tensor.is_cuda:
+        raise UsageError(
+            f"{name} of the hpsearch backend takes tensors on the CPU or on a CUDA device, got one on "
+            f"{tensor.device}: move it with tensor.cpu(), and the result back with tensor.to(device)"
+        )
+    return check_tensor(name, tensor).detach()
+
+
+def check_output(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Do as `check_input`, of a tensor into which a result is written.
+
+    Raises:
+        UsageError: No result can be written into it.
+    """
+    return check_target(f"{name}'s output", check_input(name, tensor))
+
+
+def check_devices(name: str, tensors: Iterable[torch.Tensor]) -> None:
+    """See that all tensors of an operation are on one device.
+
+    Raises:
+        UsageError: They aren't.
+    """
+    devices = {tensor.device for tensor in tensors}
+    if len(devices) > 1:
+        raise UsageError(
+            f"{name} takes tensors on one device, got some on {' and '.join(sorted(map(str, devices)))}: move them "
+            "with tensor.to(device)"
+        )
+
+
+def _check_like(name: str, tensors: Sequence[torch.Tensor], like: torch.Tensor, count: int) -> None:
+    """See that there are so many tensors, each of the shape, dtype and device of another.
+
+    Raises:
+        UsageError: One of them isn't, or there are more or fewer.
+    """
+    if len(tensors) != count:
+        raise UsageError(f"{name} takes one tensor for each of the {count} ranks, got {len(tensors)}")
+    for index, tensor in enumerate(tensors):
+        if tensor.shape != like.shape or tensor.dtype is not like.dtype:
+            raise UsageError(
+                f"{name} takes tensors of one shape and dtype, here {like.dtype} {list(like.shape)}, got "
+                f"{tensor.dtype} {list(tensor.shape)} for rank {index}"
+            )
+    check_devices(name, (like, *tensors))
+
+
+def _check_numel(name: str, tensor: torch.Tensor, numel: int, like: torch.Tensor) -> None:
+    """See that a tensor has so many elements, of the dtype of another and on its device.
+
+    Raises:
+        UsageError: It hasn't.
+    """
+    check_devices(name, (tensor, like))
+    if tensor.numel() != numel or tensor.dtype is not like.dtype:
+        raise UsageError(
+            f"{name} takes {numel} elements of {like.dtype} here, got {tensor.numel()} of {tensor.dtype}: one of "
+            "the two tensors must have exactly as many elements for each rank as the other one has"
+        )

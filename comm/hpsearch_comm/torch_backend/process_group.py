@@ -18,9 +18,8 @@ import torch.distributed as dist
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
 from hpsearch_comm.torch_backend import plans
-from hpsearch_comm.torch_backend.arguments import check_input, check_output, only
 from hpsearch_comm.torch_backend.devices import DEVICES
-from hpsearch_comm.torch_backend.plans import OperationPlan, Tensors
+from hpsearch_comm.torch_backend.plans import OperationPlan, Tensors, check_input, check_output, only
 from hpsearch_comm.torch_backend.streams import CallersStreams
 from hpsearch_comm.torch_backend.work import CommWork, as_torchs
 
@@ -160,22 +159,12 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
         """Copy the root's tensor into everybody's."""
         return self._call(opts, lambda: [plans.broadcast(only("broadcast", tensors), opts.rootRank)])
 
-    def allgather(
-        self,
-        outputs: Sequence[Tensors],
-        tensors: Tensors,
-        opts: Any = None,
-    ) -> CommWork:
+    def allgather(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any = None) -> CommWork:
         """Copy the ranks' tensors into everybody's lists of outputs."""
         only("all_gather", tensors)
         return self._call(opts, lambda: [plans.allgather(self.group, outputs[0], tensors[0])])
 
-    def allgather_coalesced(
-        self,
-        outputs: Sequence[Tensors],
-        tensors: Tensors,
-        opts: Any = None,
-    ) -> CommWork:
+    def allgather_coalesced(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any = None) -> CommWork:
         """Do as `allgather`, of several tensors; a list of outputs is what comes from one rank."""
         return self._call(
             opts,
@@ -185,50 +174,25 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
             ],
         )
 
-    def all_gather_single(
-        self,
-        output: torch.Tensor,
-        tensor: torch.Tensor,
-        opts: Any = None,
-    ) -> CommWork:
+    def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> CommWork:
         """Copy the ranks' tensors behind each other into everybody's output."""
         return self._call(opts, lambda: [plans.allgather_single(self.group, output, tensor)])
 
-    def all_gather_single_coalesced(
-        self,
-        outputs: Tensors,
-        tensors: Tensors,
-        opts: Any = None,
-    ) -> CommWork:
+    def all_gather_single_coalesced(self, outputs: Tensors, tensors: Tensors, opts: Any = None) -> CommWork:
         """Do as `all_gather_single`, of several tensors."""
         pairs = zip(outputs, tensors, strict=True)
         return self._call(opts, lambda: [plans.allgather_single(self.group, *pair) for pair in pairs])
 
-    def reduce_scatter(
-        self,
-        outputs: Tensors,
-        tensors: Sequence[Tensors],
-        opts: Any = None,
-    ) -> CommWork:
+    def reduce_scatter(self, outputs: Tensors, tensors: Sequence[Tensors], opts: Any = None) -> CommWork:
         """Reduce the ranks' lists of tensors, and give each rank the one with its number."""
         output = only("reduce_scatter", outputs)
         return self._call(opts, lambda: plans.reduce_scatter(self.group, output, tensors[0], _operator(opts)))
 
-    def reduce_scatter_single(
-        self,
-        output: torch.Tensor,
-        tensor: torch.Tensor,
-        opts: Any = None,
-    ) -> CommWork:
+    def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> CommWork:
         """Reduce the ranks' tensors, and give each rank its equal share."""
         return self._call(opts, lambda: [plans.reduce_scatter_single(self.group, output, tensor, _operator(opts))])
 
-    def reduce_scatter_single_coalesced(
-        self,
-        outputs: Tensors,
-        tensors: Tensors,
-        opts: Any = None,
-    ) -> CommWork:
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, tensors: Tensors, opts: Any = None) -> CommWork:
         """Do as `reduce_scatter_single`, of several tensors."""
         pairs = zip(outputs, tensors, strict=True)
         return self._call(
@@ -240,12 +204,7 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
         return self._call(opts, lambda: [plans.alltoall(self.group, outputs, tensors)])
 
     def all_to_all_single(
-        self,
-        output: torch.Tensor,
-        tensor: torch.Tensor,
-        to_come: Sequence[int],
-        to_go: Sequence[int],
-        opts: Any = None,
+        self, output: torch.Tensor, tensor: torch.Tensor, to_come: Sequence[int], to_go: Sequence[int], opts: Any = None
     ) -> CommWork:
         """Send some rows to each rank, and get some from each."""
         return self._call(opts, lambda: [plans.alltoall_single(self.group, output, tensor, to_come, to_go)])

@@ -103,7 +103,11 @@ def test_it_has_the_given_optimizers_state_and_runs_its_hooks_once(ranks):
         ("no such op", "ValueError", "op must be one of hvd.Average"),
         ("not pairs", "UsageError", "must be pairs of a name and a parameter, got Parameter"),
         ("a name twice", "UsageError", "must stand for one parameter, 0.weight stand for several"),
-        ("a name missing", "UsageError", "lacks group 0, parameter 0, of shape [8, 6]"),
+        (
+            "a name missing",
+            "UsageError",
+            "parameter 0 of the optimizer's group 0, of shape [8, 6], isn't among the named parameters",
+        ),
         ("no passes", "UsageError", "backward_passes_per_step must be an integer of 1 or more, got 0"),
         ("predivide and sum", "UsageError", "goes with op=hvd.Average alone, got op=Sum"),
         ("no groups", "UsageError", "groups must be a number of groups above 0"),

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 import hpsearch_comm as comm
 import hpsearch_comm.horovod as hvd
 from hpsearch_comm.horovod.controller import FRAME_BYTES, Controller, exchange
-from hpsearch_comm.horovod.entry import Entry
 from hpsearch_comm.horovod.execution import SMALL_BYTES, combine, plan_batches
-from hpsearch_comm.horovod.request import ReduceOp, Request
+from hpsearch_comm.horovod.request import Entry, ReduceOp, Request
 from hpsearch_comm.horovod.settings import Settings
 from tests.comm.host_devices import DeviceRanks
 from tests.comm.thread_ranks import run_ranks

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 import hpsearch_comm as comm
-from hpsearch_comm.torch_backend.arguments import check_devices, check_input
 from hpsearch_comm.torch_backend.devices import check_backends
+from hpsearch_comm.torch_backend.plans import check_devices, check_input
 from hpsearch_comm.torch_backend.process_group import CommProcessGroup
 from hpsearch_comm.torch_backend.streams import CallersStreams
 from tests.comm.host_devices import DeviceRanks, wait_for
@@ -168,7 +168,7 @@ class Elsewhere(torch.Tensor):
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("which", [0, 1])
 def test_every_collective_refuses_tensors_of_two_devices(name, which, monkeypatch):
-    monkeypatch.setattr("hpsearch_comm.torch_backend.arguments.check_tensor", lambda _name, tensor: tensor)
+    monkeypatch.setattr("hpsearch_comm.torch_backend.plans.check_tensor", lambda _name, tensor: tensor)
     tensors = [torch.ones(3), torch.ones(3)]
     tensors[which] = tensors[which].as_subclass(Elsewhere)
     with (
@@ -179,7 +179,7 @@ def test_every_collective_refuses_tensors_of_two_devices(name, which, monkeypatc
 
 
 def test_what_is_reduced_for_other_ranks_must_be_on_the_device_too(monkeypatch):
-    monkeypatch.setattr("hpsearch_comm.torch_backend.arguments.check_tensor", lambda _name, tensor: tensor)
+    monkeypatch.setattr("hpsearch_comm.torch_backend.plans.check_tensor", lambda _name, tensor: tensor)
 
     def work(group: comm.Group) -> None:
         tensors = [torch.ones(3), torch.ones(3)]

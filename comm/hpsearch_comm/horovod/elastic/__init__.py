@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from hpsearch_comm.horovod.elastic.run import run
 from hpsearch_comm.horovod.elastic.sampler import ElasticSampler
-from hpsearch_comm.horovod.elastic.state import ObjectState, State
-from hpsearch_comm.horovod.elastic.torch_state import TorchState
+from hpsearch_comm.horovod.elastic.state import ObjectState, State, TorchState
 from hpsearch_comm.horovod.missing import IN_ELASTIC, missing_from
 
 __all__ = ["ElasticSampler", "ObjectState", "State", "TorchState", "run"]
