@@ -7,6 +7,7 @@ import contextlib
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +83,7 @@ def _record(network: TrialNetwork) -> dict[str, Any]:
             "flops": costs.flops,
             "peak_memory_bytes": costs.peak_memory_bytes,
             "step": {"rows": step.rows, "optimizer": step.optimizer or None, "optimizer_copies": step.copies},
-            "layers": layer_record(network.layers()),
+            "layers": asdict(network.layers()),
         }
     return record
 
@@ -211,27 +212,8 @@ def _layer_text(layer: Layer) -> str:
     if layer.takes is not None and layer.kind != "step":
         texts.append(f"from {layer.takes}:" if "-" not in layer.place and not layer.place.startswith("input") else "")
     texts.append({"edges": "cell", "nodes": "cell", "step": ""}.get(layer.kind, layer.name))
-    texts += [f"{name}={_setting(value)}" for name, value in layer.settings.items()]
+    texts += [f"{name}={param_cell(value)}" for name, value in layer.settings.items()]
     return " ".join(text for text in texts if text)
-
-
-def _setting(value: Any) -> str:
-    return value if isinstance(value, str) else param_cell(value)
-
-
-def layer_record(layer: Layer) -> dict[str, Any]:
-    """Return a part and what it is made of for JSON."""
-    return {
-        "place": layer.place,
-        "name": layer.name,
-        "kind": layer.kind,
-        "settings": dict(layer.settings),
-        "takes": layer.takes,
-        "shape": None if layer.shape is None else list(layer.shape),
-        "parameters": layer.parameters,
-        "flops": layer.flops,
-        "parts": [layer_record(part) for part in layer.parts],
-    }
 
 
 def weights_to_table(weights: Mapping[str, Tensor], screen: Screen = WHOLE) -> str:

@@ -6,12 +6,12 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from hpsearch.page.charts import Names, Scale, between
 from hpsearch.results.study import Study
 from hpsearch.space import Categorical, Distribution, LogIntUniform, LogNormal, LogUniform, Normal
 from hpsearch.space.distribution import Numeric
+from hpsearch.space.expressions import ABSENT
 from hpsearch.space.structures import Copies, RepeatedStructure
 from hpsearch.tables.formats import param_cell
 from hpsearch.tables.wording import number
@@ -26,13 +26,6 @@ _FOOT = 0.15
 """Share of an axis of numbers that is kept for trials that have none."""
 _NEAR = 0.06
 """Fraction of an axis: a mark nearer to an end than this would overlap with the end's mark."""
-
-
-class _Absent:
-    """Text for the value of a parameter that a trial doesn't have."""
-
-
-_ABSENT: Final = _Absent()
 
 
 @dataclass(frozen=True)
@@ -73,7 +66,7 @@ class Axis:
 
 def varies(name: str, points: Sequence[Mapping[str, Value]]) -> bool:
     """Return whether trials differ in a parameter, however little."""
-    return len({_exactly(point.get(name, _ABSENT)) for point in points}) > 1
+    return len({_exactly(point.get(name, ABSENT)) for point in points}) > 1
 
 
 def display_name(name: str, study: Study) -> str:
@@ -91,11 +84,11 @@ def axis_of(name: str, distribution: Distribution | None, points: Sequence[Mappi
         distribution: Its distribution; None: unknown.
         points: The params of each trial, which may lack this one.
     """
-    values = [point.get(name, _ABSENT) for point in points]
+    values = [point.get(name, ABSENT) for point in points]
     listed = distribution.values if isinstance(distribution, Categorical) else ()
     numeric = [float(value) for value in values if _is_number(value)]
-    has_absent = _ABSENT in values
-    if not 0 < len(listed) <= _MOST_NAMES and len(numeric) + values.count(_ABSENT) == len(values):
+    has_absent = ABSENT in values
+    if not 0 < len(listed) <= _MOST_NAMES and len(numeric) + values.count(ABSENT) == len(values):
         span = _span(distribution, numeric, "absent" if has_absent else "")
         return Axis(name, span, [float(value) if _is_number(value) else span.absent for value in values])
     unlisted = sorted({_exactly(value): value for value in values}.items())
@@ -139,7 +132,7 @@ def _ends(distribution: Distribution | None) -> Sequence[Value]:
     return []
 
 
-def _is_number(value: Value | _Absent) -> bool:
+def _is_number(value: Value) -> bool:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     try:
@@ -148,22 +141,18 @@ def _is_number(value: Value | _Absent) -> bool:
         return False
 
 
-def _exactly(value: Value | _Absent) -> str:
+def _exactly(value: Value) -> str:
     """Return a text that differs wherever values do: 1, 1.0, "1" and true are four."""
-    return "" if isinstance(value, _Absent) else json.dumps(value)
+    return "" if value is ABSENT else json.dumps(value)
 
 
-def _apart(values: Sequence[Value | _Absent]) -> list[str]:
+def _apart(values: Sequence[Value]) -> list[str]:
     """Return a readable text for each value; values that would look the same are in JSON."""
-    texts = ["absent" if isinstance(value, _Absent) else _read(value) for value in values]
+    texts = ["absent" if value is ABSENT else param_cell(value) for value in values]
     return [
-        text if texts.count(text) == 1 else "(absent)" if isinstance(value, _Absent) else _exactly(value)
+        text if texts.count(text) == 1 else "(absent)" if value is ABSENT else _exactly(value)
         for value, text in zip(values, texts, strict=True)
     ]
-
-
-def _read(value: Value) -> str:
-    return value if isinstance(value, str) else param_cell(value)
 
 
 def _range(least: float, greatest: float) -> str:
