@@ -12,7 +12,7 @@ from hpsearch.benchmark.report import markdown, plot, table
 from hpsearch.benchmark.runs import Results, keys_of, run_missing
 from hpsearch.benchmark.suite import load_suite
 from hpsearch.cli.arguments import comma_list, positive
-from hpsearch.errors import StorageError
+from hpsearch.journal.filesystem import writing
 from hpsearch.tables.wording import counted, duration
 
 __all__ = ["benchmark", "benchmark_arguments"]
@@ -61,13 +61,9 @@ def benchmark(args: argparse.Namespace) -> int:
     size = f"{counted(len(suite.tasks), 'task')}, {counted(seeds, 'seed')}"
     print(f"{suite.name}: {size}; means over tasks ± their standard error")
     print(text, end="")
-    try:
+    with writing(f"{directory}: expected a folder for the table and plots that can be written"):
         (directory / "table.md").write_text(markdown(suite, results, methods, workers), "utf-8")
         shown = [str(path) for count in workers for path in plot(suite, results, methods, count, directory)]
-    except OSError as error:
-        raise StorageError(
-            f"{directory}: expected a folder for the table and plots that can be written: {error}"
-        ) from error
     print(f"plots: {', '.join(shown)}")
     return 0
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpsearch.cli.arguments import add_format, add_trial, target, trial_of
 from hpsearch.errors import HpsearchError
+from hpsearch.journal.filesystem import writing
 from hpsearch.results.study import Study, load
 from hpsearch.tables.formats import indented_json, param_cell
 from hpsearch.tables.layout import WHOLE, Column, Screen, screen_of, table_text
@@ -154,7 +155,7 @@ def _write(network: TrialNetwork, folder: Path) -> list[Path]:
             raise HpsearchError(f"--output: {folder / name} must not be there yet: name another folder, or delete it")
     source = network.source()
     written = [folder / _NETWORK]
-    try:
+    with writing(f"--output: {folder} must be a folder that can be written to", "Name another."):
         folder.mkdir(parents=True, exist_ok=True)
         if network.weights is not None:
             import torch
@@ -164,10 +165,6 @@ def _write(network: TrialNetwork, folder: Path) -> list[Path]:
             written.append(folder / _WEIGHTS)
         with (folder / _NETWORK).open("x", encoding="utf-8") as text:
             text.write(source)
-    except OSError as error:
-        raise HpsearchError(
-            f"--output: {folder} must be a folder that can be written to, got: {error.strerror}. Name another."
-        ) from error
     return written
 
 

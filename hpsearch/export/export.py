@@ -60,19 +60,19 @@ def export_study(
     """
     _check_replaceable(directory / OPTUNA_NAME, identity)
     directory.mkdir(parents=True, exist_ok=True)
-    # Built elsewhere and copied: Optuna syncs its file for each trial, and a study's directory may be on a network.
     names = sweep.parameters.columns(row.params for row in rows)
-    with tempfile.TemporaryDirectory(prefix="hpsearch-export-") as scratch:
-        built = [Path(scratch) / name for name in (TRIALS_NAME, PARQUET_NAME)]
-        built[0].write_text(trials_csv(rows, sweep), encoding="utf-8", newline="\n")
-        frame = trials_dataframe(rows, names, metrics=True, objective=sweep.objective)
-        _for_parquet(frame).to_parquet(built[1], index=False)
-        if sweep.objective.goals:  # a study of Optuna's has one at least
-            built.append(Path(scratch) / OPTUNA_NAME)
-            write_optuna_storage(built[2], rows, sweep, curves, times, identity)
-        built.append(Path(scratch) / REPORTS_NAME)
-        built[-1].write_text(reports_csv(reports), encoding="utf-8", newline="\n")
-        return [_put_in_place(path, directory) for path in built]
+    frame = trials_dataframe(rows, names, metrics=True, objective=sweep.objective)
+    files = {TRIALS_NAME: trials_csv(rows, sweep).encode(), PARQUET_NAME: _for_parquet(frame).to_parquet(index=False)}
+    if sweep.objective.goals:  # a study of Optuna's has one at least
+        # Built elsewhere: Optuna syncs its file for each trial, and a study's directory may be on a network.
+        with tempfile.TemporaryDirectory(prefix="hpsearch-export-") as scratch:
+            path = Path(scratch) / OPTUNA_NAME
+            write_optuna_storage(path, rows, sweep, curves, times, identity)
+            files[OPTUNA_NAME] = path.read_bytes()
+    files[REPORTS_NAME] = reports_csv(reports).encode()
+    for name, content in files.items():
+        put_in_place(content, directory / name)
+    return [directory / name for name in files]
 
 
 def _for_parquet(frame: pd.DataFrame) -> pd.DataFrame:
@@ -92,12 +92,6 @@ def _for_parquet(frame: pd.DataFrame) -> pd.DataFrame:
         elif frame[name].dtype == object:
             frame[name] = [None if value is None or value is pd.NA else csv_field(value) for value in frame[name]]
     return frame
-
-
-def _put_in_place(path: Path, directory: Path) -> Path:
-    target = directory / path.name
-    put_in_place(path.read_bytes(), target)
-    return target
 
 
 def write_optuna_storage(

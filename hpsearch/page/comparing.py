@@ -11,7 +11,7 @@ from pathlib import Path
 from hpsearch.page.charts import Chart, Linear, Picture, scale_of_good
 from hpsearch.page.charts.chart import finite_parts
 from hpsearch.page.charts.picture import save_pictures, series
-from hpsearch.page.section import Section, SectionTable
+from hpsearch.page.html import Section, SectionTable
 from hpsearch.results.comparison import AXES, Axis, Comparison, Side
 from hpsearch.tables.comparison import (
     amount_text,

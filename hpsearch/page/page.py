@@ -19,11 +19,10 @@ from hpsearch.page.charts import Picture
 from hpsearch.page.charts.picture import save_pictures
 from hpsearch.page.comparing import beside
 from hpsearch.page.goals import front
-from hpsearch.page.html import fragment, page
+from hpsearch.page.html import Section, SectionTable, fragment, page
 from hpsearch.page.networks import Look, looks_in, networks
 from hpsearch.page.params import importance, parallel
 from hpsearch.page.progress import curves, history
-from hpsearch.page.section import Section, SectionTable
 from hpsearch.page.trials import failures, strategies, trials
 from hpsearch.page.workers import workers
 from hpsearch.results.comparison import compare

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hpsearch.objective import Objective
 from hpsearch.observers.display import Running, Snapshot, UnfailingDisplay
-from hpsearch.observers.notebook import NotebookTable, publisher, snapshot_html
+from hpsearch.observers.progress import NotebookTable, publisher, snapshot_html
 from hpsearch.sweep.parts import Metric
 from hpsearch.task import Workers
 from hpsearch.trial import TrialRow, TrialState
