@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING
 from hpsearch.errors import HpsearchError
 from hpsearch.journal.filesystem import put_in_place
 from hpsearch.objective import Objective, excesses_of
-from hpsearch.results.optuna_distributions import OptunaParameter, optuna_parameter
+from hpsearch.results.optuna_distributions import OptunaParameter, optuna_parameter, quiet_optuna
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.formats import csv_field, strict_json
 from hpsearch.tables.trials import REPORTS_NAME, TRIALS_NAME, reports_csv, trials_csv, trials_dataframe
@@ -118,7 +116,7 @@ def write_optuna_storage(
         times: First start and last end of each trial, in seconds since the epoch.
         identity: Of our study: marks the storage as its export.
     """
-    with _quiet_optuna():
+    with quiet_optuna():
         import optuna
         from optuna.storages.journal import JournalFileBackend
 
@@ -140,21 +138,6 @@ def write_optuna_storage(
         study_id = storage.get_study_id_from_name(sweep.name)
         for trial in trials:
             storage.create_new_trial(study_id, template_trial=trial)
-
-
-@contextmanager
-def _quiet_optuna() -> Iterator[None]:
-    """Silence Optuna's log, and restore its settings at the end."""
-    import optuna
-
-    verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            yield
-    finally:
-        optuna.logging.set_verbosity(verbosity)
 
 
 def _check_replaceable(path: Path, identity: str) -> None:

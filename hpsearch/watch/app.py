@@ -385,29 +385,18 @@ def header_lines(study: LiveStudy, pasted: str, problem: str = "") -> Iterator[T
 
 
 def _state(study: LiveStudy, pasted: str) -> Text:
-    ended = study.ended
-    line = Text("state       ")
-    line.append(ended.state, _STYLES.get(ended.state, "bold"))
-    message = one_line(ended.message)
-    if ended.state == "paused":
-        line.append(f" {message}, in {study.holder}")
-    elif ended.state == "cancelled":
-        line.append(f" {message}{_way_on(ended.state, pasted)}")
-    elif ended.state == "open":
-        line.append(": used with ask and tell")
-    elif ended.state == "killed":
-        line.append(f": its process died; continue with: hpsearch resume {pasted}")
-    elif ended.state == "not begun":
-        line.append(f"; begin with: hpsearch resume {pasted}")
-    elif ended.state == "running":
-        line.append(f" in {study.holder}")
-    else:
-        line.append((f": {message}" if message else "") + _way_on(ended.state, pasted))
-    return line
-
-
-def _way_on(state: str, pasted: str) -> str:
-    return "" if state == "finished" else f"; see: hpsearch status {pasted}"
+    state, message = study.ended.state, one_line(study.ended.message)
+    see = "" if state == "finished" else f"; see: hpsearch status {pasted}"
+    known = {
+        "running": f" in {study.holder}",
+        "paused": f" {message}, in {study.holder}",
+        "cancelled": f" {message}{see}",
+        "not begun": f"; begin with: hpsearch resume {pasted}",
+        "killed": f": its process died; continue with: hpsearch resume {pasted}",
+        "open": ": used with ask and tell",
+    }
+    rest = known.get(state, (f": {message}" if message else "") + see)
+    return Text.assemble("state       ", (state, _STYLES.get(state, "bold")), rest)
 
 
 def _workers(study: LiveStudy) -> str:
