@@ -34,7 +34,7 @@ from hpsearch.observers.display import (
     workers_text,
 )
 from hpsearch.schedulers.base import RungView
-from hpsearch.tables.wording import counted, duration, front_line, number, params_line, shortened
+from hpsearch.tables.wording import best_parts, counted, duration, front_line, number, params_line, shortened
 from hpsearch.trial import TrialState
 
 __all__ = ["choose_progress"]
@@ -236,14 +236,10 @@ def _best(snapshot: Snapshot) -> list[RenderableType]:
     if objective.several:
         return [Text(f"front {front_line(snapshot.leaders, objective)}", no_wrap=True, overflow="ellipsis")]
     best = snapshot.leaders[0]
-    head = Text(f"best {objective.title} ")
-    head.append(f"{best.values[0]:.6g}", "bold green" if best.feasible else "yellow")
-    at = best.value_iteration or best.iterations
-    head.append(f", trial {best.number} after {counted(at, 'iteration')}")
-    if not best.feasible:
-        head.append(f", which breaks {' and '.join(objective.broken(best.score))}")
+    title, value, trial = best_parts(best, objective)
+    head = Text.assemble(f"best {title} ", (value, "bold green" if best.feasible else "yellow"), trial)
     # Of a former iteration, as `metric.scope: best` has it, nothing else is known here.
-    metrics = best.metrics if at == best.iterations else {}
+    metrics = best.metrics if best.value_iteration in (0, best.iterations) else {}
     further = {name: value for name, value in metrics.items() if name != objective.title}
     reported = [Text(shortened(f"  reports {params_line(further)}", 400), "dim")] if further else []
     return [head, Text(shortened(f"  {params_line(best.params)}", 400)), *reported]
@@ -443,11 +439,8 @@ def _best_html(snapshot: Snapshot) -> Iterator[str]:
         yield _line_html(f"{'front ' if objective.several else ''}{escape(front_line(leaders, objective))}")
         return
     best = leaders[0]
-    text = f"best {escape(objective.title)} <b>{best.values[0]:.6g}</b>, trial {best.number} after "
-    text += counted(best.iterations, "iteration")
-    if not best.feasible:
-        text += f", which breaks {escape(' and '.join(objective.broken(best.score)))}"
-    yield _line_html(text)
+    title, value, trial = best_parts(best, objective)
+    yield _line_html(f"best {escape(title)} <b>{value}</b>{escape(trial)}")
     yield _line_html(escape(shortened(params_line(best.params), 400)), "opacity:0.75")
 
 

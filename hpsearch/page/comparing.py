@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import astuple
 from itertools import pairwise
@@ -154,13 +155,10 @@ def _bests(side: Side, axis: Axis, far: float) -> list[tuple[float, float, float
 
 def _heights(bests: Sequence[Sequence[tuple[float, float, float, float]]]) -> list[float]:
     """Return the finite values of all sides at even places across; of none 0."""
-    heights = []
-    for best in bests:
-        first, last = (best[0][0], best[-1][0]) if best else (0.0, 0.0)
-        index = 0
+    heights: list[float] = []
+    for best in filter(None, bests):
+        across = [x for x, *_ in best]
         for step in range(_HEIGHTS + 1):
-            at = first + (last - first) * step / _HEIGHTS
-            while index + 1 < len(best) and best[index + 1][0] <= at:
-                index += 1
-            heights += [value for value in best[index][1:] if math.isfinite(value)] if best else []
+            at = across[0] + (across[-1] - across[0]) * step / _HEIGHTS
+            heights += filter(math.isfinite, best[bisect_right(across, at) - 1][1:])
     return heights or [0.0]

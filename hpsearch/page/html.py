@@ -120,7 +120,8 @@ def _names(prefix: str) -> Iterator[str]:
 
 
 def _section(section: Section, name: str, charts: Iterator[str]) -> str:
-    parts = [f"<section><h2{_id(name)}>{_text(section.title)}</h2>"]
+    anchor = f' id="{name}"' if name else ""
+    parts = [f"<section><h2{anchor}>{_text(section.title)}</h2>"]
     parts += [f"<p>{_text(paragraph)}</p>" for paragraph in section.paragraphs]
     if section.picture is not None:
         drawn = svg(section.picture, next(charts))
@@ -171,10 +172,6 @@ def _longest_word(text: str) -> int:
 def _region(kind: str, label: str, inside: str) -> str:
     """Return what may be wider than the screen: by keyboard it is reached, and scrolled with the arrows."""
     return f'<div class="{kind}" tabindex="0" role="region" aria-label="{_text(label)}">{inside}</div>'
-
-
-def _id(name: str) -> str:
-    return f' id="{name}"' if name else ""
 
 
 def _text(text: str) -> str:

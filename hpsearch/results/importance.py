@@ -60,7 +60,8 @@ def importance_of(study: Study, index: int = 0) -> Importance:
     reached = Counter(iteration for curve in curves.values() for iteration in curve)
     iteration = max((at for at, count in reached.items() if count >= _LEAST_FITTED), default=None)
     if iteration is None:
-        return Importance(missing=f"{_needed(name)}: {_had(reached)}.")
+        needed = f"This takes {_LEAST_FITTED} trials with a finite {name} at one iteration"
+        return Importance(missing=f"{needed}: {_had(reached)}.")
     rows = [row for row in study.trials if iteration in curves.get(row.number, {})]
     chosen = rows[:: math.ceil(len(rows) / _MOST_FITTED)]
     values = [curves[row.number][iteration] for row in chosen]
@@ -72,10 +73,6 @@ def importance_of(study: Study, index: int = 0) -> Importance:
         missing = f"No parameter varies that all of the {len(chosen)} trials have that reached iteration {iteration}."
         return Importance(missing=missing)
     return Importance(shares, iteration, len(rows), len(chosen))
-
-
-def _needed(name: str) -> str:
-    return f"This takes {_LEAST_FITTED} trials with a finite {name} at one iteration"
 
 
 def _had(reached: Mapping[int, int]) -> str:

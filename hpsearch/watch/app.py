@@ -28,7 +28,7 @@ from hpsearch.results.study import load
 from hpsearch.tables import layout
 from hpsearch.tables.layout import one_line
 from hpsearch.tables.trial_page import TrialPage, page_lines, trial_page
-from hpsearch.tables.wording import amount_of, by_state, counted, duration, front_line, params_line
+from hpsearch.tables.wording import amount_of, best_parts, by_state, counted, duration, front_line, params_line
 from hpsearch.trial import TrialState
 from hpsearch.watch.live_study import LOOK_SECONDS, LiveStudy, Looked, Looking, Tail
 from hpsearch.watch.trial_table import Columns, TrialTable
@@ -423,10 +423,7 @@ def _best(study: LiveStudy) -> Iterator[Text]:
     if not leaders or objective.several:
         yield Text(f"{'front' if objective.several else 'best':<12}{front_line(leaders, objective)}")
         return
-    best, line = leaders[0], Text("best        ")
-    line.append(f"{objective.title} {best.values[0]:.6g}", "bold green" if best.feasible else "yellow")
-    line.append(f", trial {best.number} after {counted(best.value_iteration, 'iteration')}")
-    if not best.feasible:
-        line.append(f", which breaks {' and '.join(objective.broken(best.score))}")
-    yield line
+    best = leaders[0]
+    title, value, trial = best_parts(best, objective)
+    yield Text.assemble("best        ", (f"{title} {value}", "bold green" if best.feasible else "yellow"), trial)
     yield Text(f"            {one_line(params_line(study.sweep.parameters.nest(best.params)))}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +20,9 @@ from hpsearch.objective import Metric, Objective
 from hpsearch.space.parameter import Structure
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.formats import param_cell
-from hpsearch.tables.layout import cut_to, display_width, one_line
+from hpsearch.tables.layout import display_width, one_line, padded
 from hpsearch.tables.outline import constants_of, outlined
+from hpsearch.tables.selection import sort_key
 from hpsearch.tables.wording import duration, number, numbers, shortened
 from hpsearch.trial import TrialRow, TrialState, Value
 
@@ -156,19 +156,13 @@ def window_of(
         column = columns[index]
         more = max(0, min(remaining, widths.of(column.head, ()) - width))
         remaining -= more
-        texts.append([_padded(cell, width + more, column.is_text) for cell in (column.head, *cells)])
+        texts.append([padded(cell, width + more, column.is_text) for cell in (column.head, *cells)])
         starts.append(at)
         at += width + more + GAP
     shown = [columns[index] for index in sorted(laid)]
     lines = list(zip(*texts, strict=True)) if texts else [()] * (len(rows) + 1)
     left_out = [column.head for index, column in enumerate(columns) if index not in laid]
     return Window(shown, starts, lines[0], lines[1:], left_out)
-
-
-def _padded(cell: str, width: int, is_text: bool) -> str:
-    cell = cut_to(cell, width)
-    padding = " " * (width - display_width(cell))
-    return cell + padding if is_text else padding + cell
 
 
 _STYLES = {
@@ -415,14 +409,8 @@ class TrialColumn:
 
     def sorts_by(self, row: TrialRow) -> Any:
         """Return a row's sort key; None if it always comes last."""
-        value = self.read(row)
-        if value is None or (isinstance(value, float) and math.isnan(value)):
-            return None
-        if self.key is not None:
-            return self.key(row)
-        if isinstance(value, int | float):
-            return 0, value, ""
-        return 1, 0, value if isinstance(value, str) else repr(value)
+        key = sort_key(self.read(row))
+        return key if key is None or self.key is None else self.key(row)
 
 
 class Columns:
