@@ -10,7 +10,6 @@ from itertools import pairwise
 from pathlib import Path
 
 from hpsearch.page.charts import Chart, Linear, Picture, scale_of_good
-from hpsearch.page.charts.chart import finite_parts
 from hpsearch.page.charts.picture import save_pictures, series
 from hpsearch.page.html import Section, SectionTable
 from hpsearch.results.comparison import AXES, Axis, Comparison, Side
@@ -123,8 +122,7 @@ def courses(compared: Comparison) -> dict[Axis, Picture]:
         chart = Chart(f"Best over {axis}", " ".join(paragraphs), across, up, (_ACROSS[axis], f"best {title_of_axis}"))
         for index, (side, best) in enumerate(zip(compared.sides, bests, strict=True)):
             ink, dashed = series(index)
-            for piece in finite_parts((x, low, high) for x, _, low, high in best):
-                chart.band(piece, ink)
+            chart.band(((x, low, high) for x, _, low, high in best), ink)
             chart.line([(x, median) for x, median, _, _ in best], ink, 2, dashed)
             chart.key(ink, side.label, "dashed" if dashed else "line")
         pictures[axis] = chart.picture

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TextIO
 
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 
 __all__ = ["WHOLE", "Column", "Screen", "cut_to", "display_width", "one_line", "padded", "screen_of", "table_text"]
 
@@ -93,12 +93,8 @@ def cut_to(text: str, width: int, draws: bool = True) -> str:
     if display_width(text) <= width:
         return text
     sign = "…" if draws else "..."
-    room, text_so_far = width - len(sign), ""
-    for letter in text:
-        if display_width(text_so_far + letter) > room:
-            break
-        text_so_far += letter
-    return (text_so_far + sign)[: max(width, 1)] if room < 0 else text_so_far + sign
+    room = width - len(sign)
+    return chop_cells(text, room)[0] + sign if room > 0 else sign[: max(width, 1)]
 
 
 def one_line(text: str) -> str:
