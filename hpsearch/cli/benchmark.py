@@ -14,7 +14,8 @@ from hpsearch.benchmark.report import aligned, markdown, plot, suite_rows
 from hpsearch.benchmark.runs import Results, keys_of, run_missing
 from hpsearch.benchmark.suite import Suite, load_suites
 from hpsearch.cli.arguments import comma_list, positive
-from hpsearch.errors import HpsearchError, StorageError
+from hpsearch.errors import HpsearchError
+from hpsearch.journal.filesystem import writing
 from hpsearch.tables.wording import counted, duration
 
 __all__ = ["benchmark", "benchmark_arguments"]
@@ -78,7 +79,8 @@ def _benchmark_families(suites: Sequence[Suite], args: argparse.Namespace, direc
     print("difference: in hits from the first method by the middle budget, a 95 % interval over tasks and seeds")
     if not all(family.judged for family in families):
         print(f"*: fewer than {FEWEST_TASKS} tasks, not in the mean rank")
-    _write(directory / "families.md", markdown(rows))
+    with writing(f"{directory}: expected a folder for the table that can be written"):
+        (directory / "families.md").write_text(markdown(rows), "utf-8")
     return 0
 
 
@@ -110,20 +112,11 @@ def _run_suite(suite: Suite, methods: Sequence[str], args: argparse.Namespace, d
     size += f" ({fewest} of methods that learn)" * (fewest < most)
     print(f"{suite.name}: {size}; means over tasks ± their standard error")
     print(aligned(rows), end="")
-    _write(directory / "table.md", markdown(rows))
-    try:
+    with writing(f"{directory}: expected a folder for the table and plots that can be written"):
+        (directory / "table.md").write_text(markdown(rows), "utf-8")
         shown = [str(path) for count in workers for path in plot(suite, results, methods, count, directory)]
-    except OSError as error:
-        raise StorageError(f"{directory}: expected a folder for plots that can be written: {error}") from error
     print(f"plots: {', '.join(shown)}")
     return results
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise StorageError(f"{path}: expected a file that can be written: {error}") from error
 
 
 class _Progress:

@@ -97,16 +97,9 @@ def _way_on(args: argparse.Namespace) -> str:
 
 def _refuse_beside_resume(args: argparse.Namespace) -> None:
     """The original request is stored, so that a resume can't change it."""
-    options = {
-        "--target": args.target,
-        "--goal": args.goal,
-        "--limit": args.limit,
-        "--output": args.output,
-        "--workers": args.workers,
-    }
-    named = [name for name, value in options.items() if value]
-    named += ["--seed"] if args.seed != 0 else []
-    named += ["--test-share"] if args.test_share != 0.2 else []
+    names = [name for name in ("target", "goal", "limit", "output", "workers") if getattr(args, name)]
+    names += [name for name, default in (("seed", 0), ("test_share", 0.2)) if getattr(args, name) != default]
+    named = [f"--{name.replace('_', '-')}" for name in names]
     if named:
         raise DesignError(
             f"design: {', '.join(named)} must not be used with --resume, which goes on with what was asked for; change "

@@ -9,6 +9,7 @@ from pathlib import Path
 from hpsearch.cli.arguments import add_study, directory_of, loaded, target
 from hpsearch.errors import HpsearchError
 from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.filesystem import writing
 from hpsearch.journal.provenance import process_name
 from hpsearch.tables.wording import counted
 
@@ -32,16 +33,12 @@ def export(args: argparse.Namespace) -> int:
     study = loaded(directory_of(args))
     directory = args.to or study.directory / "export"
     curves = study.curves() if len(study.sweep.objective.goals) == 1 else {}
-    try:
+    with writing(f"{directory}: expected a folder that can be written to", "Name another with --to."):
         if args.to is None and directory.is_symlink():  # what a study from elsewhere links to isn't written to
             directory.unlink()
         written = export_study(
             study.trials, study.sweep, directory, curves, study.times(), study.identity, study.reports()
         )
-    except OSError as error:
-        raise HpsearchError(
-            f"{directory}: expected a folder that can be written to, got: {error.strerror}. Name another with --to."
-        ) from error
     for path in written:
         print(path)
     if (storage := directory / OPTUNA_NAME) in written:  # there is none of a study without a metric

@@ -6,7 +6,6 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from hpsearch.cli.arguments import add_trial, number, trial_of
 from hpsearch.errors import HpsearchError
@@ -76,10 +75,9 @@ class _Tails:
 
     def __init__(self, prefixed: bool) -> None:
         self._prefixed = prefixed
-        self._read: dict[Path, int] = {}
-        self._incomplete: dict[Path, bytes] = {}
-        self._names: dict[Path, str] = {}
-        self._last: Path | None = None
+        self._read: dict[LogFile, int] = {}
+        self._incomplete: dict[LogFile, bytes] = {}
+        self._last: LogFile | None = None
 
     def begin(self, log: LogFile, tail: int | None) -> None:
         """Print a log from its beginning, or its last lines."""
@@ -87,11 +85,9 @@ class _Tails:
             self.print_new_lines(log)
             return
         try:
-            size = log.path.stat().st_size
+            self._read[log] = log.path.stat().st_size
         except OSError:
             return
-        self._names[log.path] = log.name
-        self._read[log.path] = size
         self._head(log)
         self.print_lines(log.name, last_lines(log.path, tail))
 
@@ -99,26 +95,25 @@ class _Tails:
         """Print complete new lines."""
         try:
             with log.path.open("rb") as file:
-                position = self._read.get(log.path, 0)
+                position = self._read.get(log, 0)
                 if file.seek(0, 2) < position:  # it was rewritten
                     position = 0
                 file.seek(position)
                 new = file.read()
         except OSError:
             return  # it was deleted
-        self._names[log.path] = log.name
-        self._read[log.path] = position + len(new)
-        lines, _, incomplete = (self._incomplete.pop(log.path, b"") + new).rpartition(b"\n")
+        self._read[log] = position + len(new)
+        lines, _, incomplete = (self._incomplete.pop(log, b"") + new).rpartition(b"\n")
         if incomplete:
-            self._incomplete[log.path] = incomplete
+            self._incomplete[log] = incomplete
         if lines:
             self._head(log)
             self.print_lines(log.name, lines.decode("utf-8", "backslashreplace").split("\n"))
 
     def finish(self) -> None:
         """Print the lines that were begun and not ended."""
-        for path, incomplete in self._incomplete.items():
-            self.print_lines(self._names[path], [incomplete.decode("utf-8", "backslashreplace")])
+        for log, incomplete in self._incomplete.items():
+            self.print_lines(log.name, [incomplete.decode("utf-8", "backslashreplace")])
 
     def print_lines(self, name: str, lines: Sequence[str]) -> None:
         """Print lines; with the trial before each where there are several."""
@@ -128,8 +123,8 @@ class _Tails:
 
     def _head(self, log: LogFile) -> None:
         """Print which attempt's log follows, if a trial has several."""
-        if not self._prefixed and self._last != log.path:
+        if not self._prefixed and self._last != log:
             if self._last is not None or log.attempt > 1 or log.rank:
                 rank = f", rank {log.rank}" if log.rank else ""
                 print(f"==> attempt {log.attempt}{rank} <==")
-            self._last = log.path
+            self._last = log

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
-from collections.abc import Sequence
+from collections import defaultdict
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -75,23 +74,16 @@ def clean(args: argparse.Namespace) -> int:
         if not gone:
             print(f"{study_dir.path}: nothing that isn't needed")
             return 0
-        for title, paths in _by_kind(study_dir, gone):
+        kinds: defaultdict[str, list[Path]] = defaultdict(list)
+        for path in gone:
+            kinds[_kind(study_dir, path)].append(path)
+        for kind, paths in kinds.items():
+            title = "TensorBoard's event files" if kind == "event files" else counted(len(paths), kind)
             print(f"{title:<30} {bytes_text(size_of(paths))}")
         if not _agreed(args, f"delete {bytes_text(size_of(gone))}"):
             return 1
         remove(gone)
     return 0
-
-
-def _by_kind(study_dir: StudyDirectory, gone: Sequence[Path]) -> list[tuple[str, list[Path]]]:
-    """Describe the files to delete, by kind."""
-    kinds = {path: _kind(study_dir, path) for path in gone}
-    counts = Counter(kinds.values())
-    entries = []
-    for kind, count in counts.items():
-        title = "TensorBoard's event files" if kind == "event files" else counted(count, kind)
-        entries.append((title, [path for path in gone if kinds[path] == kind]))
-    return entries
 
 
 def _kind(study_dir: StudyDirectory, path: Path) -> str:

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from hpsearch.cli.arguments import each_a_study, loaded, newest, target
-from hpsearch.errors import HpsearchError, StorageError
-from hpsearch.journal.filesystem import put_in_place
+from hpsearch.errors import HpsearchError
+from hpsearch.journal.filesystem import put_in_place, writing
 
 __all__ = ["report", "report_arguments"]
 
@@ -32,15 +32,11 @@ def report(args: argparse.Namespace) -> int:
     studies = [loaded(directory) for directory in each_a_study("report", args.dirs) or [newest()]]
     page = page_of(studies)
     path: Path = args.output or studies[0].directory / "report.html"
-    try:
+    with writing(f"{path}: expected a file that can be written", "Name another with --output."):
         if args.output is None:
             put_in_place(page.html().encode(), path)
         else:
             path.write_text(page.html(), encoding="utf-8")
-    except OSError as error:
-        raise StorageError(
-            f"{path}: expected a file that can be written, got: {error.strerror}. Name another with --output."
-        ) from error
     print(path)
     if args.svg is not None:
         for picture in page.save_pictures(args.svg):

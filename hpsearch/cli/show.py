@@ -7,11 +7,13 @@ import contextlib
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpsearch.cli.arguments import add_format, add_trial, target, trial_of
 from hpsearch.errors import HpsearchError
+from hpsearch.journal.filesystem import writing
 from hpsearch.results.study import Study, load
 from hpsearch.tables.formats import indented_json, param_cell
 from hpsearch.tables.layout import WHOLE, Column, Screen, screen_of, table_text
@@ -82,7 +84,7 @@ def _record(network: TrialNetwork) -> dict[str, Any]:
             "flops": costs.flops,
             "peak_memory_bytes": costs.peak_memory_bytes,
             "step": {"rows": step.rows, "optimizer": step.optimizer or None, "optimizer_copies": step.copies},
-            "layers": layer_record(network.layers()),
+            "layers": asdict(network.layers()),
         }
     return record
 
@@ -153,7 +155,7 @@ def _write(network: TrialNetwork, folder: Path) -> list[Path]:
             raise HpsearchError(f"--output: {folder / name} must not be there yet: name another folder, or delete it")
     source = network.source()
     written = [folder / _NETWORK]
-    try:
+    with writing(f"--output: {folder} must be a folder that can be written to", "Name another."):
         folder.mkdir(parents=True, exist_ok=True)
         if network.weights is not None:
             import torch
@@ -163,10 +165,6 @@ def _write(network: TrialNetwork, folder: Path) -> list[Path]:
             written.append(folder / _WEIGHTS)
         with (folder / _NETWORK).open("x", encoding="utf-8") as text:
             text.write(source)
-    except OSError as error:
-        raise HpsearchError(
-            f"--output: {folder} must be a folder that can be written to, got: {error.strerror}. Name another."
-        ) from error
     return written
 
 
@@ -211,27 +209,8 @@ def _layer_text(layer: Layer) -> str:
     if layer.takes is not None and layer.kind != "step":
         texts.append(f"from {layer.takes}:" if "-" not in layer.place and not layer.place.startswith("input") else "")
     texts.append({"edges": "cell", "nodes": "cell", "step": ""}.get(layer.kind, layer.name))
-    texts += [f"{name}={_setting(value)}" for name, value in layer.settings.items()]
+    texts += [f"{name}={param_cell(value)}" for name, value in layer.settings.items()]
     return " ".join(text for text in texts if text)
-
-
-def _setting(value: Any) -> str:
-    return value if isinstance(value, str) else param_cell(value)
-
-
-def layer_record(layer: Layer) -> dict[str, Any]:
-    """Return a part and what it is made of for JSON."""
-    return {
-        "place": layer.place,
-        "name": layer.name,
-        "kind": layer.kind,
-        "settings": dict(layer.settings),
-        "takes": layer.takes,
-        "shape": None if layer.shape is None else list(layer.shape),
-        "parameters": layer.parameters,
-        "flops": layer.flops,
-        "parts": [layer_record(part) for part in layer.parts],
-    }
 
 
 def weights_to_table(weights: Mapping[str, Tensor], screen: Screen = WHOLE) -> str:

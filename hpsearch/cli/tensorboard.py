@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from hpsearch.cli.arguments import each_a_study, newest, positive, target
 from hpsearch.errors import HpsearchError, StorageError
+from hpsearch.journal.filesystem import writing
 from hpsearch.observers.tensorboard.address import COLOURS, MOST_RUNS, curves_address, studies_address
 from hpsearch.tables.wording import counted
 
@@ -52,7 +53,11 @@ def tensorboard(args: argparse.Namespace) -> int:
     from hpsearch.observers.tensorboard.view import View
 
     directories = each_a_study("tensorboard", args.dirs) or [newest()]
-    with _ends_in_good_order(), _folder(args.output) as folder:
+    with (
+        _ends_in_good_order(),
+        _folder(args.output) as folder,
+        writing(f"{folder}: expected a folder that can be written"),
+    ):
         try:
             view = View(directories, folder, every_trial=args.all)
             view.read()
@@ -62,8 +67,6 @@ def tensorboard(args: argparse.Namespace) -> int:
                 webbrowser.open(address)
             view.describe()  # while TensorBoard and the browser start
             _follow(view)
-        except OSError as error:
-            raise StorageError(f"{folder}: expected a folder that can be written, got: {error.strerror}") from error
         except KeyboardInterrupt:
             print()
     return 0
@@ -142,13 +145,9 @@ def _folder(folder: Path | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="hpsearch-tensorboard-", ignore_cleanup_errors=True) as temporary:
             yield Path(temporary)
         return
-    try:
+    with writing(f"--output {folder}: expected a folder that can be written"):
         folder.mkdir(parents=True, exist_ok=True)
         existing = next(folder.iterdir(), None)
-    except OSError as error:
-        raise StorageError(
-            f"--output {folder}: expected a folder that can be written, got: {error.strerror}"
-        ) from error
     if existing is not None:
         raise StorageError(f"--output {folder}: expected an empty folder, or none, but {existing.name} is there")
     yield folder

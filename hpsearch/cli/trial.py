@@ -80,19 +80,16 @@ def lineage_to_csv(stages: Sequence[Stage], names: Sequence[str], metrics: Seque
 
 def lineage_to_json(stages: Sequence[Stage], names: Sequence[str], metrics: Sequence[str]) -> str:
     """Return the stages as a JSON array of objects, one on a line, with `values` where several metrics decide."""
-    entries = []
-    for stage in stages:
-        params = {name: stage.params[name] for name in names if name in stage.params}
-        entries.append(
-            {
-                "trial": stage.trial,
-                "start": stage.start,
-                "end": stage.end,
-                **_value_record(stage, metrics),
-                "params": params,
-            }
-        )
-    return json_text(entries)
+    return json_text(
+        {
+            "trial": stage.trial,
+            "start": stage.start,
+            "end": stage.end,
+            **_value_record(stage, metrics),
+            "params": {name: stage.params[name] for name in names if name in stage.params},
+        }
+        for stage in stages
+    )
 
 
 def lineage_to_table(

@@ -75,17 +75,8 @@ def trials(args: argparse.Namespace) -> int:
 
 def _check_together(args: argparse.Namespace) -> None:
     """Check that the options are compatible."""
-    options = {
-        "--front": args.front,
-        "--weights": args.weights is not None,
-        "--where": args.where is not None,
-        "--sort": args.sort is not None,
-        "--top": args.top is not None,
-        "--columns": args.columns is not None,
-        "--metrics": args.metrics,
-        "--by": args.by is not None,
-    }
-    used = [option for option, is_there in options.items() if is_there]
+    names = ("front", "weights", "where", "sort", "top", "columns", "metrics", "by")
+    used = [f"--{name}" for name in names if getattr(args, name) not in (None, False)]
     if args.segments and (wrong := [option for option in used if option != "--metrics"]):
         raise HpsearchError(f"--segments: lists those of all trials; leave {' and '.join(wrong)} out")
     if args.by is not None and (wrong := [option for option in used if option not in ("--front", "--where", "--by")]):

@@ -39,34 +39,11 @@ _begun: dict[str, tuple[Path, int]] = {}
 """(study's directory, number of trials) of the sweeps that an agent ran."""
 _numbers = itertools.count(1)
 
-_IDLE = IDLE | frozenset(
-    [
-        "AlertLevel",
-        "Api",
-        "Artifact",
-        "Audio",
-        "Graph",
-        "Histogram",
-        "Html",
-        "Image",
-        "JoinedTable",
-        "Molecule",
-        "Object3D",
-        "Plotly",
-        "Settings",
-        "Table",
-        "Video",
-        "join",
-        "plot",
-        "plots",
-        "require",
-        "sdk",
-        "setup",
-        "termerror",
-        "termlog",
-        "termwarn",
-        "util",
-    ]
+_IDLE = (
+    IDLE
+    | {"Audio", "Graph", "Histogram", "Html", "Image", "JoinedTable", "Molecule", "Object3D", "Plotly", "Table"}
+    | {"AlertLevel", "Api", "Artifact", "Settings", "Video", "join", "plot", "plots", "require", "sdk", "setup", "util"}
+    | {"termerror", "termlog", "termwarn"}
 )
 
 

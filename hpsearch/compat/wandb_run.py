@@ -299,23 +299,8 @@ class Run:
 
 
 IDLE = frozenset(
-    [
-        "alert",
-        "define_metric",
-        "link_artifact",
-        "link_model",
-        "log_artifact",
-        "log_code",
-        "log_model",
-        "mark_preempting",
-        "restore",
-        "save",
-        "unwatch",
-        "use_artifact",
-        "use_model",
-        "watch",
-    ]
-)
+    {"link_artifact", "link_model", "log_artifact", "log_code", "log_model", "use_artifact", "use_model"}
+) | {"alert", "define_metric", "mark_preempting", "restore", "save", "unwatch", "watch"}
 """Functions that do nothing here."""
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING
 from hpsearch.errors import HpsearchError
 from hpsearch.journal.filesystem import put_in_place
 from hpsearch.objective import Objective, excesses_of
-from hpsearch.results.optuna_distributions import OptunaParameter, optuna_parameter
+from hpsearch.results.optuna_distributions import OptunaParameter, optuna_parameter, quiet_optuna
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.formats import csv_field, strict_json
 from hpsearch.tables.trials import REPORTS_NAME, TRIALS_NAME, reports_csv, trials_csv, trials_dataframe
@@ -60,19 +58,19 @@ def export_study(
     """
     _check_replaceable(directory / OPTUNA_NAME, identity)
     directory.mkdir(parents=True, exist_ok=True)
-    # Built elsewhere and copied: Optuna syncs its file for each trial, and a study's directory may be on a network.
     names = sweep.parameters.columns(row.params for row in rows)
-    with tempfile.TemporaryDirectory(prefix="hpsearch-export-") as scratch:
-        built = [Path(scratch) / name for name in (TRIALS_NAME, PARQUET_NAME)]
-        built[0].write_text(trials_csv(rows, sweep), encoding="utf-8", newline="\n")
-        frame = trials_dataframe(rows, names, metrics=True, objective=sweep.objective)
-        _for_parquet(frame).to_parquet(built[1], index=False)
-        if sweep.objective.goals:  # a study of Optuna's has one at least
-            built.append(Path(scratch) / OPTUNA_NAME)
-            write_optuna_storage(built[2], rows, sweep, curves, times, identity)
-        built.append(Path(scratch) / REPORTS_NAME)
-        built[-1].write_text(reports_csv(reports), encoding="utf-8", newline="\n")
-        return [_put_in_place(path, directory) for path in built]
+    frame = trials_dataframe(rows, names, metrics=True, objective=sweep.objective)
+    files = {TRIALS_NAME: trials_csv(rows, sweep).encode(), PARQUET_NAME: _for_parquet(frame).to_parquet(index=False)}
+    if sweep.objective.goals:  # a study of Optuna's has one at least
+        # Built elsewhere: Optuna syncs its file for each trial, and a study's directory may be on a network.
+        with tempfile.TemporaryDirectory(prefix="hpsearch-export-") as scratch:
+            path = Path(scratch) / OPTUNA_NAME
+            write_optuna_storage(path, rows, sweep, curves, times, identity)
+            files[OPTUNA_NAME] = path.read_bytes()
+    files[REPORTS_NAME] = reports_csv(reports).encode()
+    for name, content in files.items():
+        put_in_place(content, directory / name)
+    return [directory / name for name in files]
 
 
 def _for_parquet(frame: pd.DataFrame) -> pd.DataFrame:
@@ -92,12 +90,6 @@ def _for_parquet(frame: pd.DataFrame) -> pd.DataFrame:
         elif frame[name].dtype == object:
             frame[name] = [None if value is None or value is pd.NA else csv_field(value) for value in frame[name]]
     return frame
-
-
-def _put_in_place(path: Path, directory: Path) -> Path:
-    target = directory / path.name
-    put_in_place(path.read_bytes(), target)
-    return target
 
 
 def write_optuna_storage(
@@ -124,7 +116,7 @@ def write_optuna_storage(
         times: First start and last end of each trial, in seconds since the epoch.
         identity: Of our study: marks the storage as its export.
     """
-    with _quiet_optuna():
+    with quiet_optuna():
         import optuna
         from optuna.storages.journal import JournalFileBackend
 
@@ -146,21 +138,6 @@ def write_optuna_storage(
         study_id = storage.get_study_id_from_name(sweep.name)
         for trial in trials:
             storage.create_new_trial(study_id, template_trial=trial)
-
-
-@contextmanager
-def _quiet_optuna() -> Iterator[None]:
-    """Silence Optuna's log, and restore its settings at the end."""
-    import optuna
-
-    verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            yield
-    finally:
-        optuna.logging.set_verbosity(verbosity)
 
 
 def _check_replaceable(path: Path, identity: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.errors import HpsearchError
+from hpsearch.journal.filesystem import writing
 from hpsearch.results.study import BestTrial, Study
 from hpsearch.tables.formats import indented_json
 
@@ -69,7 +70,7 @@ def _save_folder(values: Mapping[str, Any], checkpoint: Path, folder: Path, forc
         raise HpsearchError(f"--save: {there} must not be there yet: name another folder, or replace it with --force")
     text = indented_json({**values, "checkpoint": copy.name}, ensure_ascii=False) + "\n"
     partial = folder / f".{secrets.token_hex(4)}.partial"
-    try:
+    with writing(f"--save: {folder} must be a folder that can be written to", "Name another."):
         former = _former(record) if force else None
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -82,10 +83,6 @@ def _save_folder(values: Mapping[str, Any], checkpoint: Path, folder: Path, forc
             partial.rename(record)
         finally:
             _delete(partial)
-    except OSError as error:
-        raise HpsearchError(
-            f"--save: {folder} must be a folder that can be written to, got: {error.strerror or error}. Name another."
-        ) from error
     return [record, copy]
 
 
@@ -139,19 +136,13 @@ def save_file(values: Mapping[str, Any], checkpoint: Path, target: Path, force: 
         raise _exists_error(target)
     state = _state_of(values, checkpoint, target)
     partial = target.with_name(f".{secrets.token_hex(4)}.partial")
-    try:
+    with writing(f"--save: {target} must be a file that can be written", "Name another."):
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             _write({**values, "state": state}, partial)
             _move(partial, target, force)
         finally:
             partial.unlink(missing_ok=True)
-    except FileExistsError as error:
-        if error.filename2 is None:  # a folder that was to be made
-            raise _unwritable(target, error) from error
-        raise _exists_error(target) from error
-    except OSError as error:
-        raise _unwritable(target, error) from error
 
 
 def _state_of(values: Mapping[str, Any], checkpoint: Path, target: Path) -> Any:
@@ -195,19 +186,11 @@ def _move(partial: Path, target: Path, force: bool) -> None:
         return
     try:
         os.link(partial, target)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without links
+    except OSError as error:  # it exists by now; or the file system has no links
         if os.path.lexists(target):
-            raise FileExistsError(0, "", str(partial), None, str(target)) from None
+            raise _exists_error(target) from error
         partial.rename(target)
 
 
 def _exists_error(target: Path) -> HpsearchError:
     return HpsearchError(f"--save: {target} must not be there yet: name another file, or replace it with --force")
-
-
-def _unwritable(target: Path, error: OSError) -> HpsearchError:
-    return HpsearchError(
-        f"--save: {target} must be a file that can be written, got: {error.strerror or error}. Name another."
-    )

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from hpsearch.errors import StorageError
 from hpsearch.trainable.addresses import pack_of, path_of
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "put_in_place",
     "size_of",
     "sizes_beside",
+    "writing",
 ]
 
 _NETWORK = frozenset(
@@ -124,6 +126,23 @@ def _flush(path: Path) -> None:
             os.fsync(opened)
         finally:
             os.close(opened)
+
+
+@contextlib.contextmanager
+def writing(rule: str, advice: str = "") -> Iterator[None]:
+    """Explain what the system refuses in the block.
+
+    Args:
+        rule: What must hold: `report.html: expected a file that can be written`.
+        advice: What to do, as a sentence.
+
+    Raises:
+        StorageError: The block raised an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{rule}, got: {error.strerror or error}{advice and f'. {advice}'}") from error
 
 
 def put_in_place(content: bytes, target: Path) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from itertools import groupby
-from typing import Literal, TextIO
+from typing import Any, Literal, TextIO
+from uuid import uuid4
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -16,10 +19,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from hpsearch.objective import Objective
 from hpsearch.observers.display import (
     LONG_WAIT,
     MOST_FAILURES,
     Display,
+    Running,
     SilentDisplay,
     Snapshot,
     WaitReporter,
@@ -28,12 +33,11 @@ from hpsearch.observers.display import (
     work_of,
     workers_text,
 )
-from hpsearch.observers.notebook import NotebookTable, publisher
 from hpsearch.schedulers.base import RungView
-from hpsearch.tables.wording import counted, duration, front_line, params_line, shortened
+from hpsearch.tables.wording import best_parts, counted, duration, front_line, number, params_line, shortened
 from hpsearch.trial import TrialState
 
-__all__ = ["LiveTable", "PlainLines", "RungRow", "choose_progress", "rung_rows"]
+__all__ = ["choose_progress"]
 
 MOST_RUNG_ROWS = 12
 LINE_EVERY = 10.0
@@ -232,14 +236,10 @@ def _best(snapshot: Snapshot) -> list[RenderableType]:
     if objective.several:
         return [Text(f"front {front_line(snapshot.leaders, objective)}", no_wrap=True, overflow="ellipsis")]
     best = snapshot.leaders[0]
-    head = Text(f"best {objective.title} ")
-    head.append(f"{best.values[0]:.6g}", "bold green" if best.feasible else "yellow")
-    at = best.value_iteration or best.iterations
-    head.append(f", trial {best.number} after {counted(at, 'iteration')}")
-    if not best.feasible:
-        head.append(f", which breaks {' and '.join(objective.broken(best.score))}")
+    title, value, trial = best_parts(best, objective)
+    head = Text.assemble(f"best {title} ", (value, "bold green" if best.feasible else "yellow"), trial)
     # Of a former iteration, as `metric.scope: best` has it, nothing else is known here.
-    metrics = best.metrics if at == best.iterations else {}
+    metrics = best.metrics if best.value_iteration in (0, best.iterations) else {}
     further = {name: value for name, value in metrics.items() if name != objective.title}
     reported = [Text(shortened(f"  reports {params_line(further)}", 400), "dim")] if further else []
     return [head, Text(shortened(f"  {params_line(best.params)}", 400)), *reported]
@@ -306,3 +306,164 @@ def _span(numbers: Iterable[int | None]) -> str:
         return "end"
     low, high = min(finite), max(finite)
     return str(low) if low == high else f"{low} to {high}"
+
+
+Publish = Callable[[dict[str, str], bool], object]
+"""Shows data by MIME type, the first time; then (True) in place of the earlier ones."""
+
+_PAUSE = 0.5
+"""Seconds between two updates at least."""
+
+_MOST_LETTERS = 160
+"""Most letters of a running trial's parameters."""
+
+
+def publisher(stream: TextIO) -> Publish | None:
+    """Return what shows data in the cell of a notebook that runs; None where this is none.
+
+    Args:
+        stream: Where the sweep is to be shown: somebody may have turned the standard one elsewhere.
+    """
+    ipython: Any = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if not hasattr(shell, "kernel") or type(stream).__module__.partition(".")[0] != "ipykernel":
+        return None
+    from IPython.display import display
+
+    name = f"hpsearch-{uuid4()}"
+
+    def publish(shown: dict[str, str], again: bool) -> None:
+        try:
+            display(shown, raw=True, display_id=name, update=again)  # type: ignore[no-untyped-call]
+        except Exception as error:  # any exception of a kernel, a front end or a hook
+            raise OSError(f"the notebook shows nothing more: {error}") from error
+
+    return publish
+
+
+class NotebookTable(Display):
+    """The sweep's state and its running trials, in one output of the cell.
+
+    Args:
+        publish: Shows it; raises OSError if nothing can be shown any more.
+        stream: Stream for permanent lines.
+        clock: Returns seconds.
+    """
+
+    most_running = 12
+
+    def __init__(self, publish: Publish, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._publish = publish
+        self._stream = stream
+        self._clock = clock
+        self._rested = 0.0
+        self._shown: dict[str, str] = {}
+        self._last: Snapshot | None = None
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Show it, unless something was shown a moment ago."""
+        self.end_wait()
+        self._last = snapshot
+        if self._clock() >= self._rested:
+            self._put(snapshot)
+
+    def note(self, text: str) -> None:
+        """Print a line."""
+        print(text, file=self._stream, flush=True)
+
+    def wait(self, reason: str) -> None:
+        """Count the seconds below the table."""
+        self.end_wait()
+        self.waiting = WaitReporter(lambda seconds: self._put(self._last, f"{reason}  {duration(seconds)}"))
+
+    def close(self) -> None:
+        """Show the final result."""
+        self.end_wait()
+        if self._last is not None:
+            self._put(self._last, ended=True)
+
+    def _put(self, snapshot: Snapshot | None, waits: str = "", ended: bool = False) -> None:
+        line = "" if snapshot is None else line_of(snapshot).strip()
+        shown = {"text/html": snapshot_html(snapshot, waits, ended), "text/plain": waits or line}
+        if shown != self._shown:
+            again, self._shown = bool(self._shown), shown
+            self._publish(shown, again)
+        self._rested = self._clock() + _PAUSE
+
+
+def snapshot_html(snapshot: Snapshot | None, waits: str = "", ended: bool = False) -> str:
+    """Return a sweep's state as HTML, in colours for light and dark pages.
+
+    Args:
+        snapshot: The state; None: it hasn't begun.
+        waits: What blocks it, and since when.
+        ended: Whether it has ended.
+    """
+    lines = [] if snapshot is None else list(_lines_html(snapshot, ended))
+    if waits:
+        lines.append(_line_html(f"<i>{escape(waits)}</i>"))
+    return f'<div style="line-height:1.5;white-space:pre-wrap;font-variant-numeric:tabular-nums">{"".join(lines)}</div>'
+
+
+def _lines_html(snapshot: Snapshot, ended: bool) -> Iterator[str]:
+    remaining = "" if ended or snapshot.remaining is None else f", ~{duration(snapshot.remaining)} left"
+    head = f"<b>{escape(snapshot.name)}</b>  {escape(snapshot.objective.aim)}"
+    yield _line_html(f"{head}  {escape(duration(snapshot.elapsed) + remaining)}")
+    if not ended:
+        yield _bar(snapshot)
+    yield _line_html(escape(trials_of(snapshot)))
+    if not ended:
+        yield _line_html(escape(work_of(snapshot)))
+    if not ended and snapshot.waiting is not None and snapshot.waiting[1] >= LONG_WAIT:
+        yield _line_html(f"<i>{escape(snapshot.waiting[0])}  {escape(duration(snapshot.waiting[1]))}</i>")
+    yield from _best_html(snapshot)
+    for trial, message in list(snapshot.failures)[-MOST_FAILURES:]:
+        yield _line_html(f"trial {trial} failed: {escape(shortened(message, 200))}", "color:#cf222e")
+    if not ended and snapshot.running:
+        yield _table_html(snapshot.running, snapshot.objective)
+
+
+def _bar(snapshot: Snapshot) -> str:
+    """Draw how much of the whole is done, where that is known."""
+    if snapshot.total is None or not snapshot.total[1]:
+        return ""
+    done, total = min(snapshot.iterations, snapshot.total[1]), snapshot.total[1]
+    return f'<progress value="{done}" max="{total}" style="width:24em" aria-label="iterations"></progress>'
+
+
+def _best_html(snapshot: Snapshot) -> Iterator[str]:
+    objective, leaders = snapshot.objective, snapshot.leaders
+    if not objective.goals:
+        return
+    if not leaders or objective.several:
+        yield _line_html(f"{'front ' if objective.several else ''}{escape(front_line(leaders, objective))}")
+        return
+    best = leaders[0]
+    title, value, trial = best_parts(best, objective)
+    yield _line_html(f"best {escape(title)} <b>{value}</b>{escape(trial)}")
+    yield _line_html(escape(shortened(params_line(best.params), 400)), "opacity:0.75")
+
+
+def _table_html(running: Sequence[Running], objective: Objective) -> str:
+    names = objective.names or tuple(dict.fromkeys(name for trial in running for name in trial.metrics))
+    wide = any(trial.width > 1 for trial in running)
+    heads = ["trial", "iteration", *names, *(["workers"] if wide else []), "parameters"]
+    rows = []
+    for trial in running:
+        at = str(trial.iteration) if trial.until is None else f"{trial.iteration} of {trial.until}"
+        values = [number(trial.metrics[name]) if name in trial.metrics else "" for name in names]
+        params = shortened(params_line(trial.params), _MOST_LETTERS)
+        rows.append([str(trial.trial), at, *values, *([str(trial.width)] if wide else []), params])
+    lines = "".join(_row_html("td", cells) for cells in rows)
+    caption = '<caption style="text-align:left">running</caption>'
+    return f'<table style="margin:0.4em 0">{caption}{_row_html("th", heads)}{lines}</table>'
+
+
+def _row_html(kind: str, cells: Sequence[str]) -> str:
+    styles = ["text-align:right"] * (len(cells) - 1) + ["text-align:left"]
+    html = (f'<{kind} style="{style}">{escape(cell)}</{kind}>' for cell, style in zip(cells, styles, strict=True))
+    return f"<tr>{''.join(html)}</tr>"
+
+
+def _line_html(html: str, style: str = "") -> str:
+    return f'<div style="{style}">{html}</div>' if style else f"<div>{html}</div>"

@@ -12,7 +12,7 @@ from hpsearch.events import Finished, Started
 from hpsearch.page.charts import Key, Picture, legend, width_of
 from hpsearch.page.charts.picture import Box, Ink, Shape, Words
 from hpsearch.page.endings import has_rungs, rung_inks, rung_title
-from hpsearch.page.section import Section, SectionTable
+from hpsearch.page.html import Section, SectionTable
 from hpsearch.results.study import Study
 from hpsearch.schedulers.base import RungView
 from hpsearch.tables.wording import by_width, counted, up_to

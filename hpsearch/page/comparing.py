@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import astuple
 from itertools import pairwise
 from pathlib import Path
 
 from hpsearch.page.charts import Chart, Linear, Picture, scale_of_good
-from hpsearch.page.charts.chart import finite_parts
 from hpsearch.page.charts.picture import save_pictures, series
-from hpsearch.page.section import Section, SectionTable
+from hpsearch.page.html import Section, SectionTable
 from hpsearch.results.comparison import AXES, Axis, Comparison, Side
 from hpsearch.tables.comparison import (
     amount_text,
@@ -122,8 +122,7 @@ def courses(compared: Comparison) -> dict[Axis, Picture]:
         chart = Chart(f"Best over {axis}", " ".join(paragraphs), across, up, (_ACROSS[axis], f"best {title_of_axis}"))
         for index, (side, best) in enumerate(zip(compared.sides, bests, strict=True)):
             ink, dashed = series(index)
-            for piece in finite_parts((x, low, high) for x, _, low, high in best):
-                chart.band(piece, ink)
+            chart.band(((x, low, high) for x, _, low, high in best), ink)
             chart.line([(x, median) for x, median, _, _ in best], ink, 2, dashed)
             chart.key(ink, side.label, "dashed" if dashed else "line")
         pictures[axis] = chart.picture
@@ -154,13 +153,10 @@ def _bests(side: Side, axis: Axis, far: float) -> list[tuple[float, float, float
 
 def _heights(bests: Sequence[Sequence[tuple[float, float, float, float]]]) -> list[float]:
     """Return the finite values of all sides at even places across; of none 0."""
-    heights = []
-    for best in bests:
-        first, last = (best[0][0], best[-1][0]) if best else (0.0, 0.0)
-        index = 0
+    heights: list[float] = []
+    for best in filter(None, bests):
+        across = [x for x, *_ in best]
         for step in range(_HEIGHTS + 1):
-            at = first + (last - first) * step / _HEIGHTS
-            while index + 1 < len(best) and best[index + 1][0] <= at:
-                index += 1
-            heights += [value for value in best[index][1:] if math.isfinite(value)] if best else []
+            at = across[0] + (across[-1] - across[0]) * step / _HEIGHTS
+            heights += filter(math.isfinite, best[bisect_right(across, at) - 1][1:])
     return heights or [0.0]

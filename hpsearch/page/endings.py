@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from hpsearch.events import Event, Started
+from hpsearch.events import Started
 from hpsearch.page.charts.picture import SERIES, Ink
 from hpsearch.results.study import Study
 from hpsearch.schedulers.base import RungView
@@ -67,10 +67,5 @@ class Endings:
 def endings_of(study: Study) -> Endings:
     """Read why the trials of a study ended, and where."""
     until = {(rung.bracket, rung.rung): rung.until for rung in study.rungs}
-    return Endings(_brackets(study.events()) if has_rungs(study) else {}, until)
-
-
-def _brackets(events: Iterable[Event]) -> dict[int, int]:
-    """Return the bracket that each trial ran in last."""
-    started = (event for event in events if isinstance(event, Started))
-    return {event.segment.trial: event.bracket for event in started}
+    started = (event for event in study.events() if isinstance(event, Started)) if has_rungs(study) else ()
+    return Endings({event.segment.trial: event.bracket for event in started}, until)  # that it ran in last

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from hpsearch.objective import hypervolume
 from hpsearch.page.charts import FAR, Chart, Linear, Picture, scale_of
-from hpsearch.page.section import Section, SectionTable
+from hpsearch.page.html import Section, SectionTable
 from hpsearch.page.trials import table_of
 from hpsearch.results.best import reference_point
 from hpsearch.results.study import Study

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 
-from hpsearch.page.charts import STYLE, svg
-from hpsearch.page.section import Section, SectionTable
+from hpsearch.page.charts import STYLE, Picture, svg
 
-__all__ = ["fragment", "page"]
+__all__ = ["Section", "SectionTable", "fragment", "page"]
 
 _PHONE = 358.0
 """Pixels that a page has on a phone, without its margins."""
@@ -120,7 +120,8 @@ def _names(prefix: str) -> Iterator[str]:
 
 
 def _section(section: Section, name: str, charts: Iterator[str]) -> str:
-    parts = [f"<section><h2{_id(name)}>{_text(section.title)}</h2>"]
+    anchor = f' id="{name}"' if name else ""
+    parts = [f"<section><h2{anchor}>{_text(section.title)}</h2>"]
     parts += [f"<p>{_text(paragraph)}</p>" for paragraph in section.paragraphs]
     if section.picture is not None:
         drawn = svg(section.picture, next(charts))
@@ -173,11 +174,31 @@ def _region(kind: str, label: str, inside: str) -> str:
     return f'<div class="{kind}" tabindex="0" role="region" aria-label="{_text(label)}">{inside}</div>'
 
 
-def _id(name: str) -> str:
-    return f' id="{name}"' if name else ""
-
-
 def _text(text: str) -> str:
     """Return a text for an element or an attribute, without what neither holds: control characters, lone surrogates."""
     letters = (letter if letter.isprintable() or letter in "\n\t" else "\N{REPLACEMENT CHARACTER}" for letter in text)
     return escape("".join(letters))
+
+
+@dataclass(frozen=True)
+class SectionTable:
+    """Words in rows."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A title and its content."""
+
+    title: str
+    paragraphs: Sequence[str] = ()
+    """Paragraphs."""
+    picture: Picture | None = None
+    table: SectionTable | None = None
+    folded: bool = False
+    """The table is collapsed, as it has the numbers of the picture."""
+    code: str = ""
+    """Lines to be copied."""

@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -19,11 +19,10 @@ from hpsearch.page.charts import Picture
 from hpsearch.page.charts.picture import save_pictures
 from hpsearch.page.comparing import beside
 from hpsearch.page.goals import front
-from hpsearch.page.html import fragment, page
+from hpsearch.page.html import Section, SectionTable, fragment, page
 from hpsearch.page.networks import Look, looks_in, networks
 from hpsearch.page.params import importance, parallel
 from hpsearch.page.progress import curves, history
-from hpsearch.page.section import Section, SectionTable
 from hpsearch.page.trials import failures, strategies, trials
 from hpsearch.page.workers import workers
 from hpsearch.results.comparison import compare
@@ -33,19 +32,7 @@ from hpsearch.tables.outline import outline
 from hpsearch.tables.wording import by_state, counted, duration, front_line, number
 from hpsearch.trial import TrialRow, TrialState
 
-__all__ = [
-    "Page",
-    "Picture",
-    "notebook_html",
-    "page_of",
-    "plot_brackets",
-    "plot_curves",
-    "plot_front",
-    "plot_history",
-    "plot_importance",
-    "plot_parameters",
-    "plot_workers",
-]
+__all__ = ["Page", "Picture", "notebook_html", "page_of", "plot"]
 
 _MOST_PACKAGES = 12
 
@@ -117,40 +104,31 @@ def _sections(study: Study, looks: Mapping[str, Look]) -> list[Section]:
     return [section for section in sections if section is not None]
 
 
-def plot_history(study: Study) -> Picture:
-    """Plot every trial's value and the best so far; with several goals the hypervolume of the Pareto front."""
-    return _picture(study, [history(study)], "a trial with a value of what decides")
+_PICTURES: Mapping[str, tuple[Callable[[Study, Sequence[Metric]], Sequence[Section | None]], str]] = {
+    "history": (lambda study, _: [history(study)], "a trial with a value of what decides"),
+    "curves": (curves, "a trial with two iterations"),
+    "front": (lambda study, _: [front(study)], "several goals and a trial with values"),
+    "parameters": (lambda study, _: [parallel(study)], "a metric, two ended trials, and parameters that vary"),
+    "importance": (importance, "a metric that decides"),
+    "brackets": (lambda study, _: [brackets(study)], "a bracket with two rungs"),
+    "workers": (lambda study, _: [workers(study)], "segments that workers of ours ran"),
+}
+"""By name: what draws its sections for some of the goals, and what a study must have for that."""
 
 
-def plot_curves(study: Study, metric: str | None = None) -> Picture:
-    """Draw the learning curves of a metric that decides; None: of the first of them."""
-    return _picture(study, curves(study, _goal(study, metric)), "a trial with two iterations")
+def plot(study: Study, name: str, metric: str | None = None) -> Picture:
+    """Return a picture of a study, as `Study.plot_<name>` does; `metric` is a goal, None: the first one.
 
-
-def plot_front(study: Study) -> Picture:
-    """Plot the Pareto front of several goals."""
-    return _picture(study, [front(study)], "several goals and a trial with values")
-
-
-def plot_parameters(study: Study) -> Picture:
-    """Draw each trial as a line through its parameters."""
-    needed = "a metric, two trials that have ended, and parameters that vary"
-    return _picture(study, [parallel(study)], needed)
-
-
-def plot_importance(study: Study, metric: str | None = None) -> Picture:
-    """Draw which parameters matter to a metric that decides; None: to the first of them."""
-    return _picture(study, importance(study, _goal(study, metric)), "a metric that decides")
-
-
-def plot_brackets(study: Study) -> Picture:
-    """Draw how brackets narrow, and workers per trial grow."""
-    return _picture(study, [brackets(study)], "a bracket with two rungs")
-
-
-def plot_workers(study: Study) -> Picture:
-    """Draw what the workers did when."""
-    return _picture(study, [workers(study)], "segments that workers of ours ran")
+    Raises:
+        HpsearchError: The study lacks what the picture needs; or the metric isn't one that decides.
+    """
+    draw, needed = _PICTURES[name]
+    section = next(iter(draw(study, _goal(study, metric))), None)
+    if section is None:
+        raise HpsearchError(f"{study.directory}: this picture needs {needed}, which the study doesn't have")
+    if section.picture is None:
+        raise HpsearchError(f"{study.directory}: there is no such picture. {' '.join(section.paragraphs)}")
+    return section.picture
 
 
 def notebook_html(study: Study) -> str:
@@ -169,20 +147,6 @@ def _goal(study: Study, metric: str | None) -> list[Metric]:
             f"{study.directory}: expected a metric that decides, got {metric!r}; {nearest(metric, names)}"
         )
     return [goals[names.index(metric)]]
-
-
-def _picture(study: Study, sections: Sequence[Section | None], needed: str) -> Picture:
-    """Return the picture of the first section.
-
-    Raises:
-        HpsearchError: There is no section, or no picture in it.
-    """
-    section = next(iter(sections), None)
-    if section is None:
-        raise HpsearchError(f"{study.directory}: this picture needs {needed}, which the study doesn't have")
-    if section.picture is None:
-        raise HpsearchError(f"{study.directory}: there is no such picture. {' '.join(section.paragraphs)}")
-    return section.picture
 
 
 def _overview(study: Study) -> Section:

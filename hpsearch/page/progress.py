@@ -10,7 +10,7 @@ from hpsearch.page.charts import Chart, Linear, Log, Marked, scale_of_good
 from hpsearch.page.charts.picture import SERIES, Ink
 from hpsearch.page.endings import Endings, endings_of, rung_inks
 from hpsearch.page.goals import evenly, growth
-from hpsearch.page.section import Section, SectionTable
+from hpsearch.page.html import Section, SectionTable
 from hpsearch.results.study import Study
 from hpsearch.tables.wording import counted, number
 from hpsearch.trial import TrialRow, TrialState

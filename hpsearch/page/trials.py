@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from hpsearch.page.endings import endings_of
-from hpsearch.page.section import Section, SectionTable
+from hpsearch.page.html import Section, SectionTable
 from hpsearch.results.study import Study
 from hpsearch.tables.formats import param_cells
 from hpsearch.tables.groups import by_strategy

@@ -13,7 +13,7 @@ from hpsearch.page.charts import Key, Linear, Picture, legend
 from hpsearch.page.charts.chart import ROW
 from hpsearch.page.charts.picture import Box, Ink, Line, Words
 from hpsearch.page.endings import has_rungs, rung_inks
-from hpsearch.page.section import Section
+from hpsearch.page.html import Section
 from hpsearch.results.study import Study
 from hpsearch.tables.wording import counted, duration, up_to
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpsearch.objective import values_of
-from hpsearch.results.optuna_distributions import OptunaParameter, optuna_parameter
+from hpsearch.results.optuna_distributions import OptunaParameter, optuna_parameter, quiet_optuna
 from hpsearch.results.study import Study
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import TrialRow, Value
@@ -60,7 +60,8 @@ def importance_of(study: Study, index: int = 0) -> Importance:
     reached = Counter(iteration for curve in curves.values() for iteration in curve)
     iteration = max((at for at, count in reached.items() if count >= _LEAST_FITTED), default=None)
     if iteration is None:
-        return Importance(missing=f"{_needed(name)}: {_had(reached)}.")
+        needed = f"This takes {_LEAST_FITTED} trials with a finite {name} at one iteration"
+        return Importance(missing=f"{needed}: {_had(reached)}.")
     rows = [row for row in study.trials if iteration in curves.get(row.number, {})]
     chosen = rows[:: math.ceil(len(rows) / _MOST_FITTED)]
     values = [curves[row.number][iteration] for row in chosen]
@@ -72,10 +73,6 @@ def importance_of(study: Study, index: int = 0) -> Importance:
         missing = f"No parameter varies that all of the {len(chosen)} trials have that reached iteration {iteration}."
         return Importance(missing=missing)
     return Importance(shares, iteration, len(rows), len(chosen))
-
-
-def _needed(name: str) -> str:
-    return f"This takes {_LEAST_FITTED} trials with a finite {name} at one iteration"
 
 
 def _had(reached: Mapping[int, int]) -> str:
@@ -97,14 +94,12 @@ def _shares_of(sweep: Sweep, rows: Sequence[TrialRow], values: Sequence[float]) 
         rows: Trials.
         values: Value of each trial.
     """
-    import warnings
-
     import optuna
     from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 
     common = set.intersection(*(set(row.params) for row in rows))
     names = [name for name in sweep.parameters.columns(row.params for row in rows) if name in common]
-    columns: dict[str, _Scaled] = {}
+    columns: dict[str, tuple[BaseDistribution, Sequence[Value]]] = {}
     for name in names:
         parameter, column = sweep.parameters.find(name), [row.params[name] for row in rows]
         if parameter is None or all(value == column[0] for value in column):
@@ -113,33 +108,18 @@ def _shares_of(sweep: Sweep, rows: Sequence[TrialRow], values: Sequence[float]) 
             columns[name] = _scale(counterpart, column)
     if not columns or len(set(values)) < 2:
         return {}
-    level = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            study = optuna.create_study()
-            distributions = {name: scaled.distribution for name, scaled in columns.items()}
-            for index, value in enumerate(_shares(values)):
-                params = {name: scaled.values[index] for name, scaled in columns.items()}
-                study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=value))
-            evaluator = FanovaImportanceEvaluator(n_trees=_TREES, seed=0)
-            importances = get_param_importances(study, evaluator=evaluator, params=list(columns))
-    finally:
-        optuna.logging.set_verbosity(level)
+    with quiet_optuna():
+        study = optuna.create_study()
+        distributions = {name: distribution for name, (distribution, _) in columns.items()}
+        for index, value in enumerate(_shares(values)):
+            params = {name: scaled[index] for name, (_, scaled) in columns.items()}
+            study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=value))
+        evaluator = FanovaImportanceEvaluator(n_trees=_TREES, seed=0)
+        importances = get_param_importances(study, evaluator=evaluator, params=list(columns))
     return dict(sorted(importances.items(), key=lambda item: -item[1]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Scaled:
-    """A parameter as the trees see it."""
-
-    distribution: BaseDistribution
-    values: Sequence[Value]
-    """Of each trial."""
-
-
-def _scale(parameter: OptunaParameter, values: Sequence[Value]) -> _Scaled:
+def _scale(parameter: OptunaParameter, values: Sequence[Value]) -> tuple[BaseDistribution, Sequence[Value]]:
     """Scale numbers to fractions of their range, or to steps from its lower end, which doesn't change the trees.
 
     Trees use 32-bit floats, which can't represent 1e300, or distinguish 1e9 from 1e9 + 1.
@@ -154,13 +134,13 @@ def _scale(parameter: OptunaParameter, values: Sequence[Value]) -> _Scaled:
         ends = [distribution.low - beyond, distribution.high + beyond]
         numbers = [*ends, *(float(value) for value in values)]
         shares = _shares([math.log(number) for number in numbers] if distribution.log else numbers)
-        return _Scaled(FloatDistribution(0.0, 1.0), shares[2:])
+        return FloatDistribution(0.0, 1.0), shares[2:]
     if isinstance(distribution, FloatDistribution | IntDistribution):
         step = distribution.step or 1
         last = round((distribution.high - distribution.low) / step)
         steps = [min(max(round((value - distribution.low) / step), 0), last) for value in values]
-        return _Scaled(IntDistribution(0, last), steps)
-    return _Scaled(parameter.distribution, [parameter.value(value) for value in values])
+        return IntDistribution(0, last), steps
+    return parameter.distribution, [parameter.value(value) for value in values]
 
 
 def _shares(values: Sequence[float]) -> list[float]:

@@ -1,9 +1,11 @@
-"""Our distributions as Optuna's, which are bounded and hold plain choices only."""
+"""Our distributions as Optuna's, which are bounded and hold plain choices only; and Optuna without its log."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,7 +27,7 @@ from hpsearch.trial import Value
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-__all__ = ["OptunaParameter", "optuna_parameter"]
+__all__ = ["OptunaParameter", "optuna_parameter", "quiet_optuna"]
 
 NORMAL_DEVIATIONS = 4.0
 """Half-width, in sigmas, of the range for an unbounded parameter."""
@@ -35,6 +37,20 @@ EXACT_INTEGERS = 2**53
 
 MOST_STEPS = 1_000_000
 """With many more, Optuna's test whether a value is on a step fails by rounding."""
+
+
+@contextmanager
+def quiet_optuna() -> Iterator[None]:
+    """Silence Optuna's log and warnings, and restore its settings at the end."""
+    import optuna
+
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        optuna.logging.set_verbosity(verbosity)
 
 
 @dataclass(frozen=True, slots=True)

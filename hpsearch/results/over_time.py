@@ -7,14 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from hpsearch.config.checks import nearest
 from hpsearch.decision import Decision
-from hpsearch.errors import HpsearchError
-from hpsearch.events import Entry, Event, Failed, Finished, Lost, Reverted, Saved, Started
-from hpsearch.objective import Objective
+from hpsearch.events import Entry, Event, Failed, Finished, Reverted, Saved
 from hpsearch.trial import Params, Report, TrialRow
 
-__all__ = ["Stage", "TrialCurves", "curves_of", "lineage", "over_iterations", "times_of_trials"]
+__all__ = ["Stage", "TrialCurves", "lineage", "over_iterations"]
 
 T = TypeVar("T")
 
@@ -63,46 +60,6 @@ def over_iterations(entries: Iterable[Entry], read: Callable[[Report], T | None]
     for entry in entries:
         curves.take(entry.event, entry.followed.decisions)
     return curves.all()
-
-
-def curves_of(
-    where: str, objective: Objective, entries: Iterable[Entry], metric: str | None
-) -> dict[int, list[tuple[int, float]]]:
-    """Return a metric over the iterations of each trial; None: the only deciding one.
-
-    Raises:
-        HpsearchError: No report has this metric; or it is None, and not exactly one decides.
-    """
-    names = objective.names
-    if metric is None and not names:
-        raise HpsearchError(f"{where}: expected the name of a metric, as the sweep names none")
-    if metric is None and objective.several:
-        raise HpsearchError(f"{where}: expected the name of a metric, as {objective.title} decide together")
-    name = names[0] if metric is None else metric
-    reported = dict.fromkeys(names)  # in the order of reporting
-
-    def read(report: Report) -> float | None:
-        reported.update(dict.fromkeys(report.metrics))
-        return report.metrics.get(name)
-
-    curves = over_iterations(entries, read)
-    if name not in reported:
-        raise HpsearchError(f"{where}: no report holds a metric {name!r}; {nearest(name, reported)}")
-    return curves
-
-
-def times_of_trials(entries: Iterable[Entry]) -> dict[int, tuple[float, float | None]]:
-    """Return the times of each trial's first start and last end; None if no segment of it has ended."""
-    began: dict[int, float] = {}
-    ended: dict[int, float] = {}
-    for entry in entries:
-        when = entry.time
-        match entry.event:
-            case Started(segment=segment):
-                began.setdefault(segment.trial, when)
-            case Finished(trial=trial) | Failed(trial=trial) | Lost(trial=trial) | Reverted(trial=trial):
-                ended[trial] = when
-    return {trial: (when, ended.get(trial)) for trial, when in began.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,32 +36,20 @@ def find_studies(folder: Path) -> Iterator[Path]:
     """
     if not folder.is_dir():
         raise JournalError(f"{folder}: expected a folder with studies, but there is none. Name the folder they are in.")
+
+    def refuse(error: OSError) -> None:
+        if error.filename == str(folder):  # inside of it, folders without permission have no studies to show
+            raise JournalError(f"{folder}: expected a folder that can be read, got: {error.strerror}.") from error
+
     visited: set[tuple[int, int]] = set()
-    waiting = [folder]
-    while waiting:
-        here = waiting.pop()
-        try:
-            status = here.stat()
-            if (status.st_dev, status.st_ino) in visited:
-                continue
-            visited.add((status.st_dev, status.st_ino))
-            with os.scandir(here) as entries:
-                inside = sorted((entry for entry in entries), key=lambda entry: entry.name, reverse=True)
-        except OSError as error:
-            if here is folder:
-                raise JournalError(f"{folder}: expected a folder that can be read, got: {error.strerror}.") from error
-            continue  # folders without permission have no studies to show
-        if any(entry.name == JOURNAL for entry in inside):
-            yield here
-            continue
-        waiting += [here / entry.name for entry in inside if not entry.name.startswith(".") and _is_folder(entry)]
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
+    for here, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
+        status = Path(here).stat()
+        is_new = (status.st_dev, status.st_ino) not in visited
+        visited.add((status.st_dev, status.st_ino))
+        is_study = JOURNAL in (*files, *folders)
+        if is_new and is_study:
+            yield Path(here)
+        folders[:] = sorted(name for name in folders if is_new and not is_study and not name.startswith("."))
 
 
 def written(path: Path) -> float:

@@ -9,8 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hpsearch.config.checks import nearest
 from hpsearch.errors import HpsearchError, UnreadableCheckpointError
-from hpsearch.events import Entry, Event
+from hpsearch.events import Entry, Event, Failed, Finished, Lost, Reverted, Started
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.history import HistoryEntry, steps
 from hpsearch.journal.journal import Journal
@@ -19,7 +20,7 @@ from hpsearch.journal.provenance import identity_of
 from hpsearch.objective import Objective
 from hpsearch.results.best import BestTrial, hypervolumes, no_best, weighted
 from hpsearch.results.course import Course, course
-from hpsearch.results.over_time import Stage, curves_of, lineage, over_iterations, times_of_trials
+from hpsearch.results.over_time import Stage, lineage, over_iterations
 from hpsearch.results.segments import SegmentRow, segment_rows
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.journaled_state import JournaledState, no_collections
@@ -276,7 +277,22 @@ class Study:
         Raises:
             HpsearchError: No report has this metric; or it is None, and there are several goals.
         """
-        return curves_of(str(self.directory), self.sweep.objective, self._entries(), metric)
+        names = self.sweep.objective.names
+        if metric is None and not names:
+            raise HpsearchError(f"{self.directory}: expected the name of a metric, as the sweep names none")
+        if metric is None and self.sweep.objective.several:
+            raise HpsearchError(f"{self.directory}: expected the name of a metric, as {self._title} decide together")
+        name = names[0] if metric is None else metric
+        reported = dict.fromkeys(names)  # in the order of reporting
+
+        def read(report: Report) -> float | None:
+            reported.update(dict.fromkeys(report.metrics))
+            return report.metrics.get(name)
+
+        curves = over_iterations(self._entries(), read)
+        if name not in reported:
+            raise HpsearchError(f"{self.directory}: no report holds a metric {name!r}; {nearest(name, reported)}")
+        return curves
 
     def reports(self) -> dict[int, list[Report]]:
         """Return each trial's reports that count, by iteration."""
@@ -359,7 +375,15 @@ class Study:
 
         The end is None if no segment of it has ended.
         """
-        return times_of_trials(self._entries())
+        began: dict[int, float] = {}
+        ended: dict[int, float] = {}
+        for entry in self._entries():
+            match entry.event:
+                case Started(segment=segment):
+                    began.setdefault(segment.trial, entry.time)
+                case Finished(trial=trial) | Failed(trial=trial) | Lost(trial=trial) | Reverted(trial=trial):
+                    ended[trial] = entry.time
+        return {trial: (when, ended.get(trial)) for trial, when in began.items()}
 
     def segments(self) -> list[SegmentRow]:
         """Return every segment, with its width and the reason for it, in order of start."""
@@ -395,9 +419,9 @@ class Study:
 
     def plot_history(self) -> Picture:
         """Plot every trial's value and the best so far; with several goals the hypervolume of the Pareto front."""
-        from hpsearch.page.page import plot_history
+        from hpsearch.page.page import plot
 
-        return plot_history(self)
+        return plot(self, "history")
 
     def plot_curves(self, metric: str | None = None) -> Picture:
         """Plot the learning curves, coloured by the trial's last rung.
@@ -405,21 +429,21 @@ class Study:
         Args:
             metric: A deciding metric; None: the first one.
         """
-        from hpsearch.page.page import plot_curves
+        from hpsearch.page.page import plot
 
-        return plot_curves(self, metric)
+        return plot(self, "curves", metric)
 
     def plot_front(self) -> Picture:
         """Plot the Pareto front of several goals."""
-        from hpsearch.page.page import plot_front
+        from hpsearch.page.page import plot
 
-        return plot_front(self)
+        return plot(self, "front")
 
     def plot_parameters(self) -> Picture:
         """Draw each trial as a line through its parameters."""
-        from hpsearch.page.page import plot_parameters
+        from hpsearch.page.page import plot
 
-        return plot_parameters(self)
+        return plot(self, "parameters")
 
     def plot_importance(self, metric: str | None = None) -> Picture:
         """Draw which parameters matter, by fANOVA.
@@ -427,21 +451,21 @@ class Study:
         Args:
             metric: A deciding metric; None: the first one.
         """
-        from hpsearch.page.page import plot_importance
+        from hpsearch.page.page import plot
 
-        return plot_importance(self, metric)
+        return plot(self, "importance", metric)
 
     def plot_brackets(self) -> Picture:
         """Draw how brackets narrow, and workers per trial grow."""
-        from hpsearch.page.page import plot_brackets
+        from hpsearch.page.page import plot
 
-        return plot_brackets(self)
+        return plot(self, "brackets")
 
     def plot_workers(self) -> Picture:
         """Draw what the workers did when."""
-        from hpsearch.page.page import plot_workers
+        from hpsearch.page.page import plot
 
-        return plot_workers(self)
+        return plot(self, "workers")
 
     def _repr_html_(self) -> str:
         """Show the study in a notebook."""

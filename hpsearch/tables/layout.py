@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TextIO
 
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 
-__all__ = ["WHOLE", "Column", "Screen", "cut_to", "display_width", "one_line", "screen_of", "table_text"]
+__all__ = ["WHOLE", "Column", "Screen", "cut_to", "display_width", "one_line", "padded", "screen_of", "table_text"]
 
 _GAP = "   "
 _LEAST_TEXT = 24
@@ -69,7 +69,10 @@ def table_text(columns: Sequence[Column], screen: Screen = WHOLE, see: str = "in
         screen: What it is printed on.
         see: How to see the columns that are left out.
     """
-    columns = [_as_lines(column) for column in columns]
+    columns = [
+        replace(column, head=one_line(column.head), cells=[one_line(cell) for cell in column.cells])
+        for column in columns
+    ]
     constants = [column for column in columns if _stands_beneath(column)]
     shown, left_out = _fitted([column for column in columns if column not in constants], screen)
     lines = ["", *_lines(shown, screen), ""]
@@ -90,12 +93,8 @@ def cut_to(text: str, width: int, draws: bool = True) -> str:
     if display_width(text) <= width:
         return text
     sign = "…" if draws else "..."
-    room, text_so_far = width - len(sign), ""
-    for letter in text:
-        if display_width(text_so_far + letter) > room:
-            break
-        text_so_far += letter
-    return (text_so_far + sign)[: max(width, 1)] if room < 0 else text_so_far + sign
+    room = width - len(sign)
+    return chop_cells(text, room)[0] + sign if room > 0 else sign[: max(width, 1)]
 
 
 def one_line(text: str) -> str:
@@ -103,11 +102,6 @@ def one_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
-
-
-def _as_lines(column: Column) -> Column:
-    cells = [one_line(cell) for cell in column.cells]
-    return Column(one_line(column.head), cells, column.is_text, column.is_kept, column.is_constant)
 
 
 def _stands_beneath(column: Column) -> bool:
@@ -145,17 +139,18 @@ def _total(columns: Sequence[tuple[Column, int]]) -> int:
 
 
 def _lines(columns: Sequence[tuple[Column, int]], screen: Screen) -> Iterator[str]:
-    heads = (_padded(column.head, column, width, screen) for column, width in columns)
+    heads = (padded(column.head, width, column.is_text, screen.draws) for column, width in columns)
     yield f" {_GAP.join(heads)}".rstrip()
     yield f" {('─' if screen.draws else '-') * (_total(columns) - 1)}"
-    rows = [[_padded(cell, column, width, screen) for cell in column.cells] for column, width in columns]
+    rows = [[padded(cell, width, column.is_text, screen.draws) for cell in column.cells] for column, width in columns]
     for row in zip(*rows, strict=True) if rows else itertools.repeat((), 0):
         yield f" {_GAP.join(row)}".rstrip()
 
 
-def _padded(cell: str, column: Column, width: int, screen: Screen) -> str:
+def padded(cell: str, width: int, is_text: bool, draws: bool = True) -> str:
+    """Return a cell in a width, cut if it is wider: a text at the left, a number at the right."""
     if len(cell) <= width and cell.isascii():  # of thousands of cells nearly all
-        return cell.ljust(width) if column.is_text else cell.rjust(width)
-    cell = cut_to(cell, width, screen.draws)
+        return cell.ljust(width) if is_text else cell.rjust(width)
+    cell = cut_to(cell, width, draws)
     padding = " " * (width - display_width(cell))
-    return cell + padding if column.is_text else padding + cell
+    return cell + padding if is_text else padding + cell

@@ -18,7 +18,7 @@ from hpsearch.tables.trials import metric_names, value_columns
 from hpsearch.tables.wording import numbers
 from hpsearch.trial import TrialRow, TrialState, Value
 
-__all__ = ["Field", "Fields", "best_first", "fields_to_table", "ordered", "where"]
+__all__ = ["Field", "Fields", "best_first", "fields_to_table", "ordered", "sort_key", "where"]
 
 _Read = Callable[[TrialRow], Value]
 
@@ -161,7 +161,7 @@ def ordered(rows: Sequence[TrialRow], fields: Fields, sort: str) -> list[TrialRo
     """
     name, _, order = sort.rpartition(":") if sort.endswith((":asc", ":desc")) else (sort, "", "asc")
     field = fields.find(name, "--sort")
-    keyed = [(key, row) for row in rows if (key := _key(field.read(row))) is not None]
+    keyed = [(key, row) for row in rows if (key := sort_key(field.read(row))) is not None]
     having = [row for _, row in sorted(keyed, key=lambda pair: pair[0], reverse=order == "desc")]
     numbers = {row.number for row in having}
     return having + [row for row in rows if row.number not in numbers]
@@ -187,8 +187,11 @@ def fields_to_table(rows: Sequence[TrialRow], fields: Sequence[Field], screen: S
     return table_text(columns, screen, "with --format csv, or in a wider terminal")
 
 
-def _key(value: Value) -> Any:
-    """Return what values are sorted by: numbers first, then texts, then lists and mappings by how they are written."""
+def sort_key(value: Value) -> Any:
+    """Return what values are sorted by: numbers first, then texts, with lists and mappings as they are written.
+
+    None: it comes last.
+    """
     if value is ABSENT or value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, int | float):

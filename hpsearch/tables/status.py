@@ -115,25 +115,20 @@ def _target_key(study: Study) -> str:
 
 
 def _state(study: Study, holder: str | None) -> str:
-    if study.state == "running":
-        return f"running in {holder}"
-    if study.state == "paused":
-        return f"paused {study.message}, in {holder}\n            {way_on(study, study.directory)}"
-    if study.state == "cancelled":
-        return f"cancelled {study.message}; {way_on(study, study.directory)}"
-    if study.state == "not begun":
-        return f"not begun; begin with: hpsearch resume {shlex.quote(str(study.directory))}"
-    if study.state == "killed":
-        return f"killed: its process died; {way_on(study, study.directory)}"
-    if study.state == "open":
-        return _open(study)
-    if study.state == "finished":
-        return "finished"
-    if study.state in CRITERIA:
-        return f"{study.state}: {study.message}\n            {way_on(study, study.directory)}"
-    if study.message:
-        return f"{study.state}: {study.message}\n            mend it and {way_on(study, study.directory)}"
-    return f"{study.state}; {way_on(study, study.directory)}"
+    state, message, onward = study.state, study.message, way_on(study, study.directory)
+    known = {
+        "running": f"running in {holder}",
+        "paused": f"paused {message}, in {holder}\n            {onward}",
+        "cancelled": f"cancelled {message}; {onward}",
+        "not begun": f"not begun; begin with: hpsearch resume {shlex.quote(str(study.directory))}",
+        "killed": f"killed: its process died; {onward}",
+        "open": _open(study),
+        "finished": "finished",
+    }
+    if state in known:
+        return known[state]
+    mend = "" if state in CRITERIA else "mend it and "
+    return f"{state}: {message}\n            {mend}{onward}" if message else f"{state}; {onward}"
 
 
 def _rungs(study: Study) -> list[str]:

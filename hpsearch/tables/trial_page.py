@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from hpsearch.decision import Decision
-from hpsearch.events import Entry, Started
+from hpsearch.events import Started
 from hpsearch.objective import values_of
-from hpsearch.results.over_time import over_iterations
-from hpsearch.results.segments import SegmentRow, segment_rows
+from hpsearch.results.segments import SegmentRow
 from hpsearch.results.study import Study
 from hpsearch.results.trial_logs import last_lines, logs_of
 from hpsearch.tables.layout import Screen, cut_to, one_line
 from hpsearch.tables.trials import segments_to_table
 from hpsearch.tables.wording import counted, duration, number
-from hpsearch.trial import Report, Score, TrialRow, TrialState
+from hpsearch.trial import Score, TrialRow, TrialState
 
 __all__ = ["Cut", "TrialPage", "curve_lines", "page_lines", "page_record", "trial_page"]
 
@@ -66,40 +65,29 @@ def trial_page(study: Study, trial: int) -> TrialPage:
     Raises:
         HpsearchError: There is no such trial.
     """
-    row = study.row(trial)
-    objective, entries = study.sweep.objective, list(study.entries())  # read once: there may be many
-    goals = [goal.name for goal in objective.goals]
-
-    def worth(report: Report) -> Score | None:
-        return objective.reported(report.metrics)
-
-    scores: dict[int, list[tuple[int, Score]]] = over_iterations(entries, worth)
-    curves: dict[str, list[tuple[int, float]]] = {name: [] for name in goals}
-    for at, score in scores.get(trial, ()):
-        for name, value in zip(goals, values_of(score), strict=True):
-            curves[name].append((at, value))
-    decisions = [decision for entry in entries for decision in entry.followed.decisions if decision.trial == trial]
-    segments = segment_rows((entry.event for entry in entries), live=study.state in ("running", "paused", "open"))
+    row, goals = study.row(trial), study.sweep.objective.goals
     logs = [log for log in logs_of(study.directory, trial) if log.rank == 0]
-    return TrialPage(
-        study,
-        row,
-        [segment for segment in segments if segment.trial == trial],
-        decisions,
-        curves,
-        None if len(objective.goals) != 1 else _cut(study, trial, entries, scores),
-        logs[-1].path if logs else None,
-        study.checkpoint_path(row),
-    )
+    with study.entries_in_memory():
+        scores = study.scores()
+        curve = [(at, values_of(score)) for at, score in scores.get(trial, ())]
+        return TrialPage(
+            study,
+            row,
+            [segment for segment in study.segments() if segment.trial == trial],
+            [made for entry in study.entries() for made in entry.followed.decisions if made.trial == trial],
+            {goal.name: [(at, values[index]) for at, values in curve] for index, goal in enumerate(goals)},
+            None if len(goals) != 1 else _cut(study, trial, scores),
+            logs[-1].path if logs else None,
+            study.checkpoint_path(row),
+        )
 
 
-def _cut(study: Study, trial: int, entries: Sequence[Entry], scores: dict[int, list[tuple[int, Score]]]) -> Cut | None:
+def _cut(study: Study, trial: int, scores: Mapping[int, Sequence[tuple[int, Score]]]) -> Cut | None:
     """Find where the rung was cut that a trial ended last."""
     objective = study.sweep.objective
     started: dict[int, dict[tuple[int, int], int | None]] = {}
     """Trials to the rungs that they began, each with its last iteration."""
-    for entry in entries:
-        event = entry.event
+    for event in study.events():
         if isinstance(event, Started):
             started.setdefault(event.segment.trial, {})[event.bracket, event.rung] = event.segment.end
     if not started.get(trial):

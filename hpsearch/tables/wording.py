@@ -12,6 +12,7 @@ from hpsearch.trial import Params, TrialRow, TrialState, Value
 __all__ = [
     "LONGEST_CELL",
     "amount_of",
+    "best_parts",
     "by_state",
     "by_width",
     "bytes_text",
@@ -115,6 +116,13 @@ def front_line(leaders: Sequence[TrialRow], objective: Objective) -> str:
         low, high = number(min(values)), number(max(values))
         parts.append(f"{goal.name} {low}" if low == high else f"{goal.name} {low} to {high}")
     return ", ".join(parts)
+
+
+def best_parts(best: TrialRow, objective: Objective) -> tuple[str, str, str]:
+    """Describe the best trial: `loss`, `0.125`, `, trial 3 after 9 iterations, which breaks latency_ms <= 5`."""
+    after = counted(best.value_iteration or best.iterations, "iteration")
+    broken = "" if best.feasible else f", which breaks {' and '.join(objective.broken(best.score))}"
+    return objective.title, f"{best.values[0]:.6g}", f", trial {best.number} after {after}{broken}"
 
 
 def by_state(counts: Mapping[TrialState, int]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import re
+from contextlib import suppress
 
 from hpsearch.config.checks import InvalidKey
 from hpsearch.space import Categorical, Constant, Distribution
@@ -13,10 +13,6 @@ from hpsearch.tables.formats import csv_field
 from hpsearch.trial import Value
 
 __all__ = ["allows_empty", "is_empty", "iteration", "metric", "param", "same_value"]
-
-_INTEGER = re.compile(r"[+-]?[0-9]+")
-_FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 
 _MOST_DIGITS = 400
 """Python refuses to read integers of thousands of digits; no parameter or metric has so many."""
@@ -112,11 +108,11 @@ def _plain(cell: object) -> object:
 def _number(text: str) -> object:
     """Return the number that a text is; the text itself where it is none."""
     text = text.strip()
-    if len(text) > _MOST_DIGITS:
-        return text
-    if _INTEGER.fullmatch(text):
-        return int(text)
-    return float(text) if _FLOAT.fullmatch(text) or _NOT_FINITE.fullmatch(text) else text
+    if len(text) <= _MOST_DIGITS and text.isascii() and "_" not in text:  # which Python's numbers may have
+        for kind in (int, float):
+            with suppress(ValueError):
+                return kind(text)
+    return text
 
 
 def _choices(distribution: Distribution) -> list[Value] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
@@ -40,12 +40,12 @@ def read_warm_start(sources: Sequence[Given], sweep: Sweep) -> WarmStart:
             trial that can be taken.
     """
     _check_method(sweep)
-    names = [source_name(item) for item in sources]
+    resolved = [_resolved(item) for item in sources]
     past: list[Past] = []
     descriptions = []
     earlier: dict[str, set[tuple[str, str]]] = {}
-    for item in sources:
-        source = _read(item, sweep)
+    for item, (_, read) in zip(sources, resolved, strict=True):
+        source = read(sweep)
         trials, notes = select_trials(source, sweep)
         if not trials:
             raise SweepError(
@@ -56,7 +56,7 @@ def read_warm_start(sources: Sequence[Given], sweep: Sweep) -> WarmStart:
         _check_new(str(item) if isinstance(item, str | Path) else source.shown, trials, earlier)
         past += trials
         descriptions.append(f"{source.shown}: {notes}")
-    return WarmStart(tuple(names), tuple(descriptions), tuple(past))
+    return WarmStart(tuple(name for name, _ in resolved), tuple(descriptions), tuple(past))
 
 
 def source_name(source: Given) -> str:
@@ -65,17 +65,28 @@ def source_name(source: Given) -> str:
     Raises:
         SweepError: It isn't a source.
     """
+    name, _ = _resolved(source)
+    return name
+
+
+def _resolved(source: Given) -> tuple[str, Callable[[Sweep], Source]]:
+    """Return a source's identity, and what reads it for a sweep."""
     match source:
         case Study():
-            return str(source.directory.resolve())
+            return str(source.directory.resolve()), lambda sweep: _from_study(source, sweep)
         case str() | Path():
-            return _name(str(source))
+            return _name(str(source)), lambda sweep: _read_named(str(source), sweep)
     at_hand: Any = source
     if _is_of(at_hand, "optuna.", "Study"):
-        return f"the Optuna study {at_hand.study_name}"
+        from hpsearch.warm_start.optuna_study import from_optuna
+
+        return f"the Optuna study {at_hand.study_name}", lambda sweep: from_optuna(at_hand, sweep)
     if _is_of(at_hand, "pandas.", "DataFrame"):
-        return dataframe_name(at_hand)
-    raise _nothing_known(source)
+        return dataframe_name(at_hand), lambda sweep: from_dataframe(at_hand, sweep)
+    raise SweepError(
+        "warm_start: expected a study's directory, a CSV or Parquet file, a storage of Optuna's as URL#study, a Study "
+        f"of hpsearch or Optuna, or a DataFrame, got {type(source).__name__}"
+    )
 
 
 def _name(source: str) -> str:
@@ -122,29 +133,6 @@ def _check_new(shown: str, past: Sequence[Past], earlier: dict[str, set[tuple[st
                 "were taken from one of them are in both. Leave that one out"
             )
     earlier[shown] = trials
-
-
-def _read(source: Given, sweep: Sweep) -> Source:
-    match source:
-        case Study():
-            return _from_study(source, sweep)
-        case str() | Path():
-            return _read_named(str(source), sweep)
-    at_hand: Any = source
-    if _is_of(at_hand, "optuna.", "Study"):
-        from hpsearch.warm_start.optuna_study import from_optuna
-
-        return from_optuna(at_hand, sweep)
-    if _is_of(at_hand, "pandas.", "DataFrame"):
-        return from_dataframe(at_hand, sweep)
-    raise _nothing_known(source)
-
-
-def _nothing_known(source: object) -> SweepError:
-    return SweepError(
-        "warm_start: expected a study's directory, a CSV or Parquet file, a storage of Optuna's as URL#study, a Study "
-        f"of hpsearch or Optuna, or a DataFrame, got {type(source).__name__}"
-    )
 
 
 def _is_of(source: Any, package: str, name: str) -> bool:

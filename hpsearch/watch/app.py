@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,13 +26,14 @@ from hpsearch.journal.journal import Journal
 from hpsearch.journal.provenance import process_name
 from hpsearch.results.study import load
 from hpsearch.tables import layout
+from hpsearch.tables.layout import one_line
 from hpsearch.tables.trial_page import TrialPage, page_lines, trial_page
-from hpsearch.watch.columns import Columns
-from hpsearch.watch.header import header_lines
+from hpsearch.tables.wording import amount_of, best_parts, by_state, counted, duration, front_line, params_line
+from hpsearch.trial import TrialState
 from hpsearch.watch.live_study import LOOK_SECONDS, LiveStudy, Looked, Looking, Tail
-from hpsearch.watch.trial_table import TrialTable
+from hpsearch.watch.trial_table import Columns, TrialTable
 
-__all__ = ["Question", "TrialScreen", "WatchApp"]
+__all__ = ["WatchApp"]
 
 
 class Question(ModalScreen[bool]):
@@ -348,3 +349,81 @@ class WatchApp(App[None]):
             else:
                 continue
             del self._requests[number]
+
+
+_STYLES = {
+    "running": "bold cyan",
+    "open": "bold cyan",
+    "paused": "bold yellow",
+    "killed": "bold red",
+    "error": "bold red",
+}
+
+
+def header_lines(study: LiveStudy, pasted: str, problem: str = "") -> Iterator[Text]:
+    """Describe a study in lines.
+
+    Args:
+        study: The study.
+        pasted: Its directory, quoted for a shell.
+        problem: Why it can't be read any more; empty if it can.
+    """
+    yield Text.assemble((study.sweep.name, "bold"), f"  {study.sweep.objective.aim}  ", (pasted, "dim"))
+    yield _state(study, pasted)
+    total = study.journaled.total
+    of_all = "" if total is None else f"; {total[0]:,} in all"
+    yield Text(f"trials      {by_state(study.journaled.counts()) or 'none yet'}{of_all}")
+    yield Text(
+        f"iterations  {amount_of(study.journaled.iterations, None if total is None else total[1])}{_workers(study)}"
+    )
+    yield from _best(study)
+    if study.failure is not None:
+        trial, message = study.failure
+        yield Text(f"failed      trial {trial}: {one_line(message)}", "red")
+    if problem:
+        yield Text(f"no news     {one_line(problem)}", "bold red")
+
+
+def _state(study: LiveStudy, pasted: str) -> Text:
+    state, message = study.ended.state, one_line(study.ended.message)
+    see = "" if state == "finished" else f"; see: hpsearch status {pasted}"
+    known = {
+        "running": f" in {study.holder}",
+        "paused": f" {message}, in {study.holder}",
+        "cancelled": f" {message}{see}",
+        "not begun": f"; begin with: hpsearch resume {pasted}",
+        "killed": f": its process died; continue with: hpsearch resume {pasted}",
+        "open": ": used with ask and tell",
+    }
+    rest = known.get(state, (f": {message}" if message else "") + see)
+    return Text.assemble("state       ", (state, _STYLES.get(state, "bold")), rest)
+
+
+def _workers(study: LiveStudy) -> str:
+    if study.is_ask_tell or study.ended.state not in ("running", "paused"):
+        return ""
+    remaining = study.remaining()
+    return _busy(study) if remaining is None else f"{_busy(study)}, ~{duration(remaining)} left"
+
+
+def _busy(study: LiveStudy) -> str:
+    workers, is_known = study.workers, study.workers_are_known
+    if study.sweep.resources.lanes > 1:  # the journal doesn't record which worker has a trial
+        running = counted(study.journaled.counts().get(TrialState.RUNNING, 0), "trial")
+        return f", {running} on {counted(workers.ready, 'worker')}" if is_known else f", {running} at once"
+    if is_known:
+        return f", {workers.busy:,} of {workers.ready:,} workers busy"
+    return f", {counted(workers.busy, 'worker')} busy"
+
+
+def _best(study: LiveStudy) -> Iterator[Text]:
+    objective, leaders = study.sweep.objective, study.journaled.leaders()
+    if not objective.goals:
+        return
+    if not leaders or objective.several:
+        yield Text(f"{'front' if objective.several else 'best':<12}{front_line(leaders, objective)}")
+        return
+    best = leaders[0]
+    title, value, trial = best_parts(best, objective)
+    yield Text.assemble("best        ", (f"{title} {value}", "bold green" if best.feasible else "yellow"), trial)
+    yield Text(f"            {one_line(params_line(study.sweep.parameters.nest(best.params)))}")

@@ -145,8 +145,7 @@ class LiveStudy:
         self._opened: Opened | None = None
         self._runs = 0
         self._began = self._last = 0.0
-        self._widths: dict[int, int] = {}  # of the trials that run
-        self._busy = self._most_busy = 0
+        self._most_busy = 0
         self.rows.clear()
         self.answers.clear()
         self.failure = None
@@ -168,8 +167,6 @@ class LiveStudy:
         if not self.is_live and not self.is_ask_tell and self._records.running:
             changed |= self._records.running
             self.journaled.leave(self.ended)
-            self._widths.clear()
-            self._busy = 0
         self.rows += [self._records.of(trial).row() for trial in range(len(self.rows), len(self._records))]
         for trial in changed:
             self.rows[trial] = self._records.of(trial).row()
@@ -191,19 +188,12 @@ class LiveStudy:
             case Opened():
                 self._opened, self._began, self._last, self._most_busy = event, entry.time, entry.time, 0
                 self._runs += 1
-            case Started(segment=segment):
-                self._widths[segment.trial] = segment.width
-                self._busy += segment.width
+            case Started():
+                self._most_busy = max(self._most_busy, self._busy)
             case Failed(trial=trial, failure=failure, retry=False):
                 self.failure = trial, failure.message
             case Steered(request=int(number)):
                 self.answers[number] = event
-        if not self._records.running:
-            self._widths.clear()
-            self._busy = 0
-        elif (ended := trial_of(event)) is not None and ended not in self._records.running:
-            self._busy -= self._widths.pop(ended, 0)
-        self._most_busy = max(self._most_busy, self._busy)
         self._time_left.observe(event, self._last - self._began)
 
     @property
@@ -225,6 +215,10 @@ class LiveStudy:
     def ended(self) -> Ended:
         """Its state: see `Standing`."""
         return self._standing.ended(self.is_live)
+
+    @property
+    def _busy(self) -> int:
+        return sum(segment.width for segment in self._records.segments())
 
     @property
     def workers(self) -> Workers:

@@ -16,11 +16,17 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from hpsearch.tables.layout import cut_to, display_width, one_line
-from hpsearch.trial import TrialRow, TrialState
-from hpsearch.watch.columns import Columns, TrialColumn
+from hpsearch.objective import Metric, Objective
+from hpsearch.space.parameter import Structure
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.tables.formats import param_cell
+from hpsearch.tables.layout import display_width, one_line, padded
+from hpsearch.tables.outline import constants_of, outlined
+from hpsearch.tables.selection import sort_key
+from hpsearch.tables.wording import duration, number, numbers, shortened
+from hpsearch.trial import TrialRow, TrialState, Value
 
-__all__ = ["GAP", "ColumnWidths", "Order", "TrialTable", "Window", "window_of"]
+__all__ = ["Columns", "TrialTable"]
 
 _Keyed = tuple[Any, int]
 """(What it is sorted by, number)."""
@@ -150,19 +156,13 @@ def window_of(
         column = columns[index]
         more = max(0, min(remaining, widths.of(column.head, ()) - width))
         remaining -= more
-        texts.append([_padded(cell, width + more, column.is_text) for cell in (column.head, *cells)])
+        texts.append([padded(cell, width + more, column.is_text) for cell in (column.head, *cells)])
         starts.append(at)
         at += width + more + GAP
     shown = [columns[index] for index in sorted(laid)]
     lines = list(zip(*texts, strict=True)) if texts else [()] * (len(rows) + 1)
     left_out = [column.head for index, column in enumerate(columns) if index not in laid]
     return Window(shown, starts, lines[0], lines[1:], left_out)
-
-
-def _padded(cell: str, width: int, is_text: bool) -> str:
-    cell = cut_to(cell, width)
-    padding = " " * (width - display_width(cell))
-    return cell + padding if is_text else padding + cell
 
 
 _STYLES = {
@@ -379,3 +379,122 @@ def _strip(cells: Sequence[str], styles: Sequence[Style], width: int) -> Strip:
         parts += [Segment(cell, style), Segment(" " * GAP, style if style.reverse and not style.underline else None)]
     last_style = parts[-1].style if parts else None
     return Strip(parts).adjust_cell_length(width, last_style)
+
+
+_LONGEST = 60
+"""Most letters of a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialColumn:
+    """One column."""
+
+    head: str
+    read: Callable[[TrialRow], Value]
+    """Returns a trial's value; None if it has none."""
+    show: Callable[[Value], str] = param_cell
+    is_text: bool = False
+    """Begins at the left, and may be cut."""
+    is_kept: bool = False
+    """Is there however narrow the terminal is."""
+    key: Callable[[TrialRow], Any] | None = None
+    """Sort key; None: the value."""
+
+    def cells(self, rows: Sequence[TrialRow]) -> list[str]:
+        """Return the cells of some rows; different floats look different, as far as six digits allow."""
+        values = [self.read(row) for row in rows]
+        if self.show is param_cell and all(value is None or type(value) is float for value in values):
+            return numbers(values)
+        return ["" if value is None else self.show(value) for value in values]
+
+    def sorts_by(self, row: TrialRow) -> Any:
+        """Return a row's sort key; None if it always comes last."""
+        key = sort_key(self.read(row))
+        return key if key is None or self.key is None else self.key(row)
+
+
+class Columns:
+    """Columns of a sweep; trials with other parameters add columns.
+
+    Args:
+        sweep: The sweep.
+    """
+
+    def __init__(self, sweep: Sweep) -> None:
+        self._objective, self._space = sweep.objective, sweep.parameters
+        self._structured = any(isinstance(parameter.holds, Structure) for parameter in self._space.declared)
+        self._params = dict.fromkeys(outlined((), self._space)[1])
+        self._metrics: dict[str, None] = {}
+        self._forked = False
+        self._wide = sweep.resources.widest > 1
+        self._asynchronous = bool(sweep.strategies.asynchronous)
+        self.all = self._build()
+        """In their order."""
+
+    def see(self, rows: Iterable[TrialRow]) -> bool:
+        """Update rows; return whether the columns changed."""
+        before = len(self._params), len(self._metrics), self._forked, self._wide
+        for row in rows:
+            if not row.params.keys() <= self._params.keys():
+                self._params |= dict.fromkeys(outlined((row,), self._space)[1])
+            if not self._objective.goals and not row.metrics.keys() <= self._metrics.keys():
+                self._metrics |= dict.fromkeys(row.metrics)
+            self._forked |= row.parent is not None
+            self._wide |= row.width > 1
+        if before == (len(self._params), len(self._metrics), self._forked, self._wide):
+            return False
+        self.all = self._build()
+        return True
+
+    def _build(self) -> list[TrialColumn]:
+        constants = constants_of(self._params, self._space)
+        columns = [
+            TrialColumn("trial", lambda row: row.number, is_kept=True),
+            TrialColumn("state", lambda row: str(row.state), is_text=True, is_kept=True),
+            TrialColumn("iterations", lambda row: row.iterations),
+            *(_goal(index, goal) for index, goal in enumerate(self._objective.goals)),
+        ]
+        if self._objective.constraints:
+            columns.append(TrialColumn("breaks", _breaks(self._objective), shortened_text, is_text=True))
+        columns += [_param(name, self._outlined) for name in self._params if name not in constants]
+        columns += [_metric(name) for name in sorted(self._metrics)]
+        if self._forked:
+            columns.append(TrialColumn("parent", lambda row: row.parent))
+        if self._wide:
+            columns.append(TrialColumn("width", lambda row: row.width))
+        if self._asynchronous:
+            columns.append(TrialColumn("asynchronous", lambda row: "yes" if row.asynchronous else None, is_text=True))
+        columns.append(TrialColumn("time", lambda row: row.seconds or None, duration))
+        columns.append(TrialColumn("why", lambda row: row.reason or None, shortened_text, is_text=True))
+        return columns
+
+    def _outlined(self, row: TrialRow, name: str) -> Value:
+        if not self._structured:
+            return row.params.get(name)
+        return outlined((row,), self._space)[0][0].params.get(name)
+
+
+def shortened_text(text: str) -> str:
+    """Return a reason in a length that a table takes."""
+    return shortened(text, _LONGEST)
+
+
+def _goal(index: int, goal: Metric) -> TrialColumn:
+    return TrialColumn(
+        goal.name,
+        lambda row: float(row.values[index]) if row.values else None,
+        is_kept=True,
+        key=lambda row: (not row.feasible, goal.signed(row.values[index])),
+    )
+
+
+def _breaks(objective: Objective) -> Callable[[TrialRow], str | None]:
+    return lambda row: ", ".join(objective.broken(row.score)) or None
+
+
+def _param(name: str, read: Callable[[TrialRow, str], Value]) -> TrialColumn:
+    return TrialColumn(name, lambda row: read(row, name), is_text=True)
+
+
+def _metric(name: str) -> TrialColumn:
+    return TrialColumn(name, lambda row: row.metrics.get(name), number)

@@ -246,11 +246,8 @@ def _kind(values: Sequence[Value]) -> type:
 
 
 def _shared_kind(distributions: Sequence[Distribution]) -> type:
-    """Return the one type that a parameter's values are shown as in all studies."""
-    listed = [values for distribution in distributions if (values := _values([distribution])) is not None]
-    if len(listed) == len(distributions):
-        return _kind([value for values in listed for value in values])
-    return float if all(_is_number(value) for values in listed for value in values) else str
+    """Return the one type that a parameter's values are shown as in all studies; ranges hold floats."""
+    return _kind([value for distribution in distributions for value in _values([distribution]) or [0.0]])
 
 
 def _is_number(value: Value) -> bool:

@@ -23,7 +23,7 @@ from hpsearch.page.charts.picture import (
 )
 from hpsearch.page.charts.scales import Scale
 
-__all__ = ["ROW", "Chart", "Key", "finite_parts", "legend"]
+__all__ = ["ROW", "Chart", "Key", "legend"]
 
 T = TypeVar("T", bound=tuple[float, ...])
 
@@ -105,7 +105,7 @@ class Chart:
         tip: str = "",
     ) -> None:
         """Draw a line through points; a point that isn't finite interrupts it."""
-        for run in finite_parts(points):
+        for run in _finite_parts(points):
             placed = [self._to_pixels(point) for point in run]
             if len(placed) == 1:
                 self._draw(Dot(*placed[0], ink, 1.5, tip=tip))
@@ -125,11 +125,10 @@ class Chart:
             cornered.append((until, cornered[-1][1]))
         self.line(cornered, ink, width, dashed)
 
-    def band(self, points: Sequence[tuple[float, float, float]], ink: Ink) -> None:
-        """Fill the area between two curves, from (horizontal, one, other) tuples."""
-        finite = [point for point in points if all(map(math.isfinite, point))]
-        edge = [(x, first) for x, first, _ in finite] + [(x, other) for x, _, other in reversed(finite)]
-        if edge:
+    def band(self, points: Iterable[tuple[float, float, float]], ink: Ink) -> None:
+        """Fill the area between two curves, from (horizontal, one, other); a number that isn't finite interrupts it."""
+        for run in _finite_parts(points):
+            edge = [(x, first) for x, first, _ in run] + [(x, other) for x, _, other in reversed(run)]
             self._draw(Area([self._to_pixels(point) for point in edge], ink))
 
     def dot(self, point: Point, ink: Ink, radius: float = 3.0, hollow: bool = False, tip: str = "") -> None:
@@ -159,7 +158,7 @@ def _clipped(fraction: float) -> float:
     return min(max(fraction, 0.0), 1.0)
 
 
-def finite_parts(points: Iterable[T]) -> Iterator[list[T]]:
+def _finite_parts(points: Iterable[T]) -> Iterator[list[T]]:
     """Return the points in parts, without those that hold a number that isn't finite."""
     run: list[T] = []
     for point in points:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Literal
 from xml.etree import ElementTree as Tree
 
-from hpsearch.errors import HpsearchError, StorageError
+from hpsearch.errors import HpsearchError
+from hpsearch.journal.filesystem import writing
 
 __all__ = [
     "COLOURS",
@@ -205,12 +206,10 @@ def save_pictures(pictures: Mapping[str, Picture], folder: Path, purpose: str = 
         StorageError: They can't be written.
     """
     paths = [folder / f"{name}.svg" for name in pictures]
-    try:
+    with writing(f"{folder}: expected a folder{purpose} that can be written"):
         folder.mkdir(parents=True, exist_ok=True)
         for path, picture in zip(paths, pictures.values(), strict=True):
             picture.save(path)
-    except OSError as error:
-        raise StorageError(f"{folder}: expected a folder{purpose} that can be written: {error}") from error
     return paths
 
 

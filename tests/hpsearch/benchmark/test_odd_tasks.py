@@ -85,19 +85,13 @@ def test_a_suite_that_is_none(tmp_path):
 
 
 @pytest.mark.some_cases(1)
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("table.md", "table.md: expected a file that can be written"),
-        ("regret-2.svg", "r: expected a folder for plots that can be written"),
-    ],
-)
-def test_what_can_not_be_written_is_said(tmp_path, capsys, name, expected):
+@pytest.mark.parametrize("name", ["table.md", "regret-2.svg"])
+def test_what_can_not_be_written_is_said(tmp_path, capsys, name):
     (tmp_path / "r" / name).mkdir(parents=True)
     suite = write(tmp_path)
     options = ["--methods", "random", "--seeds", "1", "--jobs", "1", "--dir"]
     assert main(["benchmark", str(suite), *options, str(tmp_path / "r")]) == 1
-    assert expected in capsys.readouterr().err
+    assert "expected a folder for the table and plots that can be written" in capsys.readouterr().err
 
 
 def kept(folder: Path) -> set[RunKey]:

@@ -20,7 +20,7 @@ from hpsearch.journal.journal import Journal
 from hpsearch.results.studies import summarize
 from hpsearch.run.study_run import create_study
 from hpsearch.sweep.file import load_sweep
-from hpsearch.watch.header import header_lines
+from hpsearch.watch.app import header_lines
 from hpsearch.watch.live_study import LiveStudy, Tail
 from tests.hpsearch.support.command_line import Call, call, write_sweep
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hpsearch.objective import Objective
 from hpsearch.observers.display import Running, Snapshot, UnfailingDisplay
-from hpsearch.observers.notebook import NotebookTable, publisher, snapshot_html
+from hpsearch.observers.progress import NotebookTable, publisher, snapshot_html
 from hpsearch.sweep.parts import Metric
 from hpsearch.task import Workers
 from hpsearch.trial import TrialRow, TrialState
@@ -70,6 +70,11 @@ def test_it_shows_how_the_sweep_stands_and_the_trials_that_run():
     ]
     (bar,) = root.iter("progress")
     assert (bar.get("value"), bar.get("max")) == ("40", "90")
+
+
+def test_the_best_value_is_of_the_iteration_that_reported_it():
+    html = snapshot_html(replace(SNAPSHOT, leaders=(replace(BEST, value_iteration=4),)))
+    assert "best loss 0.125, trial 3 after 4 iterations" in words(html)
 
 
 def test_one_output_changes_and_no_more_often_than_twice_a_second():

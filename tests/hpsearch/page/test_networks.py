@@ -11,8 +11,17 @@ import pytest
 import hpsearch
 from hpsearch.page.charts import svg
 from hpsearch.page.charts.picture import Area, Line, Words
-from hpsearch.page.network_graph import Graph, graph_of, operations_of, structures_of
-from hpsearch.page.networks import Drawn, Look, looks_of, network_picture, networks
+from hpsearch.page.networks import (
+    Drawn,
+    Graph,
+    Look,
+    graph_of,
+    looks_of,
+    network_picture,
+    networks,
+    operations_of,
+    structures_of,
+)
 from hpsearch.space import Space
 
 

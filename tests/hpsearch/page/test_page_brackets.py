@@ -18,7 +18,7 @@ from hpsearch.events import Finished, Started
 from hpsearch.page.brackets import brackets
 from hpsearch.page.charts.picture import Box, Words
 from hpsearch.page.endings import endings_of
-from hpsearch.page.section import Section
+from hpsearch.page.html import Section
 from hpsearch.page.trials import trials
 from tests.hpsearch.support.packing import PackingBackend
 from tests.hpsearch.support.pages import beyond, simulated

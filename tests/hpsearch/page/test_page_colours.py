@@ -11,8 +11,8 @@ import hpsearch
 from hpsearch.page.brackets import brackets
 from hpsearch.page.charts.picture import SERIES, Box, Line, Words
 from hpsearch.page.endings import rung_inks
+from hpsearch.page.html import Section
 from hpsearch.page.progress import curves, history
-from hpsearch.page.section import Section
 from hpsearch.page.workers import workers
 from hpsearch.schedulers.base import RungView
 from tests.hpsearch.support.pages import simulated

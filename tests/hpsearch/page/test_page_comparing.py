@@ -11,9 +11,9 @@ import pytest
 import hpsearch
 from hpsearch.page.charts.picture import COLOURS, Area, Ink, Words
 from hpsearch.page.comparing import beside
+from hpsearch.page.html import Section
 from hpsearch.page.networks import looks_in, networks
 from hpsearch.page.page import page_of
-from hpsearch.page.section import Section
 from hpsearch.results.comparison import compare
 from tests.hpsearch.support.command_line import call
 from tests.hpsearch.support.compared import searched, two

@@ -8,8 +8,7 @@ import pytest
 
 import hpsearch
 from hpsearch.page.charts import Picture
-from hpsearch.page.html import fragment, page
-from hpsearch.page.section import Section, SectionTable
+from hpsearch.page.html import Section, SectionTable, fragment, page
 from tests.hpsearch.support.pages import Reader, simulated
 
 

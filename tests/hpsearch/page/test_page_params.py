@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpsearch
-from hpsearch.page.axes import axis_of, range_text, varies
 from hpsearch.page.charts import Names
 from hpsearch.page.charts.picture import Line, Words
-from hpsearch.page.params import parallel
-from hpsearch.page.section import Section
+from hpsearch.page.html import Section
+from hpsearch.page.params import axis_of, parallel, range_text, varies
 from hpsearch.seeds import DRAW_BITS
 from hpsearch.space import Categorical
 from tests.hpsearch.support.pages import beyond, simulated

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import hpsearch
 from hpsearch.page.charts.picture import Dot, Line, Words
+from hpsearch.page.html import Section
 from hpsearch.page.progress import curves, history
-from hpsearch.page.section import Section
 from tests.hpsearch.support.pages import simulated
 
 VALUES = st.integers(-9, 9).map(float) | st.sampled_from([math.nan, math.inf, -math.inf])

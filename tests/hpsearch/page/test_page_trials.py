@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import hpsearch
-from hpsearch.page.section import Section
+from hpsearch.page.html import Section
 from hpsearch.page.trials import trials
 from tests.hpsearch.support.pages import simulated
 

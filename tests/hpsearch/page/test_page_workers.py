@@ -6,7 +6,7 @@ import pytest
 
 from hpsearch.events import Event, Failed
 from hpsearch.page.charts.picture import Box, Words
-from hpsearch.page.section import Section
+from hpsearch.page.html import Section
 from hpsearch.page.workers import workers
 from hpsearch.trial import Failure
 from tests.hpsearch.results.test_told_studies import OPENED, finished, started, told

@@ -76,7 +76,7 @@ print("lines of its own:", "17 of 17 trials" in text.getvalue())  # the last one
 """,
     """
 import sys, time
-from hpsearch.observers.notebook import NotebookTable, publisher
+from hpsearch.observers.progress import NotebookTable, publisher
 published = publisher(sys.stdout)
 sent = []
 table = NotebookTable(lambda *given: (published(*given), sent.append(given)), sys.stdout)

@@ -12,10 +12,10 @@ from hpsearch.page.brackets import brackets
 from hpsearch.page.charts import Picture
 from hpsearch.page.charts.picture import Area, Box, Dot, Line, Shape, Words
 from hpsearch.page.goals import front
+from hpsearch.page.html import Section
 from hpsearch.page.networks import networks
 from hpsearch.page.params import importance, parallel
 from hpsearch.page.progress import curves, history
-from hpsearch.page.section import Section
 from hpsearch.page.trials import trials
 from hpsearch.page.workers import workers
 from tests.hpsearch.support.merged import merged

@@ -14,7 +14,7 @@ from hpsearch.events import ASK_TELL, Ended, Entry, Event, Opened, Pruned, Steer
 from hpsearch.study.journaled_state import JournaledState
 from hpsearch.sweep.parts import Resources
 from hpsearch.trial import TrialRow, TrialState
-from hpsearch.watch.header import header_lines
+from hpsearch.watch.app import header_lines
 from hpsearch.watch.live_study import LiveStudy, Looked
 from tests.hpsearch.support.lives import OPENED, Life, lives
 from tests.hpsearch.support.scripted import sweep_of

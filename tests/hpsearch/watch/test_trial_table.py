@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hpsearch.space import Space, Uniform
 from hpsearch.tables.layout import display_width
 from hpsearch.trial import TrialRow, TrialState
-from hpsearch.watch.columns import Columns, TrialColumn
-from hpsearch.watch.trial_table import GAP, ColumnWidths, Order, Window, window_of
+from hpsearch.watch.trial_table import GAP, Columns, ColumnWidths, Order, TrialColumn, Window, window_of
 from tests.hpsearch.support.scripted import sweep_of
 
 TEXTS = st.text(max_size=30)
