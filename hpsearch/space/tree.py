@@ -49,23 +49,40 @@ class _Node:
         return not isinstance(self.declared.holds, Structure) or self.declared.holds.tag is not None
 
 
+@dataclass(frozen=True)
 class Tree:
-    """The declared parameters and structures of a space.
+    """The declared parameters and structures of a space, and the constraints on configurations.
 
     Raises:
         InvalidKey: Names clash, or an expression names an unknown parameter, or one that is not above it.
     """
 
-    def __init__(self, declared: tuple[Declared, ...], constraints: Sequence[Expression]) -> None:
-        self.declared = declared
-        self._nodes: dict[str, _Node | None] = {}
-        self._resolutions: dict[tuple[str, tuple[str, ...]], _Node | None] = {}
-        self._leaves: dict[tuple[str, ...], Parameter] = {}
-        self._check(declared, (), ())
-        if _count(declared, {}) > _MOST_PARAMETERS:
+    declared: tuple[Declared, ...]
+    constraints: tuple[Expression, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.declared:
+            raise InvalidKey((), "must hold at least one parameter, got none")
+        self._check_declared(self.declared, (), ())
+        if _count(self.declared, {}) > _MOST_PARAMETERS:
             raise InvalidKey((), f"must hold at most {_MOST_PARAMETERS:,} parameters, copies counted")
-        for index, constraint in enumerate(constraints):
+        for index, constraint in enumerate(self.constraints):
             self._check_names(constraint, (), (END,), ("constraints", index))
+
+    @cached_property
+    def _nodes(self) -> dict[str, _Node | None]:
+        """Parameters and structures by flat name, added on demand."""
+        return {}
+
+    @cached_property
+    def _resolutions(self) -> dict[tuple[str, tuple[str, ...]], _Node | None]:
+        """What names in expressions refer to, by name and scope, added on demand."""
+        return {}
+
+    @cached_property
+    def _leaves(self) -> dict[tuple[str, ...], Parameter]:
+        """Parameters by path, added on demand."""
+        return {}
 
     @cached_property
     def calls(self) -> bool:
@@ -90,6 +107,11 @@ class Tree:
                     return unbounded
         return None
 
+    @property
+    def bounded(self) -> bool:
+        """Whether the number of parameters is bounded."""
+        return self.unbounded is None
+
     @cached_property
     def conditional(self) -> bool:
         """Whether there are conditional parameters."""
@@ -97,19 +119,28 @@ class Tree:
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
-        """All possible parameters in order.
+        """All possible parameters in order: those of all branches and copies.
 
         Raises:
             InvalidKey: A structure is unbounded.
         """
         if self.unbounded is not None:
             raise InvalidKey((*self.unbounded, "max"), "is required where all parameters are to be listed")
-        return tuple(leaf for leaf, _ in self._every(self.declared, (), False))
+        return tuple(leaf for leaf, _ in self._possible(self.declared, (), False))
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The flat names of `parameters`.
+
+        Raises:
+            InvalidKey: A block is repeated without a bound.
+        """
+        return tuple(parameter.name for parameter in self.parameters)
 
     @cached_property
     def always(self) -> frozenset[str]:
         """Names of the parameters that are always active."""
-        return frozenset(leaf.name for leaf, certain in self._every(self.declared, (), True) if certain)
+        return frozenset(leaf.name for leaf, certain in self._possible(self.declared, (), True) if certain)
 
     @cached_property
     def has_priors(self) -> bool:
@@ -125,8 +156,8 @@ class Tree:
                     yield from self.everything(inside)
 
     def some_names(self) -> list[str]:
-        """Return the flat names of the first parameters, up to 1,000."""
-        return [leaf.name for leaf, _ in islice(self._every(self.declared, (), False), _MOST_NAMES)]
+        """Return the flat names of up to 1,000 parameters; of an unbounded block, those of the first copies."""
+        return [leaf.name for leaf, _ in islice(self._possible(self.declared, (), False), _MOST_NAMES)]
 
     def find(self, name: str) -> Parameter | None:
         """Return the parameter of a flat name; None if there is none."""
@@ -256,7 +287,7 @@ class Tree:
             return self.parameter(path, holds, None)
         return None if holds.tag is None else self.parameter(path, holds.tag, holds)
 
-    def _every(
+    def _possible(
         self, declared: Sequence[Declared], path: tuple[str, ...], certain: bool
     ) -> Iterator[tuple[Parameter, bool]]:
         """Yield each possible parameter, and whether it is always active."""
@@ -270,9 +301,9 @@ class Tree:
                 continue
             least = {inner for inner, _ in holds.certain_groups()} if sure else set()
             for inner, inside in holds.every_group():
-                yield from self._every(inside, here + inner, inner in least)
+                yield from self._possible(inside, here + inner, inner in least)
 
-    def _check(
+    def _check_declared(
         self, declared: Sequence[Declared], path: tuple[str, ...], position: Position, names_own: bool = False
     ) -> None:
         """Check names and expressions; of several copies, only the first and the last."""
@@ -293,7 +324,7 @@ class Tree:
                 groups = list(enumerate(item.holds.every_group()))
                 are_equal = len({id(inside) for _, (_, inside) in groups}) == 1
                 for copy, (inner, inside) in groups[:: max(len(groups) - 1, 1)] if are_equal else groups:
-                    self._check(inside, here + inner, (*at, copy), item.holds.names_own)
+                    self._check_declared(inside, here + inner, (*at, copy), item.holds.names_own)
 
     def _check_names(self, expression: Expression, scope: tuple[str, ...], position: Position, key: KeyPath) -> None:
         for name in expression.names:
