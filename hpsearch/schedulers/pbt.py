@@ -200,10 +200,6 @@ class PopulationBasedTraining(Scheduler):
             member.trial, member.iteration, member.began = answer.number, answer.start, answer.start
             self._member_of[answer.number] = index
 
-    def ready(self) -> int:
-        """Return the number of answers in `upcoming`."""
-        return sum(1 for _ in self.upcoming())
-
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
         """Receive a trial's outcome; return which trials are complete, and which were replaced since the last time.
 

@@ -108,7 +108,7 @@ class Enumeration:
         return (
             bool(self._space.constraints)
             or self._key is not None
-            or any(item.when is not None or isinstance(item.holds, Derived) for item in self._space.everything())
+            or any(item.when is not None or isinstance(item.holds, Derived) for _, item in self._space.everything())
         )
 
     @cached_property

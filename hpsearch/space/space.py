@@ -203,7 +203,7 @@ class Space(Mutations):
 
     @cached_property
     def _has_cells(self) -> bool:
-        return any(isinstance(item.holds, Cell) and item.holds.each == "node" for item in self.everything())
+        return any(isinstance(item.holds, Cell) and item.holds.each == "node" for _, item in self.everything())
 
     def nest(self, flat: Params) -> dict[str, Value]:
         """Return a copy of params as the trainable gets them: groups are mappings, copies are lists.

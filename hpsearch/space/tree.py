@@ -92,20 +92,10 @@ class Tree:
     @cached_property
     def unbounded(self) -> tuple[str, ...] | None:
         """The path of a structure with an unbounded number of groups; None if there is none."""
-        return self._unbounded(self.declared, ())
-
-    def _unbounded(self, declared: Sequence[Declared], path: tuple[str, ...]) -> tuple[str, ...] | None:
-        for item in declared:
-            if not isinstance(item.holds, Structure):
-                continue
-            here = (*path, *item.path)
-            if not item.holds.bounded:
-                return here
-            for inner, inside in {id(inside): (inner, inside) for inner, inside in item.holds.every_group()}.values():
-                unbounded = self._unbounded(inside, here + inner)
-                if unbounded is not None:
-                    return unbounded
-        return None
+        everything = self.everything()
+        return next(
+            (path for path, item in everything if isinstance(item.holds, Structure) and not item.holds.bounded), None
+        )
 
     @property
     def bounded(self) -> bool:
@@ -145,15 +135,22 @@ class Tree:
     @cached_property
     def has_priors(self) -> bool:
         """Whether a parameter has a prior."""
-        return any(not isinstance(item.holds, Structure) and item.holds.prior is not None for item in self.everything())
+        return any(
+            not isinstance(item.holds, Structure) and item.holds.prior is not None for _, item in self.everything()
+        )
 
-    def everything(self, declared: Sequence[Declared] | None = None) -> Iterator[Declared]:
-        """Yield all declarations, or those of a group, nested ones included, each block once."""
+    def everything(
+        self, declared: Sequence[Declared] | None = None, path: tuple[str, ...] = ()
+    ) -> Iterator[tuple[tuple[str, ...], Declared]]:
+        """Yield all declarations with their paths, or those of a group, nested ones included, each block once."""
         for item in self.declared if declared is None else declared:
-            yield item
+            here = (*path, *item.path)
+            yield here, item
             if isinstance(item.holds, Structure):
-                for inside in {id(inside): inside for _, inside in item.holds.every_group()}.values():
-                    yield from self.everything(inside)
+                for inner, inside in {
+                    id(inside): (inner, inside) for inner, inside in item.holds.every_group()
+                }.values():
+                    yield from self.everything(inside, here + inner)
 
     def some_names(self) -> list[str]:
         """Return the flat names of up to 1,000 parameters; of an unbounded block, those of the first copies."""

@@ -204,24 +204,11 @@ _FORMS: Mapping[str, _Form] = {
 PARAMETER_FORMS: Mapping[str, tuple[str, ...]] = {name: form.keys for name, form in _FORMS.items()}
 """The values of `distribution`, and the keys of each."""
 
-_PARAMETER_KEYS = (
-    "value",
-    "values",
-    "probabilities",
-    "distribution",
-    "min",
-    "max",
-    "mu",
-    "sigma",
-    "q",
-    "points",
-    "prior",
-    "ordered",
-    "derived",
-    "when",
-    "parameters",
-    "choice",
-    "repeat",
-    "chain",
-    "cell",
+_PARAMETER_KEYS = tuple(
+    dict.fromkeys(
+        [
+            *(key for keys in PARAMETER_FORMS.values() for key in keys),
+            *("distribution", "when", "parameters", "choice", "repeat", "chain", "cell"),
+        ]
+    )
 )
