@@ -28,6 +28,7 @@ __all__ = [
     "plain",
     "shown",
     "text",
+    "under",
 ]
 
 KeyPath = tuple[str | int, ...]
@@ -116,6 +117,15 @@ class Mistakes:
             raise self.errors[0]
         if self.errors:
             raise InvalidKeys(self.errors)
+
+
+@contextmanager
+def under(prefix: KeyPath) -> Iterator[None]:
+    """Add a prefix to the keys of an error that is raised in the context."""
+    try:
+        yield
+    except InvalidKey as error:
+        raise error.under(prefix) from None
 
 
 def key_text(path: KeyPath) -> str:

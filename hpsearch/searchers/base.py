@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from hpsearch.config.checks import InvalidKey, nearest
+from hpsearch.config.checks import InvalidKey, nearest, under
 from hpsearch.config.settings import AtLeast, Count, Settings, settings_fields
 from hpsearch.decision import Decision
 from hpsearch.objective import Objective
@@ -69,10 +69,8 @@ def options_as(settings: type[S], search: Search, method: str) -> S:
         if name not in fields:
             problem = f"isn't an option of {method}, which takes {', '.join(fields)}"
             raise InvalidKey(("search", "options", name), problem, nearest(name, fields))
-    try:
+    with under(("search", "options")):
         return settings(**options)
-    except InvalidKey as error:
-        raise error.under(("search", "options")) from None
 
 
 @dataclass(frozen=True)

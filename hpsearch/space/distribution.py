@@ -11,7 +11,7 @@ from dataclasses import fields
 from statistics import NormalDist
 from typing import ClassVar
 
-from hpsearch.config.checks import InvalidKey, KeyPath, integer, number, plain
+from hpsearch.config.checks import InvalidKey, KeyPath, integer, number, plain, under
 from hpsearch.seeds import DRAW_BITS
 from hpsearch.space._decimals import Multiples
 from hpsearch.trial import Value
@@ -75,12 +75,9 @@ class Distribution(ABC):
 
     def _set_prior(self) -> None:
         """Replace the prior by the equal value that would have been sampled."""
-        if self.prior is None:
-            return
-        try:
-            object.__setattr__(self, "prior", self.accept(self.prior))
-        except InvalidKey as error:
-            raise error.under(("prior",)) from None
+        if self.prior is not None:
+            with under(("prior",)):
+                object.__setattr__(self, "prior", self.accept(self.prior))
 
     @abstractmethod
     def draw(self, bits: int) -> Value:

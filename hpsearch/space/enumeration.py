@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from math import prod
 
-from hpsearch.config.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey, under
 from hpsearch.errors import SweepError
 from hpsearch.space.derived import Derived
 from hpsearch.space.distribution import Distribution, own_copy
@@ -149,10 +149,8 @@ class Enumeration:
 
     def _values_of(self, path: tuple[str, ...], distribution: Distribution) -> Sequence[Value]:
         if path not in self._listed:
-            try:
+            with under(path):
                 values = self._values(distribution)
-            except InvalidKey as error:
-                raise error.under(path) from None
             if values is None:
                 raise InvalidKey(path, "must have values that can be listed")
             self._listed[path] = values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -339,17 +339,15 @@ def _declared(item: _Json) -> Declared:
 
 
 def _distribution_or_structure(item: _Json) -> Distribution | Structure:
-    for kind, read in _STRUCTURES.items():
-        if kind in item:
-            fields = dict(item)
-            return read(fields.pop(kind), fields)
+    match item:
+        case {"parameters": inside}:
+            return ParameterGroup(_declared_from_json(inside))
+        case {"choice": branches}:
+            return Choice({name: _declared_from_json(branch) for name, branch in branches})
+        case {"repeat": block, **bounds}:
+            return Repeat(_declared_from_json(block), **bounds)
+        case {"chain": layer, **bounds}:
+            return Chain((_declared(layer),), **bounds)
+        case {"cell": operation, **fields}:
+            return Cell((_declared(operation),), **fields)
     return distribution_from_json(item)
-
-
-_STRUCTURES: Mapping[str, Callable[[Value, dict[str, Value]], Structure]] = {
-    ParameterGroup.kind: lambda inside, fields: ParameterGroup(_declared_from_json(inside)),
-    Choice.kind: lambda inside, fields: Choice({name: _declared_from_json(branch) for name, branch in inside}),
-    Repeat.kind: lambda inside, fields: Repeat(_declared_from_json(inside), **fields),
-    Chain.kind: lambda inside, fields: Chain((_declared(inside),), **fields),
-    Cell.kind: lambda inside, fields: Cell((_declared(inside),), **fields),
-}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
-from hpsearch.config.checks import InvalidKey, KeyPath, nearest
+from hpsearch.config.checks import InvalidKey, KeyPath, nearest, under
 from hpsearch.space.cell import Cell
 from hpsearch.space.choices import Categorical
 from hpsearch.space.declarations import check_name
@@ -252,10 +252,8 @@ class Tree:
     def _unnested_structure(
         self, structure: Structure, value: object, key: KeyPath, path: tuple[str, ...]
     ) -> Iterator[tuple[KeyPath, str, object]]:
-        try:
+        with under(key):
             tag, groups = structure.unnest(value)
-        except InvalidKey as error:
-            raise error.under(key) from None
         if structure.tag is not None:
             yield key, ".".join(path), tag
         for inner, inside in groups.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpsearch.config.checks import InvalidKey, KeyPath, Mistakes, shown
+from hpsearch.config.checks import InvalidKey, KeyPath, Mistakes, shown, under
 from hpsearch.objective import Metric, Objective, OutcomeConstraint
 from hpsearch.schedulers import KNOWN as SCHEDULERS
 from hpsearch.schedulers import settings_named
@@ -61,10 +61,8 @@ def checked_outcome_constraints(constraints: Sequence[object]) -> tuple[str, ...
 
 
 def _parsed_constraint(value: object, former: Sequence[OutcomeConstraint], key: KeyPath) -> OutcomeConstraint:
-    try:
+    with under(key):
         constraint = OutcomeConstraint.parse(value)
-    except InvalidKey as error:
-        raise error.under(key) from None
     if any(constraint.excludes(other) for other in former):
         problem = f"must leave a value of {constraint.metric} that keeps all constraints, got {constraint}"
         raise InvalidKey(key, problem, "mend it, or the one before it")
