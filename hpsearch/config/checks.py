@@ -11,26 +11,6 @@ from typing import Any, TypeGuard
 from hpsearch.errors import SweepError
 from hpsearch.trial import Value
 
-__all__ = [
-    "Add",
-    "InvalidKey",
-    "InvalidKeys",
-    "KeyPath",
-    "Mistakes",
-    "at_least",
-    "boolean",
-    "integer",
-    "is_number",
-    "key_text",
-    "nearest",
-    "number",
-    "one_of",
-    "plain",
-    "shown",
-    "text",
-    "under",
-]
-
 KeyPath = tuple[str | int, ...]
 """Keys and list positions from the top of a sweep: `("points_to_try", 0, "lr")`."""
 

@@ -30,8 +30,6 @@ from hpsearch.trial import TrialRow
 from hpsearch_trainers.architectures import standalone
 from hpsearch_trainers.measures import latency, parameters
 
-__all__ = ["Best", "best_of", "deliver", "tested"]
-
 
 @dataclass(frozen=True, slots=True)
 class Best:

@@ -11,8 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binomtest
 
-__all__ = ["SCORES", "Score", "interval", "score"]
-
 Array = NDArray[np.generic]
 
 

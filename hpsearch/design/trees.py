@@ -21,8 +21,6 @@ from sklearn.ensemble import (
 from hpsearch.design.prepared_rows import PredictionTask, PreparedRows, assign_folds
 from hpsearch.design.scores import SCORES, score
 
-__all__ = ["KINDS", "Trees", "best_trees", "fitted_trees", "predicted"]
-
 _SAMPLE = 2000
 """Number of rows that are timed to estimate the time of all."""
 

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter, le
 
-__all__ = ["Fronts", "Point", "dominates", "hypervolume", "non_dominated"]
-
 Point = tuple[float, ...]
 """One number for each goal, to be minimized. NaN is not allowed."""
 

@@ -23,8 +23,6 @@ from hpsearch.schedulers.early_terminate import SchedulerCapabilities
 from hpsearch.schedulers.halving import Halving
 from hpsearch.trial import Score
 
-__all__ = ["ASHA", "AsynchronousHalving", "RankedRung", "RunningRung", "SortedRung", "running_rung"]
-
 
 @dataclass(frozen=True)
 class ASHA(Halving):

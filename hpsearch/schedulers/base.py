@@ -18,24 +18,6 @@ from hpsearch.errors import SweepError
 from hpsearch.objective import is_valid
 from hpsearch.trial import Report, Score, StateAt
 
-__all__ = [
-    "Answer",
-    "Decision",
-    "Done",
-    "NewTrial",
-    "Outcome",
-    "Run",
-    "RungIndex",
-    "RungView",
-    "Scheduler",
-    "Wait",
-    "ordinal",
-    "passed_over",
-    "ran",
-    "ranked",
-    "unopened",
-]
-
 RungIndex = tuple[int, int]
 """(bracket, rung)."""
 

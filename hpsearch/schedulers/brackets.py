@@ -15,23 +15,6 @@ from typing import Literal
 from hpsearch.errors import SweepError
 from hpsearch.schedulers.base import Outcome
 
-__all__ = [
-    "Bracket",
-    "OpenBracket",
-    "Rung",
-    "RungLaw",
-    "Variant",
-    "cut",
-    "hyperband_brackets",
-    "hyperband_trials",
-    "iterations",
-    "rung_count",
-    "rung_ends",
-    "successive_halving_bracket",
-    "thin",
-    "upcoming",
-]
-
 Variant = Literal["paper", "table"]
 
 RungLaw = Literal["geometric", "paper"]

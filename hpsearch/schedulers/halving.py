@@ -29,8 +29,6 @@ from hpsearch.schedulers.brackets import (
 )
 from hpsearch.schedulers.early_terminate import EarlyTerminate, SchedulerCapabilities
 
-__all__ = ["BracketScheduler", "Halving", "Hyperband", "SuccessiveHalving"]
-
 _CHOSEN_RUNGS = 3
 """Without a `min_iter`, this many factors of `eta` lie between the first rung and `max_iter`."""
 

@@ -20,8 +20,6 @@ from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler, ordinal,
 from hpsearch.schedulers.early_terminate import EarlyTerminate, SchedulerCapabilities
 from hpsearch.trial import Score, StateAt
 
-__all__ = ["PBT", "PopulationBasedTraining"]
-
 _TURNS = 10
 """Intervals of a training, by default."""
 

@@ -18,21 +18,6 @@ from hpsearch.objective import Objective
 from hpsearch.space import Parameter, Space
 from hpsearch.trial import Failure, Params, Report, Score, StateAt, Trial
 
-__all__ = [
-    "Observation",
-    "Past",
-    "Problem",
-    "Search",
-    "Searcher",
-    "SearcherCapabilities",
-    "Suggestion",
-    "listed",
-    "options_as",
-    "refuse_conditions",
-    "refuse_constraints",
-    "refuse_priors",
-]
-
 
 @dataclass(frozen=True)
 class Search(Settings):

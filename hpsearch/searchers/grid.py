@@ -15,8 +15,6 @@ from hpsearch.searchers.base import (
     refuse_priors,
 )
 
-__all__ = ["GridSearcher"]
-
 
 class GridSearcher(Searcher):
     """Enumerates the grid in order.

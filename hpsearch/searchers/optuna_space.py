@@ -26,8 +26,6 @@ from hpsearch.trial import Params, Value
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-__all__ = ["OptunaSpace"]
-
 _MOST_STEPS = 1_000_000
 """Optuna's gp enumerates the integers of a range; longer ranges are searched as a share from 0 to 1."""
 

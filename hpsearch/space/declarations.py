@@ -13,8 +13,6 @@ from hpsearch.space.distribution import Distribution
 from hpsearch.space.expressions import Expression
 from hpsearch.space.parameter import Declared, ParameterGroup, Structure
 
-__all__ = ["When", "check_name", "declare", "declare_block", "is_wandbs"]
-
 # Names become command-line options, columns and TensorBoard tags.
 _NAME = re.compile(r"\+{0,2}[^\W\d][\w./-]*")  # + and / as in Hydra: +trainer.lr, model/encoder
 

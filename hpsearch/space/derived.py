@@ -16,8 +16,6 @@ from hpsearch.space.distribution import Distribution
 from hpsearch.space.expressions import Expression
 from hpsearch.trial import Value
 
-__all__ = ["Derived", "RejectedConfiguration"]
-
 _CACHE_SIZE = 4096
 """Number of cached calls. A configuration is computed several times."""
 

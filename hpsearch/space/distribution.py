@@ -16,8 +16,6 @@ from hpsearch.seeds import DRAW_BITS
 from hpsearch.space._decimals import Multiples
 from hpsearch.trial import Value
 
-__all__ = ["GRID_LIMIT", "Distribution", "Numeric", "bits_near", "bits_of_mixture", "own_copy", "share_of"]
-
 GRID_LIMIT = 1_000_000
 """Maximum number of grid values of a parameter."""
 

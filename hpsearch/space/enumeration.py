@@ -15,8 +15,6 @@ from hpsearch.space.parameter import Declared, Parameter, Structure
 from hpsearch.space.walk import Broken
 from hpsearch.trial import Params, Value
 
-__all__ = ["Enumeration"]
-
 _MOST_FILTERED = 100_000
 """Maximum number of configurations to filter one by one."""
 

@@ -14,8 +14,6 @@ from hpsearch.space.tree import Tree
 from hpsearch.space.walk import Broken, Choose
 from hpsearch.trial import Params, Value
 
-__all__ = ["Mutations"]
-
 _ATTEMPTS = 1_000
 """Maximum number of moves that break a constraint or lead to an equal configuration."""
 

@@ -27,8 +27,6 @@ from hpsearch.space.tree import MissingParameter, nested, nested_value
 from hpsearch.space.walk import UNKNOWN, Broken, Choose, Walk
 from hpsearch.trial import Params, Value
 
-__all__ = ["MOST_DRAWS", "Space", "distribution_from_json"]
-
 MOST_DRAWS = 100_000
 """Maximum number of attempts to sample a configuration that keeps all constraints."""
 

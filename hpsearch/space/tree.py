@@ -20,8 +20,6 @@ from hpsearch.space.expressions import ABSENT, Expression
 from hpsearch.space.parameter import END, Declared, Parameter, Position, Structure
 from hpsearch.trial import Params, Value
 
-__all__ = ["MissingParameter", "Tree", "nested", "nested_value"]
-
 _MOST_PARAMETERS = 10_000
 
 _DEEPEST = 20

@@ -15,8 +15,6 @@ from hpsearch.space.parameter import Parameter
 from hpsearch.space.space import Space
 from hpsearch.trial import Params, Value
 
-__all__ = ["UnitSpace"]
-
 Floats = NDArray[np.float64]
 
 _FEW = 100

@@ -11,8 +11,6 @@ from hpsearch.space.parameter import Declared, Parameter, Structure
 from hpsearch.space.tree import Tree, nested
 from hpsearch.trial import Value
 
-__all__ = ["UNKNOWN", "Broken", "Choose", "Walk"]
-
 Choose = Callable[[Parameter], Value]
 """Returns the value of an active parameter, or `UNKNOWN`."""
 

@@ -39,8 +39,6 @@ from hpsearch.space import (
 from hpsearch.sweep.reader import KeyReader
 from hpsearch.sweep.wandb import REFUSED_DISTRIBUTIONS
 
-__all__ = ["PARAMETER_FORMS", "RANGE_BOUNDS", "is_whole_range", "read_distribution"]
-
 RANGE_BOUNDS = ("min", "max", "q")
 """Keys whose types decide whether a range without a `distribution` is one of integers or floats."""
 

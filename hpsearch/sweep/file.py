@@ -42,16 +42,6 @@ from hpsearch.sweep.wandb import BAND_KEYS, HINTS, IGNORED, METRIC_IGNORED, as_b
 from hpsearch.trainable.macros import check_names
 from hpsearch.trial import Params
 
-__all__ = [
-    "TOP_KEYS",
-    "WRAPPER",
-    "SweepFile",
-    "load_sweep",
-    "locate",
-    "sweep_from_mapping",
-    "without_wrapper",
-]
-
 _REQUIRED = {
     "method": "method: random",
     "parameters": "parameters: {lr: {min: 0.001, max: 0.1}}",

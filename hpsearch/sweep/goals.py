@@ -12,8 +12,6 @@ from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.searchers import KNOWN as SEARCHERS
 from hpsearch.searchers import Searcher
 
-__all__ = ["check_forks", "check_ranking", "checked_metric", "checked_outcome_constraints"]
-
 _REQUIRED = {"metric": "one metric", "outcome_constraints": "left out"}
 """Keys that a method or scheduler may not support, and what they must be instead."""
 

@@ -21,8 +21,6 @@ from hpsearch.sweep.parts import SECTIONS
 from hpsearch.sweep.reader import observer_names
 from hpsearch.sweep.sweep import Sweep
 
-__all__ = ["Override", "apply_overrides", "change_sweep", "dotted_path"]
-
 _INSIDE = {"parameters": "name", "choice": "branch", "repeat": "key", "chain": "branch", "cell": "branch"}
 """Keys of a parameter that contain other parameters, and the keys inside: names of parameters, names of branches, or
 the keys of a parameter."""

@@ -17,8 +17,6 @@ from hpsearch.trial import Params, Value
 if TYPE_CHECKING:
     from hpsearch.schedulers.early_terminate import EarlyTerminate
 
-__all__ = ["ASYNCHRONOUS", "KEYS", "SECTION", "STRATEGY", "Parallel", "Strategies"]
-
 SECTION = "parallel"
 
 _PREFIX = f"{SECTION}."

@@ -14,8 +14,6 @@ from hpsearch.config.settings import settings_fields
 from hpsearch.schedulers.bands import Bands
 from hpsearch.sweep.parts import Limits, Resources
 
-__all__ = ["BAND_KEYS", "HINTS", "IGNORED", "METRIC_IGNORED", "REFUSED_DISTRIBUTIONS", "as_bands", "wandb_notes"]
-
 IGNORED: Mapping[str, str] = {
     **dict.fromkeys(("description", "project", "entity", "apiVersion", "kind", "tags", "notes", "group"), ""),
     "controller": "hpsearch is the controller",

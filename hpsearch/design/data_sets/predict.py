@@ -39,8 +39,6 @@ from .reading import (
     read_table,
 )
 
-__all__ = ["main"]
-
 _FOLDER = Path(__file__).resolve().parent
 _ROWS_AT_ONCE = 1024
 

@@ -20,8 +20,6 @@ from hpsearch.design.data_sets.preprocessing import features
 from hpsearch.design.data_sets.reading import Array, DataSetError
 from hpsearch.design.data_sets.sources import Examples, read_examples
 
-__all__ = ["Prepared", "prepare"]
-
 _STANDALONE = ("reading.py", "preprocessing.py", "predict.py")
 
 
