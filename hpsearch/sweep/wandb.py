@@ -50,11 +50,6 @@ def as_bands(early: object) -> dict[str, Any] | None:
     return {BAND_KEYS.get(key, key): value for key, value in settings.items() if key != unused}
 
 
-def _has_both_ends(early: object) -> bool:
-    """Return whether a hyperband has `min_iter` and `max_iter`. W&B uses one of them."""
-    return isinstance(early, Mapping) and early.get("type") == "hyperband" and {"min_iter", "max_iter"} <= early.keys()
-
-
 _EXPONENTS = ("log_uniform", "q_log_uniform", "inv_log_uniform")
 """Distributions whose bounds are exponents of e."""
 
@@ -152,7 +147,12 @@ def wandb_notes(value: object) -> list[str]:
         assert isinstance(early, Mapping)
         notes.append(f"early_terminate of type hyperband is W&B's and runs as type bands: {Bands(**bands).summary()}")
         notes += _unused_bands(early, Bands(**bands))
-    elif "program" in value and _has_both_ends(early):
+    elif (
+        "program" in value
+        and isinstance(early, Mapping)
+        and early.get("type") == "hyperband"
+        and {"min_iter", "max_iter"} <= early.keys()  # W&B uses one of them
+    ):
         meaning = "early_terminate of type hyperband has min_iter and max_iter, and runs as the paper's Hyperband"
         notes.append(f"{meaning}: without max_iter it is W&B's")
     return notes
