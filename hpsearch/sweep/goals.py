@@ -52,33 +52,14 @@ def checked_outcome_constraints(constraints: Sequence[object]) -> tuple[str, ...
     parsed: list[OutcomeConstraint] = []
     mistakes = Mistakes()
     for index, constraint in enumerate(constraints):
-        with mistakes.collect():
-            parsed.append(_parsed_constraint(constraint, parsed, ("outcome_constraints", index)))
+        with mistakes.collect(), under(("outcome_constraints", index)):
+            read = OutcomeConstraint.parse(constraint)
+            if any(read.excludes(other) for other in parsed):
+                problem = f"must leave a value of {read.metric} that keeps all constraints, got {read}"
+                raise InvalidKey((), problem, "mend it, or the one before it")
+            parsed.append(read)
     mistakes.raise_collected()
     return tuple(map(str, dict.fromkeys(parsed)))
-
-
-def _parsed_constraint(value: object, former: Sequence[OutcomeConstraint], key: KeyPath) -> OutcomeConstraint:
-    with under(key):
-        constraint = OutcomeConstraint.parse(value)
-    if any(constraint.excludes(other) for other in former):
-        problem = f"must leave a value of {constraint.metric} that keeps all constraints, got {constraint}"
-        raise InvalidKey(key, problem, "mend it, or the one before it")
-    return constraint
-
-
-def _check_without_metric(
-    objective: Objective, method: str, searcher: type[Searcher] | None, early: EarlyTerminate | None
-) -> None:
-    """Check that nothing in the sweep needs a metric."""
-    learns = searcher is not None and searcher.capabilities.learns
-    for needs_metric, why in (
-        (learns, f"method is {method}, which goes by it"),
-        (early is not None, "trials are terminated early, by it"),
-        (bool(objective.constraints), "there are outcome_constraints: trials that keep them are ranked by it"),
-    ):
-        if needs_metric:
-            raise InvalidKey(("metric",), f"is required where {why}", add=((), "metric: {name: loss, goal: minimize}"))
 
 
 def check_ranking(
@@ -89,8 +70,14 @@ def check_ranking(
     Raises:
         InvalidKey: A metric is missing, or a key is not supported.
     """
-    if not objective.goals:
-        _check_without_metric(objective, method, searcher, early)
+    needing = {
+        f"method is {method}, which goes by it": searcher is not None and searcher.capabilities.learns,
+        "trials are terminated early, by it": early is not None,
+        "there are outcome_constraints: trials that keep them are ranked by it": bool(objective.constraints),
+    }
+    why = next((why for why, needs_metric in needing.items() if needs_metric), None)
+    if not objective.goals and why is not None:
+        raise InvalidKey(("metric",), f"is required where {why}", add=((), "metric: {name: loss, goal: minimize}"))
     key = None if searcher is None else searcher.capabilities.unsupported_key(objective)
     if key is not None:
         learning = {name: entry.capabilities for name, entry in SEARCHERS.items() if entry.capabilities.learns}
