@@ -192,6 +192,9 @@ class BracketScheduler(Scheduler):
             self._begun.append(bracket)
             self._replan(bracket, plan)
 
+    def _note_rung(self, answer: NewTrial | Run) -> None:
+        """Remember nothing: the plans of brackets say where their rungs end, and there may be thousands."""
+
     def ready(self) -> int:
         """Return the number of promoted trials, and of new ones in the bracket that is being filled."""
         if (filling := self._filling) is not None:
