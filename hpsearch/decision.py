@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Decision", "Followed", "PlanChange", "Rungs"]
-
 Rungs = Sequence[tuple[int | None, int | None]]
 """(Last iteration, number of trials) of each rung of a bracket, as in `RungView`."""
 

@@ -5,27 +5,6 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 
-__all__ = [
-    "BackendError",
-    "CheckpointError",
-    "DesignError",
-    "HpsearchError",
-    "HpsearchWarning",
-    "Interrupted",
-    "JournalError",
-    "SearcherError",
-    "StopSearch",
-    "StorageError",
-    "StudyInUseError",
-    "SweepError",
-    "TellError",
-    "TrainableError",
-    "UnreadableCheckpointError",
-    "UnwritableError",
-    "causes",
-    "exception_line",
-]
-
 _MAX_LINE = 500
 
 

@@ -12,31 +12,6 @@ from typing import Any, Literal
 from hpsearch.decision import Followed
 from hpsearch.trial import Failure, Params, Report, Segment, Trial
 
-__all__ = [
-    "ASK_TELL",
-    "NO_MEMORY",
-    "Added",
-    "Asked",
-    "Dropped",
-    "Ended",
-    "Entry",
-    "Event",
-    "Exhausted",
-    "Extended",
-    "Failed",
-    "Finished",
-    "Lost",
-    "Opened",
-    "Pruned",
-    "Retried",
-    "Reverted",
-    "Saved",
-    "Started",
-    "Steered",
-    "trial_of",
-]
-
-
 ASK_TELL = "ask"
 """The backend of an ask/tell study: any number of processes request trials, run them and report their results."""
 

@@ -5,21 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 
-__all__ = [
-    "DRAW_BITS",
-    "SEED_LIMIT",
-    "crossover_bits",
-    "draw_bits",
-    "explore_seed",
-    "is_near_prior",
-    "mutation_bits",
-    "perturb_seed",
-    "redraw_seed",
-    "stand_in_seed",
-    "suggestion_seed",
-    "trial_seed",
-]
-
 SEED_LIMIT = 2**32
 """Seeds lie below this: what `numpy.random.seed` takes."""
 

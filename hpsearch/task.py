@@ -7,22 +7,6 @@ from dataclasses import dataclass
 from hpsearch.events import Saved
 from hpsearch.trial import Failure, Report, Segment, Trial
 
-__all__ = [
-    "WHOLE_WORKER",
-    "Allocation",
-    "Gone",
-    "Message",
-    "Notice",
-    "Progress",
-    "Result",
-    "Task",
-    "TimedOut",
-    "WholeWorker",
-    "WorkerGang",
-    "WorkerShare",
-    "Workers",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class WholeWorker:

@@ -7,22 +7,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-__all__ = [
-    "Failure",
-    "Goal",
-    "JointScore",
-    "Params",
-    "Parent",
-    "Report",
-    "Score",
-    "Segment",
-    "StateAt",
-    "Trial",
-    "TrialRow",
-    "TrialState",
-    "Value",
-]
-
 Goal = Literal["minimize", "maximize"]
 
 Value = Any

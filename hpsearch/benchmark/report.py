@@ -15,8 +15,6 @@ from hpsearch.benchmark.suite import Suite
 from hpsearch.page.charts import Chart, Linear, scale_of
 from hpsearch.page.charts.picture import series
 
-__all__ = ["Mean", "Row", "aligned", "hits_at", "markdown", "over_tasks", "paired", "plot", "regret_at", "suite_rows"]
-
 At = Callable[[RunCourse, float], float]
 """Result of a run at a budget."""
 

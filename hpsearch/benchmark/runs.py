@@ -28,8 +28,6 @@ from hpsearch.simulation.table_file import read_table
 from hpsearch.trial import Report, Score, Trial
 from hpsearch.worker.child_process import environment, thread_environment
 
-__all__ = ["BenchmarkTask", "Results", "RunCourse", "RunKey", "carry_out", "keys_of", "run_missing", "task_of"]
-
 
 class RunKey(NamedTuple):
     """Which run it is."""

@@ -36,8 +36,6 @@ from hpsearch.sweep.parts import Limits, Resources
 from hpsearch.sweep.reader import KeyReader, Kind, listed
 from hpsearch.sweep.sweep import Sweep
 
-__all__ = ["Suite", "load_suite", "load_suites"]
-
 _OF_METHODS = ("method", "early_terminate", "max_iter", "run_cap", "trainable", "limits", "resources", "seed", "name")
 """Keys of a sweep that methods, tasks and the budget define."""
 

@@ -11,25 +11,6 @@ from typing import Any, TypeGuard
 from hpsearch.errors import SweepError
 from hpsearch.trial import Value
 
-__all__ = [
-    "Add",
-    "InvalidKey",
-    "InvalidKeys",
-    "KeyPath",
-    "Mistakes",
-    "at_least",
-    "boolean",
-    "integer",
-    "is_number",
-    "key_text",
-    "nearest",
-    "number",
-    "one_of",
-    "plain",
-    "shown",
-    "text",
-]
-
 KeyPath = tuple[str | int, ...]
 """Keys and list positions from the top of a sweep: `("points_to_try", 0, "lr")`."""
 
@@ -116,6 +97,15 @@ class Mistakes:
             raise self.errors[0]
         if self.errors:
             raise InvalidKeys(self.errors)
+
+
+@contextmanager
+def under(prefix: KeyPath) -> Iterator[None]:
+    """Add a prefix to the keys of an error that is raised in the context."""
+    try:
+        yield
+    except InvalidKey as error:
+        raise error.under(prefix) from None
 
 
 def key_text(path: KeyPath) -> str:

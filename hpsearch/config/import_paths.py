@@ -18,8 +18,6 @@ from typing import Any
 
 from hpsearch.errors import HpsearchError, Interrupted, exception_line
 
-__all__ = ["check_importable", "check_named", "import_object", "is_import_path", "is_table", "table_and_task"]
-
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _TABLE = re.compile(r"(.+?\.ya?ml)(?:#(.*))?", re.DOTALL)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["MASK", "looks_secret", "mask_words"]
-
 MASK = "***"
 
 _SECRET = re.compile(

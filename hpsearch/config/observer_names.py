@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from hpsearch.config.checks import InvalidKey, KeyPath, nearest, shown
 from hpsearch.config.import_paths import is_import_path
 
-__all__ = ["KNOWN_OBSERVERS", "OPTIONAL", "check_observer", "check_once"]
-
 KNOWN_OBSERVERS: Mapping[str, str] = {
     "csv": "hpsearch.observers.csv_files:CsvObserver",
     "mlflow": "hpsearch.observers.mlflow_runs:MLflowObserver",

@@ -15,18 +15,6 @@ from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, g
 
 from hpsearch.config.checks import InvalidKey, KeyPath, at_least, boolean, integer, number, one_of, plain, shown, text
 
-__all__ = [
-    "HOW",
-    "NONE",
-    "AtLeast",
-    "Count",
-    "Seconds",
-    "Settings",
-    "SettingsField",
-    "read_duration",
-    "settings_fields",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:

@@ -7,8 +7,6 @@ import math
 import re
 from typing import Any
 
-__all__ = ["parse_json", "parse_number"]
-
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|[-+]?(?:inf|infinity|nan)", re.ASCII | re.IGNORECASE)
 
 

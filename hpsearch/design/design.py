@@ -35,8 +35,6 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.wording import duration, number
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["Surroundings", "design", "resume"]
-
 _FEW = 2000
 """Most rows for which all folds validate; with more, one held-out fold is enough."""
 

@@ -34,17 +34,6 @@ from hpsearch_trainers.schedules import cosine, warmup
 from hpsearch_trainers.trainer import Trainer
 from hpsearch_trainers.weight_decay import decay_groups
 
-__all__ = [
-    "DesignedNetwork",
-    "FoldNetworks",
-    "TargetScale",
-    "architecture",
-    "designed",
-    "flops",
-    "fold_loss",
-    "parameter_count",
-]
-
 _WARMUP = 0.05
 """Share of the epochs in which the rate rises."""
 

@@ -23,8 +23,6 @@ from hpsearch.config.checks import InvalidKey, nearest
 from hpsearch.config.settings import read_duration
 from hpsearch.errors import DesignError
 
-__all__ = ["BOUNDED", "DesignFolder", "DesignRequest", "read_limits", "read_seconds"]
-
 
 class DesignFolder:
     """The paths, and the records that are JSON."""

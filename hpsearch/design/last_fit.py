@@ -17,20 +17,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hpsearch.design.data_sets.predict import tree_outputs
 from hpsearch.design.designed_network import DesignedNetwork, architecture
 from hpsearch.design.folder import DesignFolder, DesignRequest
 from hpsearch.design.pace import one_thread, seeded
 from hpsearch.design.prepared_rows import PredictionTask, PreparedRows, read_rows
 from hpsearch.design.report import DesignReport, TestScore
 from hpsearch.design.scores import SCORES, interval, score
-from hpsearch.design.trees import KINDS, Trees, predicted
+from hpsearch.design.trees import KINDS, Trees
 from hpsearch.errors import DesignError
 from hpsearch.results.study import Study
 from hpsearch.trial import TrialRow
 from hpsearch_trainers.architectures import standalone
 from hpsearch_trainers.measures import latency, parameters
-
-__all__ = ["Best", "best_of", "deliver", "tested"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +144,7 @@ def tested(
     guess, guess_is = _baseline(goal, search, len(test.targets))
     of_trees = None
     if trees is not None:
-        of_trees = _scored(goal, predicted(joblib.load(folder.trees), test.inputs, test.task), test)
+        of_trees = _scored(goal, tree_outputs(joblib.load(folder.trees), test.inputs, len(test.task.classes)), test)
     wins = trees is not None and _better(goal, trees.validation, best.validation)
     over = [
         f"{name} {cost[name]:g} is above {bound:g}"

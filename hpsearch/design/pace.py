@@ -17,19 +17,6 @@ from hpsearch.errors import DesignError
 from hpsearch.tables.wording import duration, number
 from hpsearch_trainers.measures import latency
 
-__all__ = [
-    "ENOUGH_EPOCHS",
-    "SCORING",
-    "STARTING",
-    "Clock",
-    "Pace",
-    "check_latency",
-    "one_thread",
-    "pace",
-    "search_seconds",
-    "seeded",
-]
-
 _TRIALS = 40
 """Number of full trials for which there should be time; with rungs that is about a hundred trials."""
 

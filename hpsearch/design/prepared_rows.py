@@ -16,8 +16,6 @@ from torch import Tensor
 
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["PredictionTask", "PreparedRows", "assign_folds", "even_batch", "read_rows", "read_task", "training_rows"]
-
 
 @dataclass(frozen=True, slots=True)
 class PredictionTask:

@@ -10,8 +10,6 @@ from typing import Any
 
 from hpsearch.tables.wording import counted, duration, number
 
-__all__ = ["DesignReport", "TestScore"]
-
 
 @dataclass(frozen=True, slots=True)
 class TestScore:

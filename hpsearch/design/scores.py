@@ -9,8 +9,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-
-__all__ = ["SCORES", "Score", "interval", "score"]
+from scipy.stats import binomtest
 
 Array = NDArray[np.generic]
 
@@ -101,9 +100,6 @@ def score(name: str, predictions: Array, true: Array) -> float:
     return SCORES[name].of(predictions, true) if np.isfinite(predictions).all() else float("nan")
 
 
-_Z = 1.959963984540054
-"""Half-width of the normal distribution's central 95 %, in standard deviations."""
-
 _RESAMPLES = 2000
 
 
@@ -124,7 +120,8 @@ def interval(name: str, predictions: NDArray[np.generic], true: NDArray[np.gener
     if not math.isfinite(value) or rows < 2:
         return None
     if name == "accuracy":
-        return _wilson(value, rows)
+        low, high = binomtest(round(value * rows), rows).proportion_ci(method="wilson")
+        return min(value, float(low)), max(value, float(high))  # despite rounding
     chance = np.random.default_rng(0)
     drawn = [chance.integers(rows, size=rows) for _ in range(_RESAMPLES)]
     scores = np.array([score(name, predictions[rows_of], true[rows_of]) for rows_of in drawn])
@@ -133,11 +130,3 @@ def interval(name: str, predictions: NDArray[np.generic], true: NDArray[np.gener
         return None
     low, high = np.percentile(scores, [2.5, 97.5])
     return float(low), float(high)
-
-
-def _wilson(fraction: float, rows: int) -> tuple[float, float]:
-    """Wilson (1927), "Probable inference, the law of succession, and statistical inference"."""
-    square = _Z**2 / rows
-    middle = (fraction + square / 2) / (1 + square)
-    half = _Z / (1 + square) * math.sqrt(fraction * (1 - fraction) / rows + square / (4 * rows))
-    return min(fraction, max(0.0, middle - half)), max(fraction, min(1.0, middle + half))  # despite rounding

@@ -19,8 +19,6 @@ from hpsearch.space import Constant
 from hpsearch.sweep.file import locate
 from hpsearch.sweep.sweep import Sweep
 
-__all__ = ["TRAINABLE", "SearchSpace", "check_sweep", "search_space", "sweep_text"]
-
 TRAINABLE = "hpsearch.design.designed_network:DesignedNetwork"
 
 _COUNTED = {"parameters": ("weights", parameter_count), "flops": ("operations", flops)}

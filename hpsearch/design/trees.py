@@ -18,10 +18,9 @@ from sklearn.ensemble import (
     RandomForestRegressor,
 )
 
-from hpsearch.design.prepared_rows import PredictionTask, PreparedRows, assign_folds
+from hpsearch.design.data_sets.predict import tree_outputs
+from hpsearch.design.prepared_rows import PreparedRows, assign_folds
 from hpsearch.design.scores import SCORES, score
-
-__all__ = ["KINDS", "Trees", "best_trees", "fitted_trees", "predicted"]
 
 _SAMPLE = 2000
 """Number of rows that are timed to estimate the time of all."""
@@ -90,16 +89,6 @@ def best_trees(
     return Trees(best, scores, left_out)
 
 
-def predicted(model: Any, inputs: NDArray[np.generic], task: PredictionTask) -> NDArray[np.float64]:
-    """Return probabilities (rows, classes), in the order of the task's classes, or numbers (rows,)."""
-    flat = inputs.reshape(len(inputs), -1)
-    if task.kind == "numbers":
-        return np.asarray(model.predict(flat), np.float64)
-    probabilities = np.zeros((len(flat), task.outputs))
-    probabilities[:, model.classes_] = model.predict_proba(flat)  # a class that it never saw has no column
-    return probabilities
-
-
 def _validated(
     kind: str, rows: PreparedRows, goal: str, folds: NDArray[np.int64], validated: int, jobs: int, seconds: float
 ) -> float | None:
@@ -111,7 +100,7 @@ def _validated(
     for number in range(validated):
         validation_rows.append(np.flatnonzero(folds == number))
         model = fitted_trees(kind, rows, np.flatnonzero(folds != number), jobs)
-        predictions.append(predicted(model, rows.inputs[validation_rows[-1]], rows.task))
+        predictions.append(tree_outputs(model, rows.inputs[validation_rows[-1]], len(rows.task.classes)))
         each = (time.monotonic() - began) / (number + 1)
         if each * (validated + 1) > seconds:
             return None

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter, le
 
-__all__ = ["Fronts", "Point", "dominates", "hypervolume", "non_dominated"]
-
 Point = tuple[float, ...]
 """One number for each goal, to be minimized. NaN is not allowed."""
 
@@ -50,8 +48,8 @@ class Fronts:
 
     def __init__(self) -> None:
         self._fronts: list[dict[int, Point]] = []
-        self._ranked: list[dict[int, float] | None] = []
-        """Crowding distances of each front, the largest first; None if they must be computed again."""
+        self._ranked: dict[int, dict[int, float]] = {}
+        """Crowding distances of each front, the largest first; without those to compute again."""
 
     @classmethod
     def of(cls, points: Mapping[int, Point]) -> Fronts:
@@ -61,7 +59,6 @@ class Fronts:
         for key, level in zip(keys, _levels([points[key] for key in keys]), strict=True):
             if level == len(fronts._fronts):
                 fronts._fronts.append({})
-                fronts._ranked.append(None)
             fronts._fronts[level][key] = points[key]
         return fronts
 
@@ -74,11 +71,10 @@ class Fronts:
         while moved:
             if level == len(self._fronts):
                 self._fronts.append({})
-                self._ranked.append(None)
             front = self._fronts[level]
             beaten = {k: p for k, p in front.items() if any(dominates(better, p) for better in moved.values())}
             self._fronts[level] = {k: p for k, p in front.items() if k not in beaten} | moved
-            self._ranked[level] = None
+            self._ranked.pop(level, None)
             moved, level = beaten, level + 1
 
     def sort_keys(self) -> dict[int, tuple[int, float]]:
@@ -101,12 +97,11 @@ class Fronts:
         )
 
     def _crowding(self, level: int) -> dict[int, float]:
-        distances_known = self._ranked[level]
-        if distances_known is None:
+        if level not in self._ranked:
             distances = _crowding_distances(self._fronts[level])
             order = sorted(sorted(distances), key=distances.__getitem__, reverse=True)  # ties: the lower key first
-            distances_known = self._ranked[level] = {key: distances[key] for key in order}
-        return distances_known
+            self._ranked[level] = {key: distances[key] for key in order}
+        return self._ranked[level]
 
 
 def _levels(points: Sequence[Point]) -> Iterator[int]:

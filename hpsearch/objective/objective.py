@@ -14,17 +14,6 @@ from hpsearch.config.settings import HOW, Settings
 from hpsearch.objective.fronts import Fronts, Point, dominates, non_dominated
 from hpsearch.trial import Goal, JointScore, Score
 
-__all__ = [
-    "Metric",
-    "Objective",
-    "OutcomeConstraint",
-    "SortKey",
-    "excesses_of",
-    "is_valid",
-    "values_of",
-    "without_targets",
-]
-
 _CONSTRAINT = re.compile(r"(?P<metric>\S.*?)\s*(?P<sign><=|>=|==|<|>|=)\s*(?P<bound>\S+)")
 _EXPECTED_CONSTRAINT = "must be a reported metric, <= or >=, and a number, such as latency_ms <= 20"
 

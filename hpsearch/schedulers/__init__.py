@@ -13,10 +13,11 @@ from typing import Any
 
 from hpsearch.config.checks import InvalidKey, nearest
 from hpsearch.config.import_paths import import_object
+from hpsearch.decision import Decision
 from hpsearch.errors import SweepError
 from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.bands import Bands
-from hpsearch.schedulers.base import Decision, NewTrial, Outcome, Run, Scheduler
+from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
 from hpsearch.schedulers.early_terminate import Absent, EarlyTerminate, SchedulerCapabilities
 from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.schedulers.median import MedianStopping

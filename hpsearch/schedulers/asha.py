@@ -23,8 +23,6 @@ from hpsearch.schedulers.early_terminate import SchedulerCapabilities
 from hpsearch.schedulers.halving import Halving
 from hpsearch.trial import Score
 
-__all__ = ["ASHA", "AsynchronousHalving", "RankedRung", "RunningRung", "SortedRung", "running_rung"]
-
 
 @dataclass(frozen=True)
 class ASHA(Halving):
@@ -192,13 +190,8 @@ class AsynchronousHalving(Scheduler):
         ]
 
 
-class RunningRung(ABC):
-    """A rung that is ranked while trials still arrive: those that wait, and those that were promoted or stopped.
-
-    Args:
-        eta: 1 of `eta` is promoted.
-        objective: Ranks them.
-    """
+class _Rung(ABC):
+    """A rung that is ranked while trials still arrive: those that wait, and those that were promoted or stopped."""
 
     def __init__(self, eta: int, objective: Objective) -> None:
         self._eta = eta
@@ -213,33 +206,8 @@ class RunningRung(ABC):
         """How many of the trials that have finished this rung are good enough for a promotion."""
         return len(self) // self._eta
 
-    @abstractmethod
-    def add(self, score: Score, trial: int) -> None:
-        """Add a trial that has finished this rung."""
 
-    @abstractmethod
-    def promotable(self) -> Iterator[int]:
-        """Yield the trials that can be promoted, the best first; promoting one doesn't exclude another."""
-
-    @abstractmethod
-    def promote(self) -> None:
-        """Promote the first of `promotable`."""
-
-    @abstractmethod
-    def remove(self, trial: int) -> bool:
-        """Forget a trial that waits; return whether there was one."""
-
-    @abstractmethod
-    def stop(self) -> Sequence[tuple[int, int, int, bool]]:
-        """Stop all that wait; return (trial, its rank from 1, of how many, whether it is NaN), the best first."""
-
-
-def running_rung(eta: int, objective: Objective) -> RunningRung:
-    """Return an empty rung for an objective."""
-    return RankedRung(eta, objective) if objective.several else SortedRung(eta, objective)
-
-
-class SortedRung(RunningRung):
+class SortedRung(_Rung):
     """A rung for one goal, where a score alone fixes the order: each call searches sorted lists."""
 
     def __init__(self, eta: int, objective: Objective) -> None:
@@ -288,7 +256,7 @@ class SortedRung(RunningRung):
         return stopped
 
 
-class RankedRung(RunningRung):
+class RankedRung(_Rung):
     """A rung for several goals, where a rank depends on all trials: Pareto fronts, updated as trials come.
 
     A call goes through the best 1/eta.
@@ -348,3 +316,11 @@ class RankedRung(RunningRung):
         """Yield (trial, whether it is NaN) of all trials, best first."""
         yield from ((trial, False) for trial in self._fronts.ranked())
         yield from ((trial, nan) for _, trial, nan in self._beyond)
+
+
+RunningRung = SortedRung | RankedRung
+
+
+def running_rung(eta: int, objective: Objective) -> RunningRung:
+    """Return an empty rung for an objective."""
+    return RankedRung(eta, objective) if objective.several else SortedRung(eta, objective)

@@ -20,8 +20,6 @@ from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler, ran
 from hpsearch.schedulers.early_terminate import EarlyTerminate, SchedulerCapabilities
 from hpsearch.trial import Report
 
-__all__ = ["BandScheduler", "Bands"]
-
 _MOST_BANDS = 100
 
 

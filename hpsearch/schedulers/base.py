@@ -18,24 +18,6 @@ from hpsearch.errors import SweepError
 from hpsearch.objective import is_valid
 from hpsearch.trial import Report, Score, StateAt
 
-__all__ = [
-    "Answer",
-    "Decision",
-    "Done",
-    "NewTrial",
-    "Outcome",
-    "Run",
-    "RungIndex",
-    "RungView",
-    "Scheduler",
-    "Wait",
-    "ordinal",
-    "passed_over",
-    "ran",
-    "ranked",
-    "unopened",
-]
-
 RungIndex = tuple[int, int]
 """(bracket, rung)."""
 
@@ -220,10 +202,14 @@ class Scheduler(ABC):
         index = answer.bracket, answer.rung
         self._running[trial] = index
         self._started[index] += 1
+        self._note_rung(answer)
+        return answer
+
+    def _note_rung(self, answer: NewTrial | Run) -> None:
+        """Remember where the rung of an answer ends, for `rungs` and `plan`."""
         if answer.bracket not in self._plans:
             self._plans[answer.bracket] = dict(enumerate(self._ends[answer.bracket])) if self._ends else {}
         self._plans[answer.bracket][answer.rung] = answer.until
-        return answer
 
     @property
     def busy(self) -> bool:
@@ -293,8 +279,8 @@ class Scheduler(ABC):
         del self._running[newest]
         self._started[index] -= 1
         bracket, _ = index
-        if not any(self._started[bracket, rung] for rung in self._plans[bracket]):
-            del self._plans[bracket]
+        if not any(self._started[bracket, rung] for rung in self._plans.get(bracket, ())):
+            self._plans.pop(bracket, None)
         self._numbered -= 1
         self._exhausted = True
         return ()

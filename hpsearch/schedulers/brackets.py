@@ -13,24 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hpsearch.errors import SweepError
-from hpsearch.schedulers.base import Outcome, RungView
-
-__all__ = [
-    "Bracket",
-    "OpenBracket",
-    "Rung",
-    "RungLaw",
-    "Variant",
-    "cut",
-    "hyperband_brackets",
-    "hyperband_trials",
-    "iterations",
-    "rung_count",
-    "rung_ends",
-    "successive_halving_bracket",
-    "thin",
-    "upcoming",
-]
+from hpsearch.schedulers.base import Outcome
 
 Variant = Literal["paper", "table"]
 
@@ -223,10 +206,6 @@ class OpenBracket:
     plan: Bracket
     position: int = 0
     """The rung that its trials are in."""
-    started: int = 0
-    """Trials that were started in this rung."""
-    finished: int = 0
-    """Trials whose outcome in this rung is known."""
     unfilled: Bracket | None = None
     """The plan before all trials of a rung failed, which left the next rungs empty; None where that didn't happen."""
     undecided: list[Outcome] = field(default_factory=list)
@@ -241,26 +220,3 @@ class OpenBracket:
     def in_last_rung(self) -> bool:
         """Whether no rung follows."""
         return self.position == len(self.plan.rungs) - 1
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing will run in this bracket any more."""
-        return self.in_last_rung and self.finished == self.rung.size
-
-    def go_to_next_rung(self) -> None:
-        """Go to the next rung, with none of its trials started."""
-        self.position += 1
-        self.started = self.finished = 0
-
-    def views(self) -> Sequence[RungView]:
-        """Return its rungs, the shortest first."""
-        views = []
-        for position, rung in enumerate(self.plan.rungs):
-            if position < self.position:
-                started = finished = rung.size
-            elif position == self.position:
-                started, finished = self.started, self.finished
-            else:
-                started = finished = 0
-            views.append(RungView(self.index, position, rung.until, rung.size, started, finished))
-        return tuple(views)

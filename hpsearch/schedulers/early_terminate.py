@@ -13,8 +13,6 @@ from hpsearch.errors import SweepError
 from hpsearch.objective import Objective
 from hpsearch.schedulers.base import Scheduler
 
-__all__ = ["Absent", "EarlyTerminate", "SchedulerCapabilities"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerCapabilities:

@@ -8,8 +8,6 @@ from hpsearch.decision import Decision
 from hpsearch.errors import SweepError
 from hpsearch.schedulers.base import NewTrial, Outcome, Run, RungView, Scheduler, ran
 
-__all__ = ["FullLength"]
-
 
 class FullLength(Scheduler):
     """Runs every trial until the end of iteration `max_iter`.

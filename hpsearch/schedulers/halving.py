@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Annotated, Any, ClassVar, Self
 
 from hpsearch.config.checks import InvalidKey
@@ -13,7 +12,7 @@ from hpsearch.config.settings import AtLeast, Count
 from hpsearch.decision import Decision, Rungs
 from hpsearch.errors import SweepError
 from hpsearch.objective import Objective
-from hpsearch.schedulers.base import Answer, Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait, ran, ranked
+from hpsearch.schedulers.base import NewTrial, Outcome, Run, RungView, Scheduler, ran, ranked
 from hpsearch.schedulers.brackets import (
     Bracket,
     OpenBracket,
@@ -29,8 +28,6 @@ from hpsearch.schedulers.brackets import (
     upcoming,
 )
 from hpsearch.schedulers.early_terminate import EarlyTerminate, SchedulerCapabilities
-
-__all__ = ["BracketScheduler", "Halving", "Hyperband", "SuccessiveHalving"]
 
 _CHOSEN_RUNGS = 3
 """Without a `min_iter`, this many factors of `eta` lie between the first rung and `max_iter`."""
@@ -168,21 +165,11 @@ class BracketScheduler(Scheduler):
         self._brackets = brackets
         self._begun_trials = 0
         self._begun_iterations = 0
-        self._rungs_of: dict[int, Rungs] = {}
-        """Of each bracket begun, (until, size) of its rungs."""
         self._total: tuple[int, int] | None = None
         """The last `total`; None after the plan changed."""
-        self._newest: OpenBracket | None = None
-        self._brackets_of: dict[int, OpenBracket] = {}
-        """Running trials to their brackets."""
+        self._begun: list[OpenBracket] = []
         self._promoted: list[tuple[int, int, OpenBracket]] = []
         """Sorted (-until, trial, bracket): the longest rung first, then the lower number."""
-        self._failed_in: dict[int, OpenBracket] = {}
-        """Trials that failed in a rung on which nothing was decided since."""
-        self._views: list[Sequence[RungView]] = []
-        """One entry for each bracket begun."""
-        self._stale: dict[int, OpenBracket] = {}
-        """Brackets whose entry is out of date: they moved since `rungs` was last called."""
 
     def upcoming(self) -> Iterator[NewTrial | Run]:
         """Yield the promoted trials, then the new ones of the bracket that is being filled and of those after it."""
@@ -197,31 +184,21 @@ class BracketScheduler(Scheduler):
     def started(self, answer: NewTrial | Run) -> None:
         """Mark the first of `upcoming` as started; a bracket begins with its first trial."""
         if isinstance(answer, Run):
-            _, trial, bracket = self._promoted.pop(0)
-        else:
-            trial, bracket = answer.number, self._bracket_to_fill()
-            self._numbered += 1
-        bracket.started += 1
-        self._brackets_of[trial] = bracket
-        self._stale[bracket.index] = bracket
+            self._promoted.pop(0)
+        elif self._filling is None:
+            plan = self._plan_to_begin()
+            assert plan is not None, "`upcoming` has a new trial"
+            bracket = OpenBracket(len(self._begun), Bracket(()))
+            self._begun.append(bracket)
+            self._replan(bracket, plan)
 
-    def next(self) -> Answer:
-        """Start the first of `upcoming` and return it; `Wait` or `Done`, which change nothing, where there is none."""
-        answer = next(self.upcoming(), None)
-        if answer is None:
-            return Wait() if self.busy else Done()
-        self.started(answer)
-        return answer
-
-    @property
-    def busy(self) -> bool:
-        """Whether a trial is running."""
-        return bool(self._brackets_of)
+    def _note_rung(self, answer: NewTrial | Run) -> None:
+        """Remember nothing: the plans of brackets say where their rungs end, and there may be thousands."""
 
     def ready(self) -> int:
         """Return the number of promoted trials, and of new ones in the bracket that is being filled."""
         if (filling := self._filling) is not None:
-            return len(self._promoted) + filling.rung.size - filling.started
+            return len(self._promoted) + self._to_start(filling)
         return len(self._promoted) + (self._plan_to_begin() is not None)
 
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
@@ -232,18 +209,14 @@ class BracketScheduler(Scheduler):
         Raises:
             ValueError: The trial isn't running.
         """
-        bracket = self._brackets_of.pop(outcome.trial, None)
-        if bracket is None:
-            raise ValueError(f"an outcome must be of a running trial; trial {outcome.trial} is not running")
-        bracket.finished += 1
+        bracket = self._begun[self.end_segment(outcome)[0]]
         bracket.undecided.append(outcome)
-        if outcome.value is None:
-            self._failed_in[outcome.trial] = bracket
         return self._decide(bracket)
 
     def may_withdraw(self, trial: int) -> bool:
         """Return whether a trial failed in a rung that isn't decided, in the last one, or in one where all failed."""
-        return trial in self._failed_in
+        index = self._failed.get(trial)
+        return index is not None and any(outcome.trial == trial for outcome in self._begun[index[0]].undecided)
 
     def withdraw(self, trial: int) -> None:
         """Take back the outcome of a trial that failed.
@@ -251,19 +224,12 @@ class BracketScheduler(Scheduler):
         Raises:
             ValueError: It didn't fail, or its rung is decided.
         """
-        bracket = self._failed_in.pop(trial, None)
-        if bracket is None:
-            raise ValueError(
-                "only the outcome of a failed trial whose rung isn't decided can be withdrawn; "
-                f"trial {trial} has not failed, or its rung is decided"
-            )
+        super().withdraw(trial)
+        bracket = self._begun[self._running[trial][0]]
         if bracket.unfilled is not None:
             self._replan(bracket, bracket.unfilled)
             bracket.unfilled = None
-        bracket.finished -= 1
         bracket.undecided = [outcome for outcome in bracket.undecided if outcome.trial != trial]
-        self._brackets_of[trial] = bracket
-        self._stale[bracket.index] = bracket
 
     def prune(self, trial: int) -> Sequence[Decision]:
         """Treat a trial as failed; one that was promoted leaves the next rung with one trial fewer.
@@ -275,7 +241,7 @@ class BracketScheduler(Scheduler):
             if promoted == trial:
                 del self._promoted[index]
                 return self._shrink_rung(bracket)
-        for bracket in self._undecided():
+        for bracket in self._begun:
             for index, outcome in enumerate(bracket.undecided):
                 if outcome.trial == trial and outcome.value is not None:
                     bracket.undecided[index] = Outcome(trial, outcome.iteration, None)
@@ -288,19 +254,12 @@ class BracketScheduler(Scheduler):
         Raises:
             ValueError: The newest trial isn't in its first segment, so that there is nothing to take back.
         """
-        newest = self._numbered - 1
-        bracket = self._brackets_of.get(newest)
-        if bracket is None or bracket.position > 0:
-            raise ValueError("`exhausted` must follow a `NewTrial`; the newest trial is not in its first segment")
-        del self._brackets_of[newest]
-        self._numbered -= 1
-        self._exhausted = True
-        bracket.started -= 1
-        self._replan(bracket, cut(bracket.plan, bracket.started, self._eta))
-        if bracket.started == 0:
-            self._newest = None
-            self._views.pop()
-            self._stale.pop(bracket.index, None)
+        super().exhausted()
+        bracket = self._begun[-1]
+        started = self._started[bracket.index, 0]
+        self._replan(bracket, cut(bracket.plan, started, self._eta))
+        if started == 0:
+            self._begun.pop()
             return ()
         return self._decide(bracket)
 
@@ -323,7 +282,7 @@ class BracketScheduler(Scheduler):
             self._run_cap if run_cap is None else run_cap,
             self._brackets if brackets is None else brackets,
         )
-        fewest = len(self._views) if brackets_before is None else brackets_before
+        fewest = len(self._begun) if brackets_before is None else brackets_before
         if brackets is not None and brackets < fewest:
             raise ValueError(f"bounds can only be raised: `brackets` must be at least {fewest}, got {brackets}")
         at_least = trials if run_cap_before is None else run_cap_before
@@ -340,18 +299,18 @@ class BracketScheduler(Scheduler):
         self._total = None
 
     def rungs(self) -> Sequence[RungView]:
-        """Return the rungs of the brackets that have begun, in order.
-
-        Only those of brackets that changed since the last call are built again; the rest are copied.
-        """
-        for bracket in self._stale.values():
-            self._views[bracket.index] = bracket.views()
-        self._stale.clear()
-        return list(chain.from_iterable(self._views))
+        """Return the rungs of the brackets that have begun, in order."""
+        return [
+            RungView(bracket.index, number, rung.until, rung.size, self._started[index], self._finished[index])
+            for bracket in self._begun
+            for number, rung in enumerate(bracket.plan.rungs)
+            for index in [(bracket.index, number)]
+        ]
 
     def plan(self, bracket: int) -> Rungs:
         """Return (until, size) of a bracket's rungs; none where the bracket hasn't begun."""
-        return self._rungs_of.get(bracket, ())
+        rungs = self._begun[bracket].plan.rungs if bracket < len(self._begun) else ()
+        return tuple((rung.until, rung.size) for rung in rungs)
 
     def total(self) -> tuple[int, int]:
         """Return (trials, iterations when each promotion resumes) of the whole sweep.
@@ -367,32 +326,25 @@ class BracketScheduler(Scheduler):
     @property
     def _filling(self) -> OpenBracket | None:
         """The bracket that has begun and whose first rung isn't full; None if there is none."""
-        newest = self._newest
-        return newest if newest is not None and newest.position == 0 and newest.started < newest.rung.size else None
+        newest = self._begun[-1] if self._begun else None
+        return newest if newest is not None and newest.position == 0 and self._to_start(newest) else None
 
-    def _bracket_to_fill(self) -> OpenBracket:
-        """Return the bracket of the next new trial, begun now if need be."""
-        if (filling := self._filling) is not None:
-            return filling
-        plan = self._plan_to_begin()
-        assert plan is not None, "`upcoming` has a new trial"
-        self._newest = OpenBracket(len(self._views), Bracket(()))
-        self._replan(self._newest, plan)
-        self._views.append(())
-        return self._newest
+    def _to_start(self, bracket: OpenBracket) -> int:
+        """Return how many trials of a bracket's rung weren't started yet."""
+        return bracket.rung.size - self._started[bracket.index, bracket.position]
 
     def _to_fill(self) -> Iterator[tuple[int, Rung, int]]:
         """Yield (bracket, first rung, trials to create) of the bracket that is being filled and of those after it."""
         if (filling := self._filling) is not None:
-            yield filling.index, filling.rung, filling.rung.size - filling.started
-        started, trials = len(self._views), self._begun_trials
+            yield filling.index, filling.rung, self._to_start(filling)
+        started, trials = len(self._begun), self._begun_trials
         while (plan := self._plan(started, trials)) is not None:
             yield started, plan.rungs[0], plan.trials
             started, trials = started + 1, trials + plan.trials
 
     def _plan_to_begin(self) -> Bracket | None:
         """Return the plan of the next bracket; None where no more may begin."""
-        return self._plan(len(self._views), self._begun_trials)
+        return self._plan(len(self._begun), self._begun_trials)
 
     def _plan(self, started: int, trials: int) -> Bracket | None:
         """Return the plan of a bracket after `started` others with `trials` in all; None where none may begin."""
@@ -414,14 +366,9 @@ class BracketScheduler(Scheduler):
                 for outcome in self._ranked(bracket)
                 if outcome.value is not None
             ]
-            bracket.undecided = []
-        elif bracket.finished == bracket.rung.size:
+            bracket.undecided = [outcome for outcome in bracket.undecided if outcome.value is None]
+        elif self._finished[bracket.index, bracket.position] == bracket.rung.size:
             decisions = self._decide_rung(bracket)
-        if bracket.ended:
-            self._views[bracket.index] = bracket.views()
-            self._stale.pop(bracket.index, None)
-        else:
-            self._stale[bracket.index] = bracket
         return decisions
 
     def _decide_rung(self, bracket: OpenBracket) -> Sequence[Decision]:
@@ -434,8 +381,6 @@ class BracketScheduler(Scheduler):
             self._replan(bracket, thin(bracket.plan, bracket.position + 1, 0))
             return ()
         bracket.undecided = []
-        for outcome in outcomes:
-            self._failed_in.pop(outcome.trial, None)
         promoted = min(bracket.plan.rungs[bracket.position + 1].size, len(unfailed))
         decisions = [
             Decision(
@@ -446,24 +391,16 @@ class BracketScheduler(Scheduler):
             for rank, outcome in enumerate(unfailed, start=1)
         ]
         self._replan(bracket, thin(bracket.plan, bracket.position + 1, promoted))
-        bracket.go_to_next_rung()
+        bracket.position += 1
         for outcome in unfailed[:promoted]:
             insort(self._promoted, (-bracket.rung.until, outcome.trial, bracket))
         return decisions
-
-    def _undecided(self) -> Iterator[OpenBracket]:
-        """Yield the brackets in whose rung something runs or is still to be started; some of them more than once."""
-        yield from self._brackets_of.values()
-        yield from (bracket for _, _, bracket in self._promoted)
-        if self._newest is not None:
-            yield self._newest
 
     def _shrink_rung(self, bracket: OpenBracket) -> Sequence[Decision]:
         """Shrink a bracket's current rung by one trial; remove a rung without trials."""
         self._replan(bracket, thin(bracket.plan, bracket.position, bracket.rung.size - 1))
         if bracket.position == len(bracket.plan.rungs):
             bracket.position -= 1
-            bracket.started = bracket.finished = bracket.rung.size
         return self._decide(bracket)
 
     def _ranked(self, bracket: OpenBracket) -> list[Outcome]:
@@ -475,7 +412,6 @@ class BracketScheduler(Scheduler):
         self._begun_trials += plan.trials - bracket.plan.trials
         self._begun_iterations += iterations(plan) - iterations(bracket.plan)
         bracket.plan = plan
-        self._rungs_of[bracket.index] = tuple((rung.until, rung.size) for rung in plan.rungs)
         self._total = None
 
     def _bounds(self) -> tuple[int | None, int | None]:
@@ -488,9 +424,9 @@ class BracketScheduler(Scheduler):
     def _total_within(self, run_cap: int | None, brackets: int | None) -> tuple[int, int]:
         trials, cost = upcoming(
             self._cycle,
-            len(self._views),
+            len(self._begun),
             self._eta,
             None if run_cap is None else max(run_cap - self._begun_trials, 0),
-            None if brackets is None else max(brackets - len(self._views), 0),
+            None if brackets is None else max(brackets - len(self._begun), 0),
         )
         return self._begun_trials + trials, self._begun_iterations + cost

@@ -18,8 +18,6 @@ from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler, ran
 from hpsearch.schedulers.early_terminate import EarlyTerminate, SchedulerCapabilities
 from hpsearch.trial import Score
 
-__all__ = ["MedianStopping", "MedianStoppingScheduler"]
-
 _LOOKS = 10
 """How often a trial is looked at by default, its end included."""
 

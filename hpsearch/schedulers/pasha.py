@@ -19,8 +19,6 @@ from hpsearch.schedulers.base import Outcome, RungView, Scheduler
 from hpsearch.schedulers.early_terminate import SchedulerCapabilities
 from hpsearch.schedulers.halving import Halving
 
-__all__ = ["PASHA", "ProgressiveHalving"]
-
 _PERCENTILE = 0.9
 """The share of the distances between swapping trials that are no more than epsilon: the paper's N = 90."""
 

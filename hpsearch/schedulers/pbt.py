@@ -20,8 +20,6 @@ from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler, ordinal,
 from hpsearch.schedulers.early_terminate import EarlyTerminate, SchedulerCapabilities
 from hpsearch.trial import Score, StateAt
 
-__all__ = ["PBT", "PopulationBasedTraining"]
-
 _TURNS = 10
 """Intervals of a training, by default."""
 
@@ -199,10 +197,6 @@ class PopulationBasedTraining(Scheduler):
         if isinstance(answer, NewTrial):
             member.trial, member.iteration, member.began = answer.number, answer.start, answer.start
             self._member_of[answer.number] = index
-
-    def ready(self) -> int:
-        """Return the number of answers in `upcoming`."""
-        return sum(1 for _ in self.upcoming())
 
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
         """Receive a trial's outcome; return which trials are complete, and which were replaced since the last time.

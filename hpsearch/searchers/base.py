@@ -11,27 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from hpsearch.config.checks import InvalidKey, nearest
+from hpsearch.config.checks import InvalidKey, nearest, under
 from hpsearch.config.settings import AtLeast, Count, Settings, settings_fields
 from hpsearch.decision import Decision
 from hpsearch.objective import Objective
 from hpsearch.space import Parameter, Space
 from hpsearch.trial import Failure, Params, Report, Score, StateAt, Trial
-
-__all__ = [
-    "Observation",
-    "Past",
-    "Problem",
-    "Search",
-    "Searcher",
-    "SearcherCapabilities",
-    "Suggestion",
-    "listed",
-    "options_as",
-    "refuse_conditions",
-    "refuse_constraints",
-    "refuse_priors",
-]
 
 
 @dataclass(frozen=True)
@@ -69,10 +54,8 @@ def options_as(settings: type[S], search: Search, method: str) -> S:
         if name not in fields:
             problem = f"isn't an option of {method}, which takes {', '.join(fields)}"
             raise InvalidKey(("search", "options", name), problem, nearest(name, fields))
-    try:
+    with under(("search", "options")):
         return settings(**options)
-    except InvalidKey as error:
-        raise error.under(("search", "options")) from None
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,6 @@ from hpsearch.errors import SearcherError, exception_line
 from hpsearch.searchers.base import Searcher, Suggestion
 from hpsearch.trial import StateAt
 
-__all__ = ["Calls", "DirectCalls", "SearcherAnswer"]
-
 
 @dataclass(frozen=True, slots=True)
 class SearcherAnswer:

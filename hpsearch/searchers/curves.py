@@ -24,8 +24,6 @@ from hpsearch.seeds import suggestion_seed
 from hpsearch.space import Broken
 from hpsearch.space.unit_space import UnitSpace
 
-__all__ = ["CurveModel", "CurveSearcher", "Points", "fitted", "log_expected_improvement"]
-
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 

@@ -17,8 +17,6 @@ from hpsearch.seeds import suggestion_seed
 from hpsearch.space import Broken
 from hpsearch.trial import StateAt, Value
 
-__all__ = ["Evolution"]
-
 _TOURNAMENTS = REDRAWS // 2
 """Proposals that are one mutation away from a trial; each further one mutates the proposal before it."""
 

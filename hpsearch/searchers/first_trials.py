@@ -11,8 +11,6 @@ from hpsearch.seeds import stand_in_seed
 from hpsearch.space import Space
 from hpsearch.trial import Params
 
-__all__ = ["ADDED", "RETRY", "STAND_IN", "FirstTrials"]
-
 ADDED = "added"
 """Origin of a point that a user added to a study that had begun."""
 

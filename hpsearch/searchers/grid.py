@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from hpsearch.config.checks import InvalidKey
+from hpsearch.config.checks import under
 from hpsearch.searchers.base import (
     Observation,
     Problem,
@@ -14,8 +14,6 @@ from hpsearch.searchers.base import (
     listed,
     refuse_priors,
 )
-
-__all__ = ["GridSearcher"]
 
 
 class GridSearcher(Searcher):
@@ -36,10 +34,8 @@ class GridSearcher(Searcher):
     def check(cls, problem: Problem) -> None:
         """Check that every parameter has a grid, and none has a prior, which would have no effect."""
         listed(problem, "grid, which tries every point")
-        try:
+        with under(("parameters",)):
             _ = problem.space.grid_size
-        except InvalidKey as error:
-            raise error.under(("parameters",)) from None
         refuse_priors(problem, "a grid, which tries every value")
 
     def suggest(self, number: int) -> Suggestion | None:

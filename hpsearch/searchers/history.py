@@ -10,8 +10,6 @@ from hpsearch.objective import Objective, is_valid, values_of
 from hpsearch.searchers.base import Observation, Past
 from hpsearch.trial import Params, Score, Trial
 
-__all__ = ["Evidence", "History", "LearningCurve"]
-
 
 @dataclass(frozen=True, slots=True)
 class Evidence:

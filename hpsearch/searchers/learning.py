@@ -14,8 +14,6 @@ from hpsearch.searchers.history import Evidence, History
 from hpsearch.searchers.tried import TriedConfigurations
 from hpsearch.trial import JointScore, Score, Trial
 
-__all__ = ["REDRAWS", "LearningSearcher"]
-
 REDRAWS = 10
 """Proposals that were tried already, before an untried configuration is sampled."""
 

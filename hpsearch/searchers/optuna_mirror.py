@@ -12,8 +12,6 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from hpsearch.objective import excesses_of, values_of
 from hpsearch.trial import JointScore, Score
 
-__all__ = ["mirrored", "score_of"]
-
 
 class _Shared(FrozenTrial):
     """A trial that no longer changes, so that studies can share it.

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
     from optuna.trial import Trial as OptunaTrial
 
-__all__ = ["BOHB", "GP", "NSGA2", "TPE", "Bayes", "CmaEs", "OptunaSearcher", "through_optuna"]
-
 _WHOSE_TENTH = 10
 """Fewest trials of which a tenth is at least one."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from hpsearch.space import (
@@ -25,8 +25,6 @@ from hpsearch.trial import Params, Value
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
-
-__all__ = ["OptunaSpace"]
 
 _MOST_STEPS = 1_000_000
 """Optuna's gp enumerates the integers of a range; longer ranges are searched as a share from 0 to 1."""
@@ -85,7 +83,7 @@ class OptunaSpace:
         return {
             name: distribution
             for name, distribution in self.distributions.items()
-            if (not isinstance(codecs[name], _Choice) or isinstance(codecs[name], _Rank)) and not distribution.single()
+            if not codecs[name].is_choice and not distribution.single()
         }
 
     @property
@@ -132,6 +130,12 @@ class _Codec:
     """Optuna's distribution of one parameter, with conversions of values in both directions."""
 
     distribution: Any
+    make: Callable[[Any], BaseDistribution]
+    """Makes Optuna's distribution from the module `optuna.distributions`, which is imported late as that takes long."""
+    encode: Callable[[Value], Any]
+    decode: Callable[[Any], Value]
+    is_choice: bool = False
+    """Whether values have no order."""
 
     @cached_property
     def middle(self) -> Value:
@@ -139,156 +143,85 @@ class _Codec:
         return self.distribution.quantile(0.5)
 
     @cached_property
-    def optuna_distribution(self) -> Any:
-        raise NotImplementedError
+    def optuna_distribution(self) -> BaseDistribution:
+        """Optuna's distribution."""
+        from optuna import distributions
 
-    def encode(self, value: Value) -> Any:
-        raise NotImplementedError
-
-    def decode(self, value: Any) -> Value:
-        raise NotImplementedError
-
-
-class _Range(_Codec):
-    """A range of floats; with a step only on a logarithmic scale."""
-
-    distribution: Uniform | LogUniform
-
-    @cached_property
-    def optuna_distribution(self) -> Any:
-        from optuna.distributions import FloatDistribution
-
-        return FloatDistribution(self.distribution.min, self.distribution.max, log=self.distribution.logarithmic)
-
-    def encode(self, value: Value) -> float:
-        # A multiple may be outside of the range by a rounding error.
-        return min(max(float(value), self.distribution.min), self.distribution.max)
-
-    def decode(self, value: Any) -> Value:
-        return self.distribution.snap(float(value))
-
-
-class _Multiple(_Codec):
-    """A number as a multiple of its step, from 0: Optuna's own steps and large integers lose digits."""
-
-    distribution: Uniform | IntUniform
-
-    @cached_property
-    def optuna_distribution(self) -> Any:
-        from optuna.distributions import IntDistribution
-
-        steps = _steps_of(self.distribution)
-        return IntDistribution(0, steps.count - 1)
-
-    def encode(self, value: Value) -> int:
-        steps = _steps_of(self.distribution)
-        is_integer = isinstance(value, int) and isinstance(steps.size, int)
-        multiple: int = value // steps.size if is_integer else round(value / steps.size)
-        return min(max(multiple - steps.first, 0), steps.count - 1)
-
-    def decode(self, value: Any) -> Value:
-        steps = _steps_of(self.distribution)
-        return steps.value(steps.first + int(value))
-
-
-class _LogInteger(_Codec):
-    """An integer on a logarithmic scale."""
-
-    distribution: LogIntUniform
-
-    @cached_property
-    def optuna_distribution(self) -> Any:
-        from optuna.distributions import IntDistribution
-
-        return IntDistribution(self.distribution.min, self.distribution.max, log=True)
-
-    def encode(self, value: Value) -> int:
-        return int(value)
-
-    def decode(self, value: Any) -> Value:
-        return self.distribution.snap(int(value))
-
-
-class _Share(_Codec):
-    """A share from 0 to 1 on the parameter's own scale."""
-
-    distribution: Numeric
-
-    @cached_property
-    def optuna_distribution(self) -> Any:
-        from optuna.distributions import FloatDistribution
-
-        return FloatDistribution(0.0, 1.0)
-
-    def encode(self, value: Value) -> float:
-        """Return the middle of the shares that decode to a value."""
-        position = self.distribution.share(value)
-        if isinstance(self.distribution, LogIntUniform):
-            steps = _steps_of(self.distribution)
-            above = 2 * (value // steps.size - steps.first) + 1
-            position = math.log1p(above / (2 * steps.first)) / math.log1p(steps.count / steps.first)
-        return min(max(position, 0.0), 1.0)
-
-    def decode(self, value: Any) -> Value:
-        return self.distribution.quantile(value)
-
-
-class _Choice(_Codec):
-    """An index in a list of choices."""
-
-    distribution: Categorical
-
-    @cached_property
-    def _values(self) -> list[Value]:
-        return self.distribution.every_value()
-
-    @cached_property
-    def optuna_distribution(self) -> Any:
-        from optuna.distributions import CategoricalDistribution
-
-        return CategoricalDistribution(tuple(range(len(self._values))))
-
-    def encode(self, value: Value) -> int:
-        return self.distribution.index(value)
-
-    def decode(self, value: Any) -> Value:
-        return own_copy(self._values[value])
-
-
-class _Rank(_Choice):
-    """An index in a list of ordered choices."""
-
-    @cached_property
-    def optuna_distribution(self) -> Any:
-        from optuna.distributions import IntDistribution
-
-        return IntDistribution(0, len(self._values) - 1)
+        return self.make(distributions)
 
 
 def _codec(distribution: Distribution) -> _Codec:
     match distribution:
-        case Ordinal():
-            return _Rank(distribution)
         case Categorical():
-            return _Choice(distribution)
-        case IntUniform() if _steps_of(distribution).count <= _MOST_STEPS:
-            return _Multiple(distribution)
+            return _of_choices(distribution)
         case LogIntUniform() if distribution.max <= _MOST_STEPS:
-            return _LogInteger(distribution)
-        case Uniform(steps=steps) if steps is not None and steps.count <= _MOST_STEPS:
-            return _Multiple(distribution)
+            low, high = distribution.min, distribution.max
+            return _Codec(
+                distribution, lambda optuna: optuna.IntDistribution(low, high, log=True), int, distribution.snap
+            )
+        case IntUniform(steps=steps) | Uniform(steps=steps) if steps is not None and steps.count <= _MOST_STEPS:
+            return _of_multiples(distribution, steps)
         case LogUniform() if math.log(distribution.max) - math.log(distribution.min) > _NARROW:
-            return _Range(distribution)
+            return _of_floats(distribution)
         case Uniform() if max(-distribution.min, distribution.max) < _LARGEST:
-            return _Range(distribution)
+            return _of_floats(distribution)
         case Numeric():
-            return _Share(distribution)
+            share = partial(_share, distribution)
+            return _Codec(distribution, lambda optuna: optuna.FloatDistribution(0.0, 1.0), share, distribution.quantile)
     raise TypeError(f"a distribution must have a counterpart in Optuna, got {type(distribution).__name__}")
 
 
-def _steps_of(distribution: Numeric) -> Multiples:
-    assert distribution.steps is not None
-    return distribution.steps
+def _of_choices(distribution: Categorical) -> _Codec:
+    """Encode a choice as its index."""
+    values = distribution.every_value()
+    is_choice = not isinstance(distribution, Ordinal)
+
+    def make(optuna: Any) -> Any:
+        if is_choice:
+            return optuna.CategoricalDistribution(tuple(range(len(values))))
+        return optuna.IntDistribution(0, len(values) - 1)
+
+    return _Codec(distribution, make, distribution.index, lambda index: own_copy(values[index]), is_choice)
+
+
+def _of_multiples(distribution: Numeric, steps: Multiples) -> _Codec:
+    """Encode a number as a multiple of its step, from 0: Optuna's own steps and large integers lose digits."""
+
+    def encode(value: Value) -> int:
+        return min(max(steps.multiple(value) - steps.first, 0), steps.count - 1)
+
+    return _Codec(
+        distribution,
+        lambda optuna: optuna.IntDistribution(0, steps.count - 1),
+        encode,
+        lambda value: steps.value(steps.first + int(value)),
+    )
+
+
+def _of_floats(distribution: Uniform | LogUniform) -> _Codec:
+    """Encode a float as itself; there is a step only on a logarithmic scale."""
+    low, high = distribution.min, distribution.max
+
+    def encode(value: Value) -> float:
+        return min(max(float(value), low), high)  # a multiple may be outside of the range by a rounding error
+
+    return _Codec(
+        distribution,
+        lambda optuna: optuna.FloatDistribution(low, high, log=distribution.logarithmic),
+        encode,
+        lambda value: distribution.snap(float(value)),
+    )
+
+
+def _share(distribution: Numeric, value: Value) -> float:
+    """Return the middle of the shares, on the parameter's own scale, that decode to a value."""
+    if not isinstance(distribution, LogIntUniform):
+        return distribution.share(value)
+    steps = distribution.steps
+    assert steps is not None
+    above = 2 * (steps.multiple(value) - steps.first) + 1
+    position = math.log1p(above / (2 * steps.first)) / math.log1p(steps.count / steps.first)
+    return min(max(position, 0.0), 1.0)
 
 
 def _is_single(distribution: Distribution) -> bool:

@@ -32,8 +32,6 @@ from hpsearch.space import (
 from hpsearch.space.distribution import Numeric, own_copy, share_of
 from hpsearch.trial import Params, Trial, Value
 
-__all__ = ["Explore", "PBTSearcher"]
-
 _ATTEMPTS = 100
 """Attempts that may break a constraint, before a fork takes its parent's parameters unchanged."""
 

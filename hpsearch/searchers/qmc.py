@@ -15,8 +15,6 @@ from hpsearch.searchers.base import (
     refuse_priors,
 )
 
-__all__ = ["QMC"]
-
 _MOST_DIMENSIONS = 21_201
 """Dimensions of SciPy's direction numbers."""
 

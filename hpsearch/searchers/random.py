@@ -8,8 +8,6 @@ from hpsearch.searchers.base import Observation, Searcher, SearcherCapabilities,
 from hpsearch.seeds import explore_seed
 from hpsearch.trial import Trial
 
-__all__ = ["RandomSearcher"]
-
 
 class RandomSearcher(Searcher):
     """Samples each trial independently, so that its params depend on (seed, number) alone."""

@@ -25,8 +25,6 @@ from hpsearch.space import Categorical, Distribution, Space
 from hpsearch.space.distribution import Numeric, own_copy
 from hpsearch.trial import Params, Value
 
-__all__ = ["BooleanSpace", "Monomial", "Spectral", "minimizer", "monomials", "sparse_polynomial"]
-
 Monomial = tuple[int, ...]
 """The indices of the booleans that are multiplied, rising."""
 

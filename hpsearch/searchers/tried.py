@@ -11,8 +11,6 @@ from hpsearch.space import Broken, Space
 from hpsearch.space.distribution import own_copy
 from hpsearch.trial import Params, Value
 
-__all__ = ["TriedConfigurations"]
-
 _REDRAWS = 20
 """Samples that may have been tried, before an untried configuration is looked for."""
 

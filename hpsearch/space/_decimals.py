@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from decimal import ROUND_05UP, ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from functools import cached_property
 
-__all__ = ["MOST_STEPS", "Multiples", "linear", "logarithmic"]
-
 MOST_STEPS = 2**40
 """Largest distance from zero, in steps. From 2**53 on, a float cannot tell neighbouring multiples apart."""
 

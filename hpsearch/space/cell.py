@@ -14,8 +14,6 @@ from hpsearch.space.parameter import Declared, Group, Structure
 from hpsearch.space.structures import declare_operations
 from hpsearch.trial import Value
 
-__all__ = ["Cell", "Node", "canonical_order"]
-
 _MOST_NODES = 20
 
 Nested = dict[str, Value]

@@ -15,8 +15,6 @@ from hpsearch.config.checks import InvalidKey, KeyPath, is_number, number, plain
 from hpsearch.space.distribution import Distribution, bits_near, bits_of_mixture, own_copy, share_of
 from hpsearch.trial import Value
 
-__all__ = ["Categorical", "Constant", "Ordinal", "list_advice"]
-
 
 @dataclass(frozen=True)
 class Categorical(Distribution):

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpsearch.config.checks import InvalidKey, KeyPath, shown
+from hpsearch.config.checks import InvalidKey, KeyPath, shown, under
 from hpsearch.space.choices import Categorical, Constant, list_advice
 from hpsearch.space.distribution import Distribution
 from hpsearch.space.expressions import Expression
 from hpsearch.space.parameter import Declared, ParameterGroup, Structure
-
-__all__ = ["When", "check_name", "declare", "declare_block", "is_wandbs"]
 
 # Names become command-line options, columns and TensorBoard tags.
 _NAME = re.compile(r"\+{0,2}[^\W\d][\w./-]*")  # + and / as in Hydra: +trainer.lr, model/encoder
@@ -105,10 +103,8 @@ def _declared(parameters: Mapping[object, object], path: KeyPath, names: tuple[s
 
 
 def _conditional(when: When, path: KeyPath, names: tuple[str, ...]) -> Declared:
-    try:
+    with under((*path, "when")):
         condition = Expression(when.condition)
-    except InvalidKey as error:
-        raise error.under((*path, "when")) from None
     inside = when.parameter
     if isinstance(inside, When):
         raise InvalidKey(path, "must have one condition", "join the two by `and`")
@@ -130,10 +126,8 @@ def _distribution(value: object, path: KeyPath) -> Distribution | Structure:
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | list):
         problem = f"must be a distribution, a list of choices or a plain value, got a {type(value).__name__}"
         raise InvalidKey(path, problem, list_advice(value))
-    try:
+    with under(path):
         return Categorical(value) if isinstance(value, list) else Constant(value)
-    except InvalidKey as error:
-        raise error.under(path) from None
 
 
 def is_wandbs(config: Mapping[Any, object]) -> bool:

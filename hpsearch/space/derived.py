@@ -9,14 +9,12 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import ClassVar
 
-from hpsearch.config.checks import InvalidKey, plain
+from hpsearch.config.checks import InvalidKey, plain, under
 from hpsearch.config.import_paths import import_object, is_import_path
 from hpsearch.errors import SweepError, exception_line
 from hpsearch.space.distribution import Distribution
 from hpsearch.space.expressions import Expression
 from hpsearch.trial import Value
-
-__all__ = ["Derived", "RejectedConfiguration"]
 
 _CACHE_SIZE = 4096
 """Number of cached calls. A configuration is computed several times."""
@@ -45,10 +43,8 @@ class Derived(Distribution):
     def _check(self) -> None:
         if self.function is not None:
             return
-        try:
+        with under(("expression",)):
             object.__setattr__(self, "expression", self.parsed.text)
-        except InvalidKey as error:
-            raise error.under(("expression",)) from None
 
     @cached_property
     def function(self) -> str | None:

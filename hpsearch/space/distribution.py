@@ -11,12 +11,10 @@ from dataclasses import fields
 from statistics import NormalDist
 from typing import ClassVar
 
-from hpsearch.config.checks import InvalidKey, KeyPath, integer, number, plain
+from hpsearch.config.checks import InvalidKey, KeyPath, integer, number, plain, under
 from hpsearch.seeds import DRAW_BITS
 from hpsearch.space._decimals import Multiples
 from hpsearch.trial import Value
-
-__all__ = ["GRID_LIMIT", "Distribution", "Numeric", "bits_near", "bits_of_mixture", "own_copy", "share_of"]
 
 GRID_LIMIT = 1_000_000
 """Maximum number of grid values of a parameter."""
@@ -75,12 +73,9 @@ class Distribution(ABC):
 
     def _set_prior(self) -> None:
         """Replace the prior by the equal value that would have been sampled."""
-        if self.prior is None:
-            return
-        try:
-            object.__setattr__(self, "prior", self.accept(self.prior))
-        except InvalidKey as error:
-            raise error.under(("prior",)) from None
+        if self.prior is not None:
+            with under(("prior",)):
+                object.__setattr__(self, "prior", self.accept(self.prior))
 
     @abstractmethod
     def draw(self, bits: int) -> Value:

@@ -6,16 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from math import prod
 
-from hpsearch.config.checks import InvalidKey
+from hpsearch.config.checks import InvalidKey, under
 from hpsearch.errors import SweepError
 from hpsearch.space.derived import Derived
 from hpsearch.space.distribution import Distribution, own_copy
+from hpsearch.space.mutation import Mutations
 from hpsearch.space.parameter import Declared, Parameter, Structure
-from hpsearch.space.tree import Tree
-from hpsearch.space.walk import Broken, Choose
+from hpsearch.space.walk import Broken
 from hpsearch.trial import Params, Value
-
-__all__ = ["Enumeration"]
 
 _MOST_FILTERED = 100_000
 """Maximum number of configurations to filter one by one."""
@@ -31,25 +29,19 @@ class Enumeration:
     configuration directly. Otherwise all of them are listed and filtered.
 
     Args:
-        tree: The parameters.
-        build: Returns a configuration, or raises `Broken`.
-        constrained: Whether `build` may raise `Broken`.
+        space: The parameters and constraints.
         values: Returns the values of a parameter, or None if they cannot be listed.
         key: Returns the key that equal configurations share, of which one is kept; None: all differ.
     """
 
     def __init__(
         self,
-        tree: Tree,
-        build: Callable[[Choose], dict[str, Value]],
-        constrained: bool,
+        space: Mutations,
         values: Callable[[Distribution], Sequence[Value] | None],
         key: Callable[[Params], str] | None = None,
     ) -> None:
         self._key = key
-        self._tree = tree
-        self._build = build
-        self._constrained = constrained
+        self._space = space
         self._values = values
         self._listed: dict[tuple[str, ...], Sequence[Value]] = {}
         self._counts: dict[int, int] = {}
@@ -61,7 +53,7 @@ class Enumeration:
         Raises:
             InvalidKey: The values of a parameter cannot be listed.
         """
-        return self._count(self._tree.declared, ())
+        return self._count(self._space.declared, ())
 
     @property
     def size(self) -> int:
@@ -106,15 +98,15 @@ class Enumeration:
     @property
     def _most(self) -> int:
         """Maximum number of configurations to filter."""
-        return _MOST_CALLED if self._tree.calls else _MOST_FILTERED
+        return _MOST_CALLED if self._space.calls else _MOST_FILTERED
 
     @cached_property
     def _filtered(self) -> bool:
         """Whether conditions, derived values, constraints or equal configurations may rule some out."""
         return (
-            self._constrained
+            bool(self._space.constraints)
             or self._key is not None
-            or any(item.when is not None or isinstance(item.holds, Derived) for item in self._tree.everything())
+            or any(item.when is not None or isinstance(item.holds, Derived) for _, item in self._space.everything())
         )
 
     @cached_property
@@ -144,7 +136,7 @@ class Enumeration:
                 return own_copy(values[digits[len(bases) - 1]])
 
             try:
-                yield self._build(choose)
+                yield self._space.build(choose)
             except Broken:
                 yield None
             while digits and digits[-1] + 1 == bases[len(digits) - 1]:
@@ -155,10 +147,8 @@ class Enumeration:
 
     def _values_of(self, path: tuple[str, ...], distribution: Distribution) -> Sequence[Value]:
         if path not in self._listed:
-            try:
+            with under(path):
                 values = self._values(distribution)
-            except InvalidKey as error:
-                raise error.under(path) from None
             if values is None:
                 raise InvalidKey(path, "must have values that can be listed")
             self._listed[path] = values
@@ -195,8 +185,8 @@ class Enumeration:
     def _numbered(self, index: int) -> dict[str, Value]:
         """Return the configuration of an index: mixed-radix digits, the last parameter least significant."""
         values: dict[str, Value] = {}
-        self._decode(self._tree.declared, (), index, values)
-        return self._build(lambda parameter: own_copy(values[parameter.name]))
+        self._decode(self._space.declared, (), index, values)
+        return self._space.build(lambda parameter: own_copy(values[parameter.name]))
 
     def _decode(self, declared: Sequence[Declared], path: tuple[str, ...], index: int, out: dict[str, Value]) -> None:
         for item in reversed(declared):

@@ -20,8 +20,6 @@ from typing import Any
 from hpsearch.config.checks import InvalidKey, nearest, shown
 from hpsearch.trial import Value
 
-__all__ = ["ABSENT", "Expression", "Uncomputable"]
-
 _LONGEST = 1_000
 _DEEPEST = 50
 

@@ -10,21 +10,16 @@ from hpsearch.seeds import crossover_bits, mutation_bits, redraw_seed
 from hpsearch.space.distribution import own_copy
 from hpsearch.space.parameter import Parameter
 from hpsearch.space.structures import RepeatedStructure
+from hpsearch.space.tree import Tree
 from hpsearch.space.walk import Broken, Choose
 from hpsearch.trial import Params, Value
-
-__all__ = ["Mutations"]
 
 _ATTEMPTS = 1_000
 """Maximum number of moves that break a constraint or lead to an equal configuration."""
 
 
-class Mutations(ABC):
+class Mutations(Tree, ABC):
     """The part of `Space` that derives new configurations from known ones."""
-
-    @abstractmethod
-    def find(self, name: str) -> Parameter | None:
-        """See `Space.find`."""
 
     @abstractmethod
     def build(self, choose: Choose) -> dict[str, Value]:

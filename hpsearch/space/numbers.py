@@ -22,8 +22,6 @@ from hpsearch.seeds import DRAW_BITS
 from hpsearch.space._decimals import MOST_STEPS, Multiples, linear, logarithmic
 from hpsearch.space.distribution import GRID_LIMIT, Numeric, bits_near, share_of
 
-__all__ = ["IntUniform", "LogIntUniform", "LogNormal", "LogUniform", "Normal", "Uniform"]
-
 _LARGEST = sys.float_info.max
 _SMALLEST = sys.float_info.min
 

@@ -12,8 +12,6 @@ from hpsearch.space.distribution import Distribution
 from hpsearch.space.expressions import Expression
 from hpsearch.trial import Value
 
-__all__ = ["END", "Declared", "Group", "Parameter", "ParameterGroup", "Position", "Structure"]
-
 END = 1 << 62
 """After all copies of a block."""
 

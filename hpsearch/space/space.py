@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,11 +23,9 @@ from hpsearch.space.mutation import Mutations
 from hpsearch.space.numbers import IntUniform, LogIntUniform, LogNormal, LogUniform, Normal, Uniform
 from hpsearch.space.parameter import Declared, Parameter, ParameterGroup, Structure
 from hpsearch.space.structures import Chain, Choice, Repeat
-from hpsearch.space.tree import MissingParameter, Tree, nested, nested_value
+from hpsearch.space.tree import MissingParameter, nested, nested_value
 from hpsearch.space.walk import UNKNOWN, Broken, Choose, Walk
 from hpsearch.trial import Params, Value
-
-__all__ = ["MOST_DRAWS", "Space", "distribution_from_json"]
 
 MOST_DRAWS = 100_000
 """Maximum number of attempts to sample a configuration that keeps all constraints."""
@@ -57,14 +55,6 @@ class Space(Mutations):
     grids depend on the order of the parameters; samples do not.
     """
 
-    declared: tuple[Declared, ...]
-    constraints: tuple[Expression, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.declared:
-            raise InvalidKey((), "must hold at least one parameter, got none")
-        _ = self._tree
-
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.declared, self.constraints)
 
@@ -83,60 +73,11 @@ class Space(Mutations):
         """
         return cls(declare(parameters, ()), tuple(map(Expression, constraints)))
 
-    @cached_property
-    def _tree(self) -> Tree:
-        return Tree(self.declared, self.constraints)
-
-    @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        """All possible parameters in order: those of all branches and copies.
-
-        Raises:
-            InvalidKey: A block is repeated without a bound.
-        """
-        return self._tree.parameters
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The flat names of `parameters`.
-
-        Raises:
-            InvalidKey: A block is repeated without a bound.
-        """
-        return tuple(parameter.name for parameter in self.parameters)
-
-    @property
-    def bounded(self) -> bool:
-        """Whether the number of parameters is bounded."""
-        return self.unbounded is None
-
-    @property
-    def unbounded(self) -> tuple[str, ...] | None:
-        """The path of a block that is repeated without a bound; None if there is none."""
-        return self._tree.unbounded
-
-    @property
-    def conditional(self) -> bool:
-        """Whether there are conditional parameters."""
-        return self._tree.conditional
-
-    def find(self, name: str) -> Parameter | None:
-        """Return the parameter of a flat name; None if there is none."""
-        return self._tree.find(name)
-
-    def structure(self, name: str) -> Structure | None:
-        """Return the structure of a flat name; None if there is none."""
-        return self._tree.structure(name)
-
-    def some_names(self) -> list[str]:
-        """Return the flat names of up to 1,000 parameters; of an unbounded block, those of the first copies."""
-        return self._tree.some_names()
-
     def columns(self, points: Iterable[Params]) -> tuple[str, ...]:
         """Return the names of the parameters that are always active, or active in one of `points`, in order."""
         names = dict.fromkeys(name for point in points for name in point)
         declared = [name for name in names if self.find(name) is not None]
-        return tuple(sorted({*self._tree.always, *declared}, key=self._tree.position))
+        return tuple(sorted({*self.always, *declared}, key=self.position))
 
     def build(self, choose: Choose) -> dict[str, Value]:
         """Return the configuration that `choose` selects.
@@ -147,14 +88,14 @@ class Space(Mutations):
         Raises:
             Broken: The configuration breaks a constraint.
         """
-        walk = Walk(self._tree, choose)
-        for broken in walk.broken(self.constraints):
+        walk = Walk(self, choose)
+        for broken in walk.broken():
             raise broken
         return walk.point
 
     def applied(self, choose: Choose) -> dict[str, Value]:
         """Return the same as `build`, also if the configuration breaks a constraint."""
-        return Walk(self._tree, choose).point
+        return Walk(self, choose).point
 
     def draw(self, seed: int, number: int, most: int = MOST_DRAWS) -> dict[str, Value]:
         """Sample the params of a trial: flat names to plain Python values.
@@ -185,8 +126,8 @@ class Space(Mutations):
             with suppress(Broken):
                 return self.build(self._drawn(point, seed, number, attempt))
         examples = min(_EXAMPLES, most)
-        walks = (Walk(self._tree, self._drawn(point, seed, number, attempt)) for attempt in range(examples))
-        broken = [error for walk in walks for error in walk.broken(self.constraints)]
+        walks = (Walk(self, self._drawn(point, seed, number, attempt)) for attempt in range(examples))
+        broken = [error for walk in walks for error in walk.broken()]
         key, count = Counter(error.key for error in broken).most_common(1)[0]
         example = next(error.problem for error in broken if error.key == key)
         problem = f"must be kept by more points: of {most:,} draws none is valid, and {count:,} of the first "
@@ -203,7 +144,7 @@ class Space(Mutations):
         return count
 
     def _drawn(self, point: Params, seed: int, number: int, attempt: int) -> Choose:
-        near = self._tree.has_priors and is_near_prior(seed, number)
+        near = self.has_priors and is_near_prior(seed, number)
 
         def choose(parameter: Parameter) -> Value:
             name, distribution = parameter.name, parameter.distribution
@@ -216,19 +157,14 @@ class Space(Mutations):
 
         return choose
 
-    @property
-    def calls(self) -> bool:
-        """Whether a function is called for each configuration, which may be slow."""
-        return self._tree.calls
-
     @cached_property
     def _grid(self) -> Enumeration:
         key = self.key if self._has_cells else None
-        return Enumeration(self._tree, self.build, bool(self.constraints), lambda known: known.grid(), key)
+        return Enumeration(self, lambda known: known.grid(), key)
 
     @cached_property
     def _every(self) -> Enumeration:
-        return Enumeration(self._tree, self.build, bool(self.constraints), lambda known: known.every_value())
+        return Enumeration(self, lambda known: known.every_value())
 
     @property
     def grid_size(self) -> int:
@@ -265,7 +201,7 @@ class Space(Mutations):
 
     @cached_property
     def _has_cells(self) -> bool:
-        return any(isinstance(item.holds, Cell) and item.holds.each == "node" for item in self._tree.everything())
+        return any(isinstance(item.holds, Cell) and item.holds.each == "node" for _, item in self.everything())
 
     def nest(self, flat: Params) -> dict[str, Value]:
         """Return a copy of params as the trainable gets them: groups are mappings, copies are lists.
@@ -296,11 +232,11 @@ class Space(Mutations):
             InvalidKey: A name is not in the space, or is repeated.
         """
         flat: dict[str, Value] = {}
-        for path, name, value in self._tree.unnested(params):
+        for path, name, value in self.unnested(params):
             if name in flat:
                 raise InvalidKey(path, "is there twice, flat and nested")
             flat[name] = value
-        return {name: flat[name] for name in sorted(flat, key=self._tree.position)}
+        return {name: flat[name] for name in sorted(flat, key=self.position)}
 
     def check(self, flat: Params, partial: bool = False) -> dict[str, Value]:
         """Return validated params as the space would have sampled them, with constants and derived values.
@@ -345,7 +281,7 @@ class Space(Mutations):
             assert parameter is not None
             for depth in range(1, len(parameter.path)):
                 above = ".".join(parameter.path[:depth])
-                if above not in values and isinstance(self._tree.structure(above), Choice):
+                if above not in values and isinstance(self.structure(above), Choice):
                     values[above] = parameter.path[depth]
 
     def _check_used(self, values: Mapping[str, Value], point: Params, partial: bool) -> None:
@@ -401,17 +337,15 @@ def _declared(item: _Json) -> Declared:
 
 
 def _distribution_or_structure(item: _Json) -> Distribution | Structure:
-    for kind, read in _STRUCTURES.items():
-        if kind in item:
-            fields = dict(item)
-            return read(fields.pop(kind), fields)
+    match item:
+        case {"parameters": inside}:
+            return ParameterGroup(_declared_from_json(inside))
+        case {"choice": branches}:
+            return Choice({name: _declared_from_json(branch) for name, branch in branches})
+        case {"repeat": block, **bounds}:
+            return Repeat(_declared_from_json(block), **bounds)
+        case {"chain": layer, **bounds}:
+            return Chain((_declared(layer),), **bounds)
+        case {"cell": operation, **fields}:
+            return Cell((_declared(operation),), **fields)
     return distribution_from_json(item)
-
-
-_STRUCTURES: Mapping[str, Callable[[Value, dict[str, Value]], Structure]] = {
-    ParameterGroup.kind: lambda inside, fields: ParameterGroup(_declared_from_json(inside)),
-    Choice.kind: lambda inside, fields: Choice({name: _declared_from_json(branch) for name, branch in inside}),
-    Repeat.kind: lambda inside, fields: Repeat(_declared_from_json(inside), **fields),
-    Chain.kind: lambda inside, fields: Chain((_declared(inside),), **fields),
-    Cell.kind: lambda inside, fields: Cell((_declared(inside),), **fields),
-}

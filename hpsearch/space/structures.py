@@ -19,8 +19,6 @@ from hpsearch.space.numbers import IntUniform
 from hpsearch.space.parameter import END, Declared, Group, Structure
 from hpsearch.trial import Value
 
-__all__ = ["Chain", "Choice", "Copies", "Repeat", "RepeatedStructure", "declare_operations"]
-
 _MOST_COPIES = 1_000
 """Maximum number of copies of a block."""
 

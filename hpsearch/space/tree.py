@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
-from hpsearch.config.checks import InvalidKey, KeyPath, nearest
+from hpsearch.config.checks import InvalidKey, KeyPath, nearest, under
 from hpsearch.space.cell import Cell
 from hpsearch.space.choices import Categorical
 from hpsearch.space.declarations import check_name
@@ -19,8 +19,6 @@ from hpsearch.space.distribution import Distribution, own_copy
 from hpsearch.space.expressions import ABSENT, Expression
 from hpsearch.space.parameter import END, Declared, Parameter, Position, Structure
 from hpsearch.trial import Params, Value
-
-__all__ = ["MissingParameter", "Tree", "nested", "nested_value"]
 
 _MOST_PARAMETERS = 10_000
 
@@ -49,23 +47,40 @@ class _Node:
         return not isinstance(self.declared.holds, Structure) or self.declared.holds.tag is not None
 
 
+@dataclass(frozen=True)
 class Tree:
-    """The declared parameters and structures of a space.
+    """The declared parameters and structures of a space, and the constraints on configurations.
 
     Raises:
         InvalidKey: Names clash, or an expression names an unknown parameter, or one that is not above it.
     """
 
-    def __init__(self, declared: tuple[Declared, ...], constraints: Sequence[Expression]) -> None:
-        self.declared = declared
-        self._nodes: dict[str, _Node | None] = {}
-        self._resolutions: dict[tuple[str, tuple[str, ...]], _Node | None] = {}
-        self._leaves: dict[tuple[str, ...], Parameter] = {}
-        self._check(declared, (), ())
-        if _count(declared, {}) > _MOST_PARAMETERS:
+    declared: tuple[Declared, ...]
+    constraints: tuple[Expression, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.declared:
+            raise InvalidKey((), "must hold at least one parameter, got none")
+        self._check_declared(self.declared, (), ())
+        if _count(self.declared, {}) > _MOST_PARAMETERS:
             raise InvalidKey((), f"must hold at most {_MOST_PARAMETERS:,} parameters, copies counted")
-        for index, constraint in enumerate(constraints):
+        for index, constraint in enumerate(self.constraints):
             self._check_names(constraint, (), (END,), ("constraints", index))
+
+    @cached_property
+    def _nodes(self) -> dict[str, _Node | None]:
+        """Parameters and structures by flat name, added on demand."""
+        return {}
+
+    @cached_property
+    def _resolutions(self) -> dict[tuple[str, tuple[str, ...]], _Node | None]:
+        """What names in expressions refer to, by name and scope, added on demand."""
+        return {}
+
+    @cached_property
+    def _leaves(self) -> dict[tuple[str, ...], Parameter]:
+        """Parameters by path, added on demand."""
+        return {}
 
     @cached_property
     def calls(self) -> bool:
@@ -75,20 +90,15 @@ class Tree:
     @cached_property
     def unbounded(self) -> tuple[str, ...] | None:
         """The path of a structure with an unbounded number of groups; None if there is none."""
-        return self._unbounded(self.declared, ())
+        everything = self.everything()
+        return next(
+            (path for path, item in everything if isinstance(item.holds, Structure) and not item.holds.bounded), None
+        )
 
-    def _unbounded(self, declared: Sequence[Declared], path: tuple[str, ...]) -> tuple[str, ...] | None:
-        for item in declared:
-            if not isinstance(item.holds, Structure):
-                continue
-            here = (*path, *item.path)
-            if not item.holds.bounded:
-                return here
-            for inner, inside in {id(inside): (inner, inside) for inner, inside in item.holds.every_group()}.values():
-                unbounded = self._unbounded(inside, here + inner)
-                if unbounded is not None:
-                    return unbounded
-        return None
+    @property
+    def bounded(self) -> bool:
+        """Whether the number of parameters is bounded."""
+        return self.unbounded is None
 
     @cached_property
     def conditional(self) -> bool:
@@ -97,36 +107,52 @@ class Tree:
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
-        """All possible parameters in order.
+        """All possible parameters in order: those of all branches and copies.
 
         Raises:
             InvalidKey: A structure is unbounded.
         """
         if self.unbounded is not None:
             raise InvalidKey((*self.unbounded, "max"), "is required where all parameters are to be listed")
-        return tuple(leaf for leaf, _ in self._every(self.declared, (), False))
+        return tuple(leaf for leaf, _ in self._possible(self.declared, (), False))
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The flat names of `parameters`.
+
+        Raises:
+            InvalidKey: A block is repeated without a bound.
+        """
+        return tuple(parameter.name for parameter in self.parameters)
 
     @cached_property
     def always(self) -> frozenset[str]:
         """Names of the parameters that are always active."""
-        return frozenset(leaf.name for leaf, certain in self._every(self.declared, (), True) if certain)
+        return frozenset(leaf.name for leaf, certain in self._possible(self.declared, (), True) if certain)
 
     @cached_property
     def has_priors(self) -> bool:
         """Whether a parameter has a prior."""
-        return any(not isinstance(item.holds, Structure) and item.holds.prior is not None for item in self.everything())
+        return any(
+            not isinstance(item.holds, Structure) and item.holds.prior is not None for _, item in self.everything()
+        )
 
-    def everything(self, declared: Sequence[Declared] | None = None) -> Iterator[Declared]:
-        """Yield all declarations, or those of a group, nested ones included, each block once."""
+    def everything(
+        self, declared: Sequence[Declared] | None = None, path: tuple[str, ...] = ()
+    ) -> Iterator[tuple[tuple[str, ...], Declared]]:
+        """Yield all declarations with their paths, or those of a group, nested ones included, each block once."""
         for item in self.declared if declared is None else declared:
-            yield item
+            here = (*path, *item.path)
+            yield here, item
             if isinstance(item.holds, Structure):
-                for inside in {id(inside): inside for _, inside in item.holds.every_group()}.values():
-                    yield from self.everything(inside)
+                for inner, inside in {
+                    id(inside): (inner, inside) for inner, inside in item.holds.every_group()
+                }.values():
+                    yield from self.everything(inside, here + inner)
 
     def some_names(self) -> list[str]:
-        """Return the flat names of the first parameters, up to 1,000."""
-        return [leaf.name for leaf, _ in islice(self._every(self.declared, (), False), _MOST_NAMES)]
+        """Return the flat names of up to 1,000 parameters; of an unbounded block, those of the first copies."""
+        return [leaf.name for leaf, _ in islice(self._possible(self.declared, (), False), _MOST_NAMES)]
 
     def find(self, name: str) -> Parameter | None:
         """Return the parameter of a flat name; None if there is none."""
@@ -224,10 +250,8 @@ class Tree:
     def _unnested_structure(
         self, structure: Structure, value: object, key: KeyPath, path: tuple[str, ...]
     ) -> Iterator[tuple[KeyPath, str, object]]:
-        try:
+        with under(key):
             tag, groups = structure.unnest(value)
-        except InvalidKey as error:
-            raise error.under(key) from None
         if structure.tag is not None:
             yield key, ".".join(path), tag
         for inner, inside in groups.items():
@@ -256,7 +280,7 @@ class Tree:
             return self.parameter(path, holds, None)
         return None if holds.tag is None else self.parameter(path, holds.tag, holds)
 
-    def _every(
+    def _possible(
         self, declared: Sequence[Declared], path: tuple[str, ...], certain: bool
     ) -> Iterator[tuple[Parameter, bool]]:
         """Yield each possible parameter, and whether it is always active."""
@@ -270,9 +294,9 @@ class Tree:
                 continue
             least = {inner for inner, _ in holds.certain_groups()} if sure else set()
             for inner, inside in holds.every_group():
-                yield from self._every(inside, here + inner, inner in least)
+                yield from self._possible(inside, here + inner, inner in least)
 
-    def _check(
+    def _check_declared(
         self, declared: Sequence[Declared], path: tuple[str, ...], position: Position, names_own: bool = False
     ) -> None:
         """Check names and expressions; of several copies, only the first and the last."""
@@ -293,7 +317,7 @@ class Tree:
                 groups = list(enumerate(item.holds.every_group()))
                 are_equal = len({id(inside) for _, (_, inside) in groups}) == 1
                 for copy, (inner, inside) in groups[:: max(len(groups) - 1, 1)] if are_equal else groups:
-                    self._check(inside, here + inner, (*at, copy), item.holds.names_own)
+                    self._check_declared(inside, here + inner, (*at, copy), item.holds.names_own)
 
     def _check_names(self, expression: Expression, scope: tuple[str, ...], position: Position, key: KeyPath) -> None:
         for name in expression.names:

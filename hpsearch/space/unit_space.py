@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,6 @@ from hpsearch.space.distribution import Numeric, own_copy
 from hpsearch.space.parameter import Parameter
 from hpsearch.space.space import Space
 from hpsearch.trial import Params, Value
-
-__all__ = ["UnitSpace"]
 
 Floats = NDArray[np.float64]
 
@@ -95,8 +94,9 @@ class UnitSpace:
 
 @dataclass(frozen=True)
 class _Axis:
-    """A parameter."""
+    """A parameter; as it stands, a number with many values."""
 
+    distribution: Any
     columns = 1
 
     @cached_property
@@ -105,47 +105,31 @@ class _Axis:
         return None
 
     def share(self, value: Value) -> float:
-        raise NotImplementedError
+        return float(self.distribution.share(value))
 
     def value(self, fraction: float) -> Value:
-        raise NotImplementedError
+        return self.distribution.quantile(fraction)
 
     def features(self, shares: Floats) -> Floats:
         return shares[:, None]
 
 
-@dataclass(frozen=True)
-class _Number(_Axis):
-    """A number with many values."""
-
-    distribution: Numeric
-
-    def share(self, value: Value) -> float:
-        return self.distribution.share(value)
-
-    def value(self, fraction: float) -> Value:
-        return self.distribution.quantile(fraction)
-
-
-@dataclass(frozen=True)
-class _Few(_Number):
+class _Few(_Axis):
     """A number with few values: decoded as the nearest of them."""
-
-    listed: tuple[Value, ...]
 
     @cached_property
     def values(self) -> list[Value]:
-        return list(self.listed)
+        return list(self.distribution.every_value())
 
     def share(self, value: Value) -> float:
-        return min(max(self.distribution.position(value), 0.0), 1.0)
+        return float(min(max(self.distribution.position(value), 0.0), 1.0))
 
     @cached_property
     def _positions(self) -> Floats:
-        return np.array([self.share(value) for value in self.listed])
+        return np.array([self.share(value) for value in self.values])
 
     def value(self, fraction: float) -> Value:
-        return self.listed[int(np.abs(self._positions - fraction).argmin())]
+        return self.values[int(np.abs(self._positions - fraction).argmin())]
 
     def features(self, shares: Floats) -> Floats:
         nearest = np.abs(self._positions[None, :] - shares[:, None]).argmin(axis=1)
@@ -153,18 +137,15 @@ class _Few(_Number):
         return columns
 
 
-@dataclass(frozen=True)
 class _Listed(_Axis):
     """A value of a list."""
 
-    distribution: Categorical
-
     @cached_property
     def values(self) -> list[Value]:
-        return self.distribution.every_value()
+        return list(self.distribution.every_value())
 
     def share(self, value: Value) -> float:
-        return (self.distribution.index(value) + 0.5) / len(self.values)
+        return (int(self.distribution.index(value)) + 0.5) / len(self.values)
 
     def _indices(self, shares: Floats) -> NDArray[np.int64]:
         return np.minimum((shares * len(self.values)).astype(np.int64), len(self.values) - 1)
@@ -201,8 +182,7 @@ def _axis_of(distribution: object) -> _Axis:
         return _Choice(distribution)
     if not isinstance(distribution, Numeric):
         raise TypeError(f"a distribution must be numeric or categorical, got {type(distribution).__name__}")
-    values = distribution.every_value() if _is_of_few(distribution) else None
-    return _Number(distribution) if values is None else _Few(distribution, tuple(values))
+    return (_Few if _is_of_few(distribution) else _Axis)(distribution)
 
 
 def _is_of_few(distribution: Numeric) -> bool:
@@ -210,4 +190,4 @@ def _is_of_few(distribution: Numeric) -> bool:
         return False
     # Not the count of the multiples: those of a normal reach far beyond what can be sampled.
     least, greatest = map(distribution.steps.multiple, distribution.ends)
-    return greatest - least < _FEW
+    return greatest - least < _FEW and distribution.every_value() is not None

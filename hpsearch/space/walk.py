@@ -11,8 +11,6 @@ from hpsearch.space.parameter import Declared, Parameter, Structure
 from hpsearch.space.tree import Tree, nested
 from hpsearch.trial import Value
 
-__all__ = ["UNKNOWN", "Broken", "Choose", "Walk"]
-
 Choose = Callable[[Parameter], Value]
 """Returns the value of an active parameter, or `UNKNOWN`."""
 
@@ -50,10 +48,10 @@ class Walk:
         """The first error of a derived value or a condition."""
         self._fill(tree.declared, ())
 
-    def broken(self, constraints: Sequence[Expression]) -> list[Broken]:
+    def broken(self) -> list[Broken]:
         """Return the errors of derived values, conditions and constraints, as far as values are known."""
         errors = [] if self._broken is None else [self._broken]
-        for index, constraint in enumerate(constraints):
+        for index, constraint in enumerate(self._tree.constraints):
             key = ("constraints", index)
             try:
                 if self._evaluated(constraint.holds, (), key) is not False:

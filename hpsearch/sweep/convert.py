@@ -19,8 +19,6 @@ from hpsearch.sweep.file import TOP_KEYS, WRAPPER
 from hpsearch.sweep.wandb import HINTS
 from hpsearch.trainable.macros import MACROS
 
-__all__ = ["Change", "converted", "origins"]
-
 _GOALS = {"max": "maximize", "maximum": "maximize", "maximise": "maximize"}
 _GOALS |= {"min": "minimize", "minimum": "minimize", "minimise": "minimize"}
 _GOALS |= {goal: goal for goal in ("maximize", "minimize")}

@@ -12,8 +12,6 @@ from hpsearch.sweep.parallel import STRATEGY
 from hpsearch.sweep.parts import SECTIONS
 from hpsearch.trial import Value
 
-__all__ = ["difference", "differing"]
-
 _ABSENT = object()
 
 _HOW = {

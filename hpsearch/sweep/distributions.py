@@ -39,8 +39,6 @@ from hpsearch.space import (
 from hpsearch.sweep.reader import KeyReader
 from hpsearch.sweep.wandb import REFUSED_DISTRIBUTIONS
 
-__all__ = ["PARAMETER_FORMS", "RANGE_BOUNDS", "is_whole_range", "read_distribution"]
-
 RANGE_BOUNDS = ("min", "max", "q")
 """Keys whose types decide whether a range without a `distribution` is one of integers or floats."""
 
@@ -204,24 +202,11 @@ _FORMS: Mapping[str, _Form] = {
 PARAMETER_FORMS: Mapping[str, tuple[str, ...]] = {name: form.keys for name, form in _FORMS.items()}
 """The values of `distribution`, and the keys of each."""
 
-_PARAMETER_KEYS = (
-    "value",
-    "values",
-    "probabilities",
-    "distribution",
-    "min",
-    "max",
-    "mu",
-    "sigma",
-    "q",
-    "points",
-    "prior",
-    "ordered",
-    "derived",
-    "when",
-    "parameters",
-    "choice",
-    "repeat",
-    "chain",
-    "cell",
+_PARAMETER_KEYS = tuple(
+    dict.fromkeys(
+        [
+            *(key for keys in PARAMETER_FORMS.values() for key in keys),
+            *("distribution", "when", "parameters", "choice", "repeat", "chain", "cell"),
+        ]
+    )
 )

@@ -18,8 +18,6 @@ import yaml
 from hpsearch.config.checks import InvalidKey, InvalidKeys, KeyPath, shown
 from hpsearch.errors import SweepError
 
-__all__ = ["Document", "Mark", "parse_document", "parse_value", "read_document", "read_text"]
-
 _MOST_BYTES = 1_000_000
 _MOST_VALUES = 100_000
 _DEEPEST = 40

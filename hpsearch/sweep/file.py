@@ -12,7 +12,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpsearch.config.checks import InvalidKey, InvalidKeys, KeyPath, Mistakes, integer, key_text, plain, shown, text
+from hpsearch.config.checks import (
+    InvalidKey,
+    InvalidKeys,
+    KeyPath,
+    Mistakes,
+    integer,
+    key_text,
+    plain,
+    shown,
+    text,
+    under,
+)
 from hpsearch.config.import_paths import is_import_path, is_table
 from hpsearch.config.settings import settings_fields
 from hpsearch.errors import SweepError, TrainableError
@@ -30,16 +41,6 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.wandb import BAND_KEYS, HINTS, IGNORED, METRIC_IGNORED, as_bands, wandb_notes
 from hpsearch.trainable.macros import check_names
 from hpsearch.trial import Params
-
-__all__ = [
-    "TOP_KEYS",
-    "WRAPPER",
-    "SweepFile",
-    "load_sweep",
-    "locate",
-    "sweep_from_mapping",
-    "without_wrapper",
-]
 
 _REQUIRED = {
     "method": "method: random",
@@ -230,10 +231,8 @@ def _outcome_constraints(value: object, path: KeyPath) -> tuple[str, ...]:
 
 def _method(value: object, path: KeyPath) -> str:
     name = text(value, path)
-    try:
+    with under(path):
         searcher_named(name)
-    except InvalidKey as error:
-        raise error.under(path) from None
     return name
 
 
@@ -245,10 +244,8 @@ def _early_terminate(top: KeyReader, value: object, path: KeyPath) -> EarlyTermi
         return _wandbs_hyperband(bands, path)
     keys = tuple(value) if isinstance(value, Mapping) else ("type", "max_iter", "eta")
     kind = KeyReader(value, path, keys).get("type", text, "type: hyperband")
-    try:
+    with under(path):
         settings = settings_named(kind)
-    except InvalidKey as error:
-        raise error.under(path) from None
     hints = dict(HINTS["early_terminate"])
     for key in {key for owner in KNOWN.values() for key in settings_fields(owner)} - settings_fields(settings).keys():
         owners = " and ".join(other for other, owner in KNOWN.items() if key in settings_fields(owner))

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpsearch.config.checks import InvalidKey, KeyPath, Mistakes, shown
+from hpsearch.config.checks import InvalidKey, KeyPath, Mistakes, shown, under
 from hpsearch.objective import Metric, Objective, OutcomeConstraint
 from hpsearch.schedulers import KNOWN as SCHEDULERS
 from hpsearch.schedulers import settings_named
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.searchers import KNOWN as SEARCHERS
 from hpsearch.searchers import Searcher
-
-__all__ = ["check_forks", "check_ranking", "checked_metric", "checked_outcome_constraints"]
 
 _REQUIRED = {"metric": "one metric", "outcome_constraints": "left out"}
 """Keys that a method or scheduler may not support, and what they must be instead."""
@@ -54,35 +52,14 @@ def checked_outcome_constraints(constraints: Sequence[object]) -> tuple[str, ...
     parsed: list[OutcomeConstraint] = []
     mistakes = Mistakes()
     for index, constraint in enumerate(constraints):
-        with mistakes.collect():
-            parsed.append(_parsed_constraint(constraint, parsed, ("outcome_constraints", index)))
+        with mistakes.collect(), under(("outcome_constraints", index)):
+            read = OutcomeConstraint.parse(constraint)
+            if any(read.excludes(other) for other in parsed):
+                problem = f"must leave a value of {read.metric} that keeps all constraints, got {read}"
+                raise InvalidKey((), problem, "mend it, or the one before it")
+            parsed.append(read)
     mistakes.raise_collected()
     return tuple(map(str, dict.fromkeys(parsed)))
-
-
-def _parsed_constraint(value: object, former: Sequence[OutcomeConstraint], key: KeyPath) -> OutcomeConstraint:
-    try:
-        constraint = OutcomeConstraint.parse(value)
-    except InvalidKey as error:
-        raise error.under(key) from None
-    if any(constraint.excludes(other) for other in former):
-        problem = f"must leave a value of {constraint.metric} that keeps all constraints, got {constraint}"
-        raise InvalidKey(key, problem, "mend it, or the one before it")
-    return constraint
-
-
-def _check_without_metric(
-    objective: Objective, method: str, searcher: type[Searcher] | None, early: EarlyTerminate | None
-) -> None:
-    """Check that nothing in the sweep needs a metric."""
-    learns = searcher is not None and searcher.capabilities.learns
-    for needs_metric, why in (
-        (learns, f"method is {method}, which goes by it"),
-        (early is not None, "trials are terminated early, by it"),
-        (bool(objective.constraints), "there are outcome_constraints: trials that keep them are ranked by it"),
-    ):
-        if needs_metric:
-            raise InvalidKey(("metric",), f"is required where {why}", add=((), "metric: {name: loss, goal: minimize}"))
 
 
 def check_ranking(
@@ -93,8 +70,14 @@ def check_ranking(
     Raises:
         InvalidKey: A metric is missing, or a key is not supported.
     """
-    if not objective.goals:
-        _check_without_metric(objective, method, searcher, early)
+    needing = {
+        f"method is {method}, which goes by it": searcher is not None and searcher.capabilities.learns,
+        "trials are terminated early, by it": early is not None,
+        "there are outcome_constraints: trials that keep them are ranked by it": bool(objective.constraints),
+    }
+    why = next((why for why, needs_metric in needing.items() if needs_metric), None)
+    if not objective.goals and why is not None:
+        raise InvalidKey(("metric",), f"is required where {why}", add=((), "metric: {name: loss, goal: minimize}"))
     key = None if searcher is None else searcher.capabilities.unsupported_key(objective)
     if key is not None:
         learning = {name: entry.capabilities for name, entry in SEARCHERS.items() if entry.capabilities.learns}

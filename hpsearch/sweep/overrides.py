@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hpsearch.config.checks import InvalidKey, KeyPath, key_text, shown
+from hpsearch.config.checks import InvalidKey, KeyPath, key_text, shown, under
 from hpsearch.config.settings import NONE, settings_fields
 from hpsearch.errors import SweepError
 from hpsearch.sweep.distributions import RANGE_BOUNDS, is_whole_range
@@ -20,8 +20,6 @@ from hpsearch.sweep.document import Document, parse_value
 from hpsearch.sweep.parts import SECTIONS
 from hpsearch.sweep.reader import observer_names
 from hpsearch.sweep.sweep import Sweep
-
-__all__ = ["Override", "apply_overrides", "change_sweep", "dotted_path"]
 
 _INSIDE = {"parameters": "name", "choice": "branch", "repeat": "key", "chain": "branch", "cell": "branch"}
 """Keys of a parameter that contain other parameters, and the keys inside: names of parameters, names of branches, or
@@ -226,11 +224,9 @@ def _changed(sweep: Sweep, key: str, value: Any) -> Sweep:
     section, _, index = path.partition(".")
     value_of_section = getattr(sweep, section)
     settings = value_of_section[int(index)] if index else value_of_section
-    try:
+    with under((section, int(index)) if index else (section,)):
         read = settings_fields(type(settings))[name].read(value, (name,))
         changed = replace(settings, **{name: read})
-    except InvalidKey as error:
-        raise error.under((section, int(index)) if index else (section,)) from None
     if index:
         changed = tuple(changed if item is settings else item for item in value_of_section)
     return replace(sweep, **{section: changed})

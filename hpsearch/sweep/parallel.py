@@ -11,13 +11,11 @@ from hpsearch.config.checks import InvalidKey, KeyPath, nearest
 from hpsearch.config.settings import AtLeast, Count, Settings, settings_fields
 from hpsearch.space import Choice, Derived, Distribution, Space
 from hpsearch.space.distribution import Numeric
-from hpsearch.space.parameter import Declared, ParameterGroup, Structure
+from hpsearch.space.parameter import ParameterGroup, Structure
 from hpsearch.trial import Params, Value
 
 if TYPE_CHECKING:
     from hpsearch.schedulers.early_terminate import EarlyTerminate
-
-__all__ = ["ASYNCHRONOUS", "KEYS", "SECTION", "STRATEGY", "Parallel", "Strategies"]
 
 SECTION = "parallel"
 
@@ -108,7 +106,7 @@ class Strategies:
 
     @cached_property
     def _own_parameters(self) -> Sequence[_ParallelParameter]:
-        parameters = list(_parallel_parameters(self.parameters.declared, ()))
+        parameters = list(_parallel_parameters(self.parameters))
         return parameters if self.section is not None or any(param.key == "strategy" for param in parameters) else ()
 
     @property
@@ -235,19 +233,13 @@ class Strategies:
         return max([*searched, section or 1])
 
 
-def _parallel_parameters(declared: Sequence[Declared], prefix: KeyPath) -> Iterator[_ParallelParameter]:
-    """Yield the parameters `parallel.*` at the top level and in groups."""
-    for item in declared:
-        path = (*prefix, *item.path)
-        first, *tail = ".".join(map(str, path)).split(".")
-        if first != SECTION:
+def _parallel_parameters(space: Space) -> Iterator[_ParallelParameter]:
+    """Yield the parameters `parallel.*` at the top level, in groups, and in branches of the strategy."""
+    has_branches = isinstance(space.structure(STRATEGY), Choice)
+    for path, item in space.everything():
+        first, *tail = ".".join(path).split(".")
+        if first != SECTION or not tail or isinstance(item.holds, ParameterGroup):
             continue
-        if isinstance(item.holds, ParameterGroup):
-            yield from _parallel_parameters(item.holds.declared, path)
-        elif tail:
-            yield _ParallelParameter(("parameters", *path), ".".join(tail), None, item.holds)
-            if tail == ["strategy"] and isinstance(item.holds, Choice):
-                for branch, inside in item.holds.branches.items():
-                    for inner in inside:
-                        here = ("parameters", *path, branch, *inner.path)
-                        yield _ParallelParameter(here, ".".join(inner.path), branch, inner.holds)
+        branch = tail[1] if has_branches and tail[0] == "strategy" and len(tail) > 1 else None
+        key = ".".join(tail if branch is None else tail[2:])
+        yield _ParallelParameter(("parameters", *path), key, branch, item.holds)

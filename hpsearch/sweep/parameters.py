@@ -14,8 +14,6 @@ from hpsearch.space.parameter import Declared, ParameterGroup, Structure
 from hpsearch.sweep.distributions import read_distribution
 from hpsearch.sweep.reader import KeyReader, listed
 
-__all__ = ["STRUCTURE_FORMS", "SpaceField", "read_constraints", "read_parameters", "space_of"]
-
 _DEEPEST_GROUP = 15
 
 

@@ -9,8 +9,6 @@ from hpsearch.config.checks import Add, InvalidKey, InvalidKeys, KeyPath, Mistak
 from hpsearch.config.observer_names import check_observer
 from hpsearch.config.settings import NONE, Settings, settings_fields
 
-__all__ = ["KeyReader", "Kind", "command_or_line", "listed", "observer_names", "or_none", "section", "words"]
-
 T = TypeVar("T")
 P = ParamSpec("P")
 S = TypeVar("S", bound=Settings)

@@ -23,8 +23,6 @@ from hpsearch.sweep.parameters import STRUCTURE_FORMS
 from hpsearch.sweep.parts import SECTIONS
 from hpsearch.sweep.wandb import IGNORED, METRIC_IGNORED
 
-__all__ = ["json_schema", "with_key_tables"]
-
 _DOTTED = ("resources", "limits", "checkpoints")
 """Sections in a common table of the documentation, whose keys need a prefix."""
 

@@ -26,8 +26,6 @@ from hpsearch.sweep.reader import command_or_line
 from hpsearch.trainable.macros import check_command
 from hpsearch.trial import Params, Value
 
-__all__ = ["Method", "Sweep"]
-
 DRAWS = 2
 """Version of samples and grids. A study with another version cannot be resumed."""
 

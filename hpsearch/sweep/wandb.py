@@ -14,8 +14,6 @@ from hpsearch.config.settings import settings_fields
 from hpsearch.schedulers.bands import Bands
 from hpsearch.sweep.parts import Limits, Resources
 
-__all__ = ["BAND_KEYS", "HINTS", "IGNORED", "METRIC_IGNORED", "REFUSED_DISTRIBUTIONS", "as_bands", "wandb_notes"]
-
 IGNORED: Mapping[str, str] = {
     **dict.fromkeys(("description", "project", "entity", "apiVersion", "kind", "tags", "notes", "group"), ""),
     "controller": "hpsearch is the controller",
@@ -50,11 +48,6 @@ def as_bands(early: object) -> dict[str, Any] | None:
         return None
     unused = "min_iter" if "max_iter" in settings else "s"
     return {BAND_KEYS.get(key, key): value for key, value in settings.items() if key != unused}
-
-
-def _has_both_ends(early: object) -> bool:
-    """Return whether a hyperband has `min_iter` and `max_iter`. W&B uses one of them."""
-    return isinstance(early, Mapping) and early.get("type") == "hyperband" and {"min_iter", "max_iter"} <= early.keys()
 
 
 _EXPONENTS = ("log_uniform", "q_log_uniform", "inv_log_uniform")
@@ -154,7 +147,12 @@ def wandb_notes(value: object) -> list[str]:
         assert isinstance(early, Mapping)
         notes.append(f"early_terminate of type hyperband is W&B's and runs as type bands: {Bands(**bands).summary()}")
         notes += _unused_bands(early, Bands(**bands))
-    elif "program" in value and _has_both_ends(early):
+    elif (
+        "program" in value
+        and isinstance(early, Mapping)
+        and early.get("type") == "hyperband"
+        and {"min_iter", "max_iter"} <= early.keys()  # W&B uses one of them
+    ):
         meaning = "early_terminate of type hyperband has min_iter and max_iter, and runs as the paper's Hyperband"
         notes.append(f"{meaning}: without max_iter it is W&B's")
     return notes

@@ -15,8 +15,6 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-__all__ = ["Demand", "allocate"]
-
 _GAIN = 0.95
 """A wider segment must be predicted to take at most this share of the time. Predictions are not more accurate."""
 

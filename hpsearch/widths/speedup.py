@@ -21,8 +21,6 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from statistics import median
 
-__all__ = ["Overhead", "Speedup"]
-
 _RECENT = 8
 """Number of newest iterations of a trial at a width that are used, and of newest segments for the overhead."""
 

@@ -16,8 +16,6 @@ from hpsearch.trial import Report, Segment
 from hpsearch.widths.allocator import Demand, allocate
 from hpsearch.widths.speedup import Overhead, Speedup
 
-__all__ = ["RESTART_SECONDS", "Widths"]
-
 RESTART_SECONDS = 0.5
 """Estimated time to cut and resume a segment, until it is measured."""
 

@@ -17,11 +17,12 @@ import numpy as np
 from sklearn import datasets
 from sklearn.model_selection import KFold, StratifiedKFold
 
+from hpsearch.design.data_sets.predict import tree_outputs
 from hpsearch.design.design import Surroundings, design
 from hpsearch.design.folder import DesignRequest
 from hpsearch.design.prepared_rows import read_rows
 from hpsearch.design.scores import SCORES, score
-from hpsearch.design.trees import KINDS, fitted_trees, predicted
+from hpsearch.design.trees import KINDS, fitted_trees
 from tests.benchmarks.figures import Figure, machine, render
 from tests.benchmarks.plot import Gain, draw_gains
 
@@ -118,7 +119,7 @@ def _run(
     trees = {
         one: score(
             goal,
-            predicted(fitted_trees(one, rows, np.arange(len(rows.targets)), 2), held.inputs, held.task),
+            tree_outputs(fitted_trees(one, rows, np.arange(len(rows.targets)), 2), held.inputs, len(held.task.classes)),
             held.targets,
         )
         for one in KINDS

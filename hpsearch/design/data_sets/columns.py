@@ -15,8 +15,6 @@ from hpsearch.design.data_sets.preprocessing import BOOLEANS, LARGEST, MISSING, 
 from hpsearch.design.data_sets.reading import Array, DataSetError, is_number
 from hpsearch.design.scores import SCORES
 
-__all__ = ["GOALS", "SourceColumn", "Targets", "fit", "look", "see_targets"]
-
 _MOST_CATEGORIES = 64
 """Most categories of a column with their own feature; the others share one."""
 

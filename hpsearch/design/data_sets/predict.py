@@ -39,8 +39,6 @@ from .reading import (
     read_table,
 )
 
-__all__ = ["main"]
-
 _FOLDER = Path(__file__).resolve().parent
 _ROWS_AT_ONCE = 1024
 
@@ -173,13 +171,16 @@ def _of_trees(fitted: Mapping[str, Any], inputs: NDArray[Any]) -> NDArray[np.flo
         import joblib
     except ImportError as error:
         raise DataSetError("--trees needs scikit-learn, which isn't installed: pip install scikit-learn") from error
-    trees, rows = joblib.load(path), inputs.reshape(len(inputs), -1)
-    if not fitted["classes"]:
-        predictions = trees.predict(rows) if len(rows) else np.empty(0)
-        return np.asarray(predictions, np.float64)
-    outputs = np.zeros((len(rows), len(fitted["classes"])))
-    if len(rows):
-        outputs[:, np.asarray(trees.classes_, np.int64)] = trees.predict_proba(rows)
+    return tree_outputs(joblib.load(path), inputs, len(fitted["classes"] or ()))
+
+
+def tree_outputs(trees: Any, inputs: NDArray[Any], classes: int) -> NDArray[np.float64]:
+    """Return probabilities of shape (rows, classes), or numbers of shape (rows,) if there are no classes."""
+    if not classes:
+        return np.asarray(trees.predict(inputs.reshape(len(inputs), -1)) if len(inputs) else (), np.float64)
+    outputs = np.zeros((len(inputs), classes))
+    if len(inputs):  # a class that it never saw has no column
+        outputs[:, np.asarray(trees.classes_, np.int64)] = trees.predict_proba(inputs.reshape(len(inputs), -1))
     return outputs
 
 

@@ -20,8 +20,6 @@ from hpsearch.design.data_sets.preprocessing import features
 from hpsearch.design.data_sets.reading import Array, DataSetError
 from hpsearch.design.data_sets.sources import Examples, read_examples
 
-__all__ = ["Prepared", "prepare"]
-
 _STANDALONE = ("reading.py", "preprocessing.py", "predict.py")
 
 
@@ -214,19 +212,9 @@ def _write(
         (folder / name).mkdir(parents=True, exist_ok=True)
     for name, rows in (("search", chosen.search), ("test", chosen.test)):
         np.savez(folder / "data" / f"{name}.npz", inputs=inputs[rows], targets=targets.values[rows])
-    task = {
-        "kind": fitted["kind"],
-        "classes": fitted["classes"],
-        "class_rows": class_rows,
-        "target": fitted["target"],
-        "inputs": fitted["inputs"],
-        "trained_rows": len(chosen.search),
-        "test_rows": len(chosen.test),
-        "target_mean": fitted["target_mean"],
-        "target_scale": fitted["target_scale"],
-        "channel_means": fitted.get("channel_means"),
-        "channel_scales": fitted.get("channel_scales"),
-    }
+    names = ("kind", "classes", "target", "inputs", "target_mean", "target_scale", "channel_means", "channel_scales")
+    rows_of = {"class_rows": class_rows, "trained_rows": len(chosen.search), "test_rows": len(chosen.test)}
+    task = {name: fitted.get(name) for name in names} | rows_of
     for path, content in ((folder / "data/task.json", task), (folder / "model/preprocessing.json", fitted)):
         path.write_text(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
     for name in _STANDALONE:

@@ -18,20 +18,6 @@ from numpy.typing import NDArray
 
 from .reading import Array, DataSetError
 
-__all__ = [
-    "BOOLEANS",
-    "LARGEST",
-    "MISSING",
-    "Note",
-    "bent",
-    "check_pixels",
-    "features",
-    "load",
-    "network_inputs",
-    "parse",
-    "transform",
-]
-
 Note: TypeAlias = Callable[[str], object]
 """Called with a sentence for each kind of value in new examples that training never saw."""
 

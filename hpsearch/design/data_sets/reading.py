@@ -23,27 +23,6 @@ from typing import Any, TextIO, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "IMAGE_ENDINGS",
-    "TABLE_ENDINGS",
-    "Array",
-    "DataSetError",
-    "TextTable",
-    "as_images",
-    "check_finite",
-    "image_paths",
-    "is_grey",
-    "is_idx",
-    "is_number",
-    "listed",
-    "new_array",
-    "open_image",
-    "pixels",
-    "read_idx",
-    "read_npz",
-    "read_table",
-]
-
 _CSV_ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 _PARQUET_ENDINGS = (".parquet", ".pq")
 TABLE_ENDINGS = _CSV_ENDINGS + _PARQUET_ENDINGS

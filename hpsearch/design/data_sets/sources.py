@@ -27,8 +27,6 @@ from hpsearch.design.data_sets.reading import (
 )
 from hpsearch_trainers.nearest import nearest
 
-__all__ = ["Examples", "read_examples"]
-
 _PAIRS = (
     ("x", "y"),
     ("inputs", "targets"),

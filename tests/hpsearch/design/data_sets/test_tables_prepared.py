@@ -7,11 +7,13 @@ import re
 import tempfile
 from pathlib import Path
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
 from hpsearch.design.data_sets import DataSetError, prepare
 from hpsearch.design.data_sets.preprocessing import load, transform
@@ -335,3 +337,15 @@ def test_whoever_prepares_can_end_it_between_columns(tmp_path):
     with pytest.raises(TimeoutError):
         prepare(source, "kind", tmp_path / "o", look_up=look_up)
     assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize("target", ["sort", "price"])
+def test_trees_predict_nothing_for_a_table_without_rows(tmp_path, target):
+    columns = {"area": range(40), "sort": ["low"] * 20 + ["high"] * 20, "price": [1.5 * row for row in range(40)]}
+    prepared(write_csv(tmp_path / "flats.csv", columns), target, tmp_path / "o")
+    inputs, targets = loaded(tmp_path / "o", "search")
+    kind = RandomForestClassifier if target == "sort" else RandomForestRegressor
+    joblib.dump(kind(5, random_state=0).fit(inputs, targets), tmp_path / "o/model/trees.joblib")
+    new = write_csv(tmp_path / "new.csv", dict.fromkeys(columns, ()))
+    done = alone(tmp_path / "o", new, "--trees")
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 1), done.stderr
