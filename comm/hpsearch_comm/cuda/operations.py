@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from hpsearch_comm.collectives.host_collectives import HostCollectives
 from hpsearch_comm.cuda.process_group import supports
 from hpsearch_comm.cuda.staging import CHUNK_BYTES
 from hpsearch_comm.cuda.stream import CudaStream
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.operations.arguments import Call
+from hpsearch_comm.operations.host_collectives import HostCollectives
 from hpsearch_comm.operations.host_operations import HostOperations
 from hpsearch_comm.operations.way import Turn, Way
 from hpsearch_comm.operations.work import UnderWay

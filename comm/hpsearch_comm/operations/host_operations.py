@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from hpsearch_comm.collectives.host_collectives import HostCollectives
 from hpsearch_comm.collectives.parts import split
 from hpsearch_comm.collectives.reduction import Reduction, reduction_for
 from hpsearch_comm.errors import CommError, MismatchError, UsageError
@@ -28,7 +27,8 @@ from hpsearch_comm.operations.arguments import (
     check_tensor,
     whole_number,
 )
-from hpsearch_comm.operations.way import ThroughMemory, Turn, Way, allreduce, parts_of
+from hpsearch_comm.operations.host_collectives import HostCollectives, allreduce
+from hpsearch_comm.operations.way import Turn, Way, parts_of
 from hpsearch_comm.operations.work import UnderWay
 from hpsearch_comm.operations.work_queue import Prepared
 from hpsearch_comm.shm.shared_memory import SharedMemory
@@ -102,7 +102,6 @@ class HostOperations:
         self._device = device
         self._rank = host.topology.rank
         self._size = host.topology.size
-        self._memory = ThroughMemory(host)
         self._calls: dict[tuple[Any, ...], Call] = {}
 
     def allreduce(
@@ -191,9 +190,7 @@ class HostOperations:
         def work(operation: Operation) -> list[Any]:
             parts = parts_of(self._counts(operation, mine.numel()), 1)
             everything = torch.empty(parts[-1][1], dtype=torch.uint8, device="cpu")
-            start, stop = parts[self._rank]
-            everything[start:stop].copy_(mine)
-            self.host.allgather(operation, call.algorithm, everything, parts)
+            self.host.allgather(Turn(operation, call), mine, everything, parts)
             return [decode(everything[start:stop]) for start, stop in parts]
 
         return Prepared(call, work)
@@ -228,9 +225,9 @@ class HostOperations:
 
         def work(operation: Operation) -> Any:
             length = torch.tensor([0 if mine is None else mine.numel()], device="cpu")
-            self.host.broadcast(operation, call.algorithm, length, root)
+            self.host.broadcast(Turn(operation, call), length, root)
             text = torch.empty(int(length), dtype=torch.uint8, device="cpu") if mine is None else mine
-            self.host.broadcast(operation, call.algorithm, text, root)
+            self.host.broadcast(Turn(operation, call), text, root)
             return decode(text)  # by the root too: a tuple becomes a list there as everywhere
 
         return Prepared(call, work)
@@ -276,7 +273,7 @@ class HostOperations:
         self, call: Call, work: Callable[[Way, Turn], tuple[T, UnderWay | None]], agreed: bool = False
     ) -> Prepared[T]:
         """Return a call with what carries it out: that returns its result, and what of it is still under way."""
-        return Prepared(call, lambda operation: work(self._memory, Turn(operation, call))[0])
+        return Prepared(call, lambda operation: work(self.host, Turn(operation, call))[0])
 
     def _empty(self, way: Way, turn: Turn, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
         """Make room for a result, for the caller to use."""
