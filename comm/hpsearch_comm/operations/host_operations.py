@@ -21,7 +21,7 @@ from hpsearch_comm.header import DTYPES, Signature
 from hpsearch_comm.operations.arguments import (
     Call,
     check_out,
-    check_root,
+    check_rank,
     check_rows,
     check_target,
     check_tensor,
@@ -122,7 +122,7 @@ class HostOperations:
     def broadcast(self, tensor: torch.Tensor, root: int) -> Prepared[torch.Tensor]:
         """Prepare `Group.broadcast`."""
         source = check_tensor("broadcast", tensor)
-        root = check_root(root, self._size)
+        root = check_rank("root", root, self._size)
         if root != self._rank:
             check_target("broadcast's tensor", source)
         call = self._call("broadcast", source.dtype, source.shape, root)
@@ -219,7 +219,7 @@ class HostOperations:
 
     def broadcast_object(self, value: Any, root: int) -> Prepared[Any]:
         """Prepare `Group.broadcast_object`."""
-        root = check_root(root, self._size)
+        root = check_rank("root", root, self._size)
         mine = encode(value) if root == self._rank else None
         call = self._call("broadcast_object", torch.uint8, (), root, as_="broadcast")
 
