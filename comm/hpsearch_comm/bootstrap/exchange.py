@@ -44,7 +44,7 @@ from hpsearch_comm.bootstrap.handshake import (
 )
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
 
-__all__ = ["Venue", "gather", "join", "meet", "name_ranks"]
+__all__ = ["Venue", "gather", "join", "listed", "meet", "name_ranks"]
 
 _ENTRY = struct.Struct("<IQ")
 _TEXT_BYTES = PAYLOAD_BYTES - _ENTRY.size
@@ -330,10 +330,11 @@ def _sign(credentials: Credentials, nonce: bytes, body: bytes) -> bytes:
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """Say `rank 2`, `ranks 2 and 5`, or `ranks 1, 2, 3 and 47 others`."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    shown = [str(rank) for rank in ranks[:16]]
-    if len(ranks) > len(shown):
-        shown.append(f"{len(ranks) - len(shown)} others")
-    return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"
+    """Return `rank 2`, `ranks 2 and 5`, or `ranks 1, 2, 3 and 47 others`."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {listed(list(map(str, ranks)), 16)}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Return `a`, `a, b and c`, or `a, b and 47 others` where there are more than `most`."""
+    shown = list(names) if len(names) <= most else [*names[:most], f"{len(names) - most} others"]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
