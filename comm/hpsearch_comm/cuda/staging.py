@@ -58,11 +58,11 @@ class ThroughHost:
 
     def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> None:
         """See `Way`."""
-        host, operation, algorithm, reduction = self._host, turn.operation, turn.call.algorithm, turn.reduction
+        host, algorithm, reduction = self._host, turn.call.algorithm, turn.reduction
 
         def collective(chunk: torch.Tensor) -> None:
             # Not what was bound for the whole tensor.
-            host.bind_allreduce(algorithm, reduction, chunk.numel())(operation, chunk, chunk)
+            host.bind_allreduce(algorithm, reduction, chunk.numel())(turn, chunk, chunk)
 
         self.elementwise(tensor, out, collective, turn.ready)
 

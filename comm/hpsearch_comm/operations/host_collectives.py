@@ -20,7 +20,6 @@ from hpsearch_comm.collectives.shm import direct
 from hpsearch_comm.collectives.shm.direct_allreduce import Carry, bind
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.failure.operation import Operation
-from hpsearch_comm.operations.arguments import Call
 from hpsearch_comm.operations.contiguous import flat, is_plain, put_back
 from hpsearch_comm.operations.way import Part, Turn
 from hpsearch_comm.shm.copying import copy
@@ -117,30 +116,30 @@ class HostCollectives:
 
     def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> None:
         """See `Way`."""
-        allreduce(turn.call, tensor, out, None, turn.operation)
+        allreduce(tensor, out, None, turn)
 
     def broadcast(self, turn: Turn, tensor: torch.Tensor, root: int) -> None:
         """See `Way`."""
-        operation, mine = turn.operation, flat(tensor)
+        mine = flat(tensor)
         if turn.call.algorithm == "direct":
-            direct.broadcast(self.shm, operation, mine, root)
+            direct.broadcast(self.shm, turn, mine, root)
         else:
-            tree.broadcast(self._mesh, operation, self._members, mine, root)
-            operation.step = (operation.step // _FAR + 1) * _FAR
-        if root != operation.rank:
+            tree.broadcast(self._mesh, turn, self._members, mine, root)
+            turn.step = (turn.step // _FAR + 1) * _FAR
+        if root != turn.rank:
             put_back(mine, tensor)
 
     def reduce_scatter(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> None:
         """See `Way`."""
-        operation, reduction, mine, to = turn.operation, turn.reduction, flat(tensor), _room(out)
+        reduction, mine, to = turn.reduction, flat(tensor), _room(out)
         if turn.call.algorithm == "direct":
-            direct.reduce_scatter(self.shm, operation, mine, parts, reduction, to)
+            direct.reduce_scatter(self.shm, turn, mine, parts, reduction, to)
         else:
             partial = reduction.partial(mine)
             if partial.data_ptr() == tensor.data_ptr():
                 partial = partial.clone()
-            ring.reduce_scatter(self._mesh, operation, self._members, partial, parts, reduction)
-            start, stop = parts[operation.rank]
+            ring.reduce_scatter(self._mesh, turn, self._members, partial, parts, reduction)
+            start, stop = parts[turn.rank]
             reduction.finish(partial[start:stop], self.topology.size)
             reduction.view(to).copy_(partial[start:stop])
         put_back(to, out)
@@ -148,9 +147,9 @@ class HostCollectives:
     def allgather(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> None:
         """See `Way`."""
         everything = _room(out)
-        start, stop = parts[turn.operation.rank]
+        start, stop = parts[turn.rank]
         copy(everything[start:stop], flat(tensor))  # which may lie in `out`, there or elsewhere
-        self._fill(turn.operation, turn.call.algorithm, everything, parts)
+        self._fill(turn, turn.call.algorithm, everything, parts)
         put_back(everything, out)
 
     def alltoall(
@@ -163,7 +162,7 @@ class HostCollectives:
         if self.topology.size == 1:
             receives[0].copy_(sends[0])
         else:
-            pairwise.alltoall(self._mesh, turn.operation, self._members, sends, receives)
+            pairwise.alltoall(self._mesh, turn, self._members, sends, receives)
 
     def allgather_numbers(self, operation: Operation, numbers: Sequence[int]) -> list[list[int]]:
         """Return the numbers of all ranks, equally many of each; a collective."""
@@ -195,13 +194,13 @@ class HostCollectives:
             ring.allgather(self._mesh, operation, self._members, tensor, parts)
 
 
-def allreduce(call: Call, tensor: torch.Tensor, out: torch.Tensor, result: T, operation: Operation) -> T:
+def allreduce(tensor: torch.Tensor, out: torch.Tensor, result: T, turn: Turn) -> T:
     """Reduce the ranks' tensors, in this machine's memory, into everybody's `out`, and pass the result on."""
-    carry = call.carry
+    carry = turn.call.carry
     assert carry is not None
     mine = flat(tensor)
     to = mine if out is tensor else flat(out)
-    carry(operation, mine, to)
+    carry(turn, mine, to)
     put_back(to, out)
     return result
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -19,16 +18,20 @@ __all__ = ["Part", "Turn", "Way", "parts_of"]
 Part = tuple[int, int]
 
 
-@dataclass(slots=True)
-class Turn:
-    """An operation in its turn."""
+class Turn(Operation):
+    """An operation in its turn, with the call that it is of.
 
-    operation: Operation
+    Attributes:
+        stream: Of tensors on a device: the stream on which the caller computes, which another thread's current one
+            isn't.
+        ready: The point that the stream had come to at the call.
+    """
+
+    __slots__ = ("call",)
+
     call: Call
     stream: Any = None
-    """Of tensors on a device: the stream on which the caller computes, which another thread's current one isn't."""
     ready: Any = None
-    """The point that the stream had come to at the call."""
 
     @property
     def reduction(self) -> Reduction:
