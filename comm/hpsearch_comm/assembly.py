@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hpsearch_comm.bootstrap.address import read_addresses
@@ -14,6 +15,7 @@ from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.detector import Detector
 from hpsearch_comm.history import History
 from hpsearch_comm.operations.point_to_point import PointToPoint
+from hpsearch_comm.operations.work_queue import WorkQueue
 from hpsearch_comm.options import Options
 from hpsearch_comm.shm.shm_segment import ShmSegment
 from hpsearch_comm.topology import Topology
@@ -21,7 +23,7 @@ from hpsearch_comm.transport.mesh import Mesh
 from hpsearch_comm.transport.shm_link import links_within
 from hpsearch_comm.transport.tcp_link import TcpLink
 
-__all__ = ["Assembly", "assemble"]
+__all__ = ["Assembly", "assemble", "release"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +100,33 @@ def assemble(options: Options, make_listener: Callable[[], Listener]) -> Assembl
         messages = PointToPoint(rank, links_within(shm, 1) | tcp_links, shm.bells[1], abort_state, options.timeout)
         undo.pop_all()
         return Assembly(topology, sharing, shm, mesh, messages, control, abort_state, history)
+
+
+def release(rank: int, parts: Assembly, work_queue: WorkQueue, leave: Sequence[Callable[[], None]]) -> None:
+    """Release what a group stands on: when it is closed, forgotten, or when the process ends.
+
+    Args:
+        rank: The group's.
+        parts: What it stands on.
+        work_queue: Its operations; what was called asynchronously is finished first, and what is to be sent is sent.
+        leave: What else is to be done before the goodbye, in this order.
+    """
+    if work_queue.inherited:  # a forked child's descriptors are its parent's, and so would be its goodbye
+        work_queue.close()
+        return
+    # Set when an exception has ended the program; in an interactive session that is only the last of many.
+    error = getattr(sys, "last_value", None)
+    if error is not None and not hasattr(sys, "ps1") and not sys.flags.interactive:
+        parts.abort_state.break_off(rank, error)
+    with contextlib.ExitStack() as closing:
+        closing.callback(parts.close)
+        for step in reversed(leave):
+            closing.callback(step)
+        try:
+            work_queue.close()
+            parts.messages.finish()
+        except BaseException as interruption:
+            parts.abort_state.break_off(rank, interruption)
+            work_queue.close()  # which ends what is under way
+            parts.messages.finish()
+            raise

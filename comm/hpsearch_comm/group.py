@@ -12,13 +12,12 @@ from typing import Any, cast
 
 import torch
 
-from hpsearch_comm.assembly import assemble
+from hpsearch_comm.assembly import assemble, release
 from hpsearch_comm.bootstrap.listener import Listener
 from hpsearch_comm.bootstrap.rendezvous import Rendezvous
-from hpsearch_comm.collectives.host_collectives import HostCollectives
 from hpsearch_comm.cuda.devices import Devices
 from hpsearch_comm.cuda.stream import CudaStream
-from hpsearch_comm.finalizer import release
+from hpsearch_comm.operations.host_collectives import HostCollectives
 from hpsearch_comm.operations.host_operations import HostOperations
 from hpsearch_comm.operations.messages import Receive, Send
 from hpsearch_comm.operations.work import Handle, ReceiveHandle

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hpsearch_comm.bootstrap.rendezvous import KnownAddresses
-from hpsearch_comm.collectives.host_collectives import algorithms_among
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.operations.arguments import whole_number
+from hpsearch_comm.operations.host_collectives import algorithms_among
 from hpsearch_comm.options import Options
 from hpsearch_comm.topology import Topology
 

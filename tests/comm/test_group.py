@@ -127,6 +127,8 @@ def test_a_group_of_one_needs_nobody(length):
         ({"rank": 0, "size": 2}, "needs a rendezvous"),
         ({"rank": 0, "size": 2, "rendezvous": comm.KnownAddresses(["a", "b"])}, "needs a secret"),
         ({"rank": 0, "size": 1, "timeout": 0}, "timeout must be a number of seconds above 0, got 0"),
+        ({"rank": 0, "size": 1, "streams": 0}, "streams must be from 1 to 64, got 0"),
+        ({"rank": 0, "size": 1, "streams": 65}, "streams must be from 1 to 64, got 65"),
         ({"rank": 0, "size": 1, "start_timeout": math.inf}, "start_timeout must be"),
         ({"rank": 0, "size": 1, "algorithm": "rings"}, "algorithm must be one of auto, direct"),
         ({"rank": 0, "size": 1, "transport": "udp"}, "transport must be one of auto, tcp, got 'udp'"),

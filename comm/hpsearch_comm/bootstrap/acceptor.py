@@ -19,13 +19,13 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 
-from hpsearch_comm.bootstrap.handshake import Challenge, Credentials, HandshakeReply, Hello
+from hpsearch_comm.bootstrap.handshake import PROOF_BYTES, Challenge, Credentials, HandshakeReply, Hello
 from hpsearch_comm.bootstrap.inheritance import close_in_children
 from hpsearch_comm.errors import RendezvousError
 
-__all__ = ["RESET", "Acceptor", "peer_uid", "poll_any"]
+__all__ = ["RESET", "Acceptor", "peer_uid", "poll_any", "received"]
 
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER that ends a connection at once."""
@@ -39,19 +39,9 @@ _ACCEPTED_AT_ONCE = 64
 _LOGGED = 10
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
+_Handshake = Generator[None, None, tuple[Challenge, bytes]]
+
 _log = logging.getLogger(__name__)
-
-
-class _Visitor:
-    """A connection that has yet to prove itself."""
-
-    __slots__ = ("arrived", "challenge", "since", "sock")
-
-    def __init__(self, sock: socket.socket, challenge: Challenge) -> None:
-        self.sock = sock
-        self.challenge = challenge
-        self.arrived = b""
-        self.since = time.monotonic()
 
 
 class Acceptor:
@@ -84,7 +74,7 @@ class Acceptor:
         self._credentials = credentials
         self._admit = admit
         self._on_accepted = on_accepted
-        self._pending: dict[socket.socket, _Visitor] = {}  # the oldest first
+        self._pending: dict[socket.socket, tuple[float, _Handshake]] = {}  # since when; the oldest first
         self._max_handshakes = min(_MOST_PLACES, max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
         self._accepting = False
         self.refused: collections.Counter[str] = collections.Counter()
@@ -106,17 +96,14 @@ class Acceptor:
             RendezvousError: The process has no descriptors left.
         """
         for key, _ in self._selector.select(seconds):
-            if key.data is None:
-                self._accept(key.fileobj)  # type: ignore[arg-type]
-            else:
-                self._receive(key.data)
+            key.data(key.fileobj)
         self._drop_slow()
 
     def close(self) -> None:
         """Close what hasn't proved itself yet. The listening sockets stay open."""
-        for visitor in list(self._pending.values()):
-            self._forget(visitor)
-            _reset(visitor.sock)
+        for sock in list(self._pending):
+            self._forget(sock)
+            _reset(sock)
         self._selector.close()
 
     def refuse(self, sock: socket.socket, reason: str) -> None:
@@ -149,53 +136,50 @@ class Acceptor:
             elif peer_uid(sock) != os.geteuid():
                 self.refuse(sock, f"it comes from user {peer_uid(sock)}, this process is of user {os.geteuid()}")
                 continue
-            self._greet(sock)
+            self._pending[sock] = time.monotonic(), self._shake_hands(sock)
+            self._selector.register(sock, selectors.EVENT_READ, self._advance)
+            self._advance(sock)
 
-    def _greet(self, sock: socket.socket) -> None:
-        visitor = _Visitor(sock, Challenge(self._credentials, self._rank))
-        if not _send(sock, visitor.challenge.nonce):
-            self.refuse(sock, "it left before it proved anything")
-            return
-        self._pending[sock] = visitor
-        self._selector.register(sock, selectors.EVENT_READ, visitor)
-
-    def _receive(self, visitor: _Visitor) -> None:
+    def _advance(self, sock: socket.socket) -> None:
+        """Go on with a handshake after something has come."""
         try:
-            # Never more than is wanted, so that what a stranger sends can't pile up here.
-            chunk = visitor.sock.recv(Challenge.missing_bytes(visitor.arrived))
-        except BlockingIOError:
-            return
+            next(self._pending[sock][1])
+        except StopIteration as end:
+            self._forget(sock)
+            self._judge(sock, *end.value)
         except OSError:
-            chunk = b""
-        visitor.arrived += chunk
-        if not chunk:
-            self._forget(visitor)
-            self.refuse(visitor.sock, "it left before it proved anything")
-        elif not Challenge.missing_bytes(visitor.arrived):
-            self._forget(visitor)
-            self._judge(visitor)
+            self._forget(sock)
+            self.refuse(sock, "it left before it proved anything")
 
-    def _judge(self, visitor: _Visitor) -> None:
-        judgement = visitor.challenge.judge(visitor.arrived, lambda hello: self._admit(hello, visitor.sock))
-        answered = _send(visitor.sock, judgement.answer)
+    def _shake_hands(self, sock: socket.socket) -> _Handshake:
+        """Do the server's side up to its verdict; yields wherever the client must speak."""
+        challenge = Challenge(self._credentials, self._rank)
+        if not _send(sock, challenge.nonce):
+            raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
+        proof = yield from received(sock, PROOF_BYTES)
+        return challenge, proof + (yield from received(sock, Challenge.missing_bytes(proof)))
+
+    def _judge(self, sock: socket.socket, challenge: Challenge, proof: bytes) -> None:
+        judgement = challenge.judge(proof, lambda hello: self._admit(hello, sock))
+        answered = _send(sock, judgement.answer)
         if judgement.verdict is not HandshakeReply.ACCEPTED or judgement.hello is None:
             prefix = f"rank {judgement.hello.sender}: " if judgement.hello else ""
-            self.refuse(visitor.sock, prefix + judgement.verdict.reason)
+            self.refuse(sock, prefix + judgement.verdict.reason)
         elif not answered:
-            self.refuse(visitor.sock, f"rank {judgement.hello.sender}: it left before it was accepted")
+            self.refuse(sock, f"rank {judgement.hello.sender}: it left before it was accepted")
         else:
-            visitor.sock.setblocking(True)
-            self._on_accepted(judgement.hello, visitor.sock)
+            sock.setblocking(True)
+            self._on_accepted(judgement.hello, sock)
 
     def _drop_slow(self) -> None:
         now = time.monotonic()
         crowded = len(self._pending) >= self._max_handshakes and poll_any(self._listening, select.POLLIN)
         while self._pending:
-            oldest = next(iter(self._pending.values()))
-            if now - oldest.since < (_CROWDED_PATIENCE if crowded else _PATIENCE):
+            oldest, (since, _) = next(iter(self._pending.items()))
+            if now - since < (_CROWDED_PATIENCE if crowded else _PATIENCE):
                 break
             self._forget(oldest)
-            self.refuse(oldest.sock, "it didn't prove itself in time")
+            self.refuse(oldest, "it didn't prove itself in time")
             crowded = False  # one place is enough for the next
         self._set_accepting(len(self._pending) < self._max_handshakes)
 
@@ -216,13 +200,32 @@ class Acceptor:
         self._accepting = accepting
         for sock in self._listening:
             if accepting:
-                self._selector.register(sock, selectors.EVENT_READ)
+                self._selector.register(sock, selectors.EVENT_READ, self._accept)
             else:
                 self._selector.unregister(sock)
 
-    def _forget(self, visitor: _Visitor) -> None:
-        del self._pending[visitor.sock]
-        self._selector.unregister(visitor.sock)
+    def _forget(self, sock: socket.socket) -> None:
+        del self._pending[sock]
+        self._selector.unregister(sock)
+
+
+def received(sock: socket.socket, count: int) -> Generator[None, None, bytes]:
+    """Return so many bytes, and take no more; yield before each look at what has come.
+
+    Raises:
+        OSError: The other side ended the connection.
+    """
+    arrived = b""
+    while len(arrived) < count:
+        yield
+        try:
+            chunk = sock.recv(count - len(arrived))
+        except BlockingIOError:
+            continue
+        if not chunk:
+            raise OSError(errno.ECONNRESET, "it ended the connection before it answered")
+        arrived += chunk
+    return arrived
 
 
 def poll_any(socks: Sequence[socket.socket], events: int) -> bool:

@@ -33,6 +33,7 @@ from typing import NoReturn
 from hpsearch_comm.bootstrap.acceptor import Acceptor, poll_any
 from hpsearch_comm.bootstrap.address import Address
 from hpsearch_comm.bootstrap.connector import Connector, Endpoint
+from hpsearch_comm.bootstrap.exchange import listed
 from hpsearch_comm.bootstrap.handshake import ConnectionKind, Credentials, HandshakeReply, Hello
 from hpsearch_comm.bootstrap.listener import Listener
 from hpsearch_comm.errors import CommError, ConfigurationError, RendezvousError
@@ -139,10 +140,6 @@ def connect(
         RendezvousError: Ranks are missing at the deadline, have died, or have given up; names them.
     """
     with listener:
-        if not 0 <= rank < len(addresses):
-            raise ConfigurationError(f"rank must be from 0 to {len(addresses) - 1}, got {rank}")
-        if not 1 <= streams <= MOST_STREAMS:
-            raise ConfigurationError(f"streams must be from 1 to {MOST_STREAMS}, got {streams}")
         _check_addresses(rank, addresses, listener.address)
         topology = Topology.of(rank, [address.host for address in addresses])
         try:
@@ -159,7 +156,8 @@ def _check_addresses(rank: int, addresses: Sequence[Address], own_address: Addre
     if addresses[rank] != own_address:
         raise ConfigurationError(
             f"the address of rank {rank} must be that of its own listener, {own_address.to_text()}, got "
-            f"{addresses[rank].to_text()}: the addresses are mixed up, or two processes run as this rank"
+            f"{addresses[rank].to_text()}: two processes run as this rank, or the addresses are mixed up: sort them by "
+            "rank, and pass the listener whose address was gathered"
         )
     first: dict[Address, int] = {}
     for rank_of_address, address in enumerate(addresses):
@@ -384,9 +382,8 @@ class _Bootstrap:
         lines = [f"the {self._topology.size} ranks didn't come together in time, as seen by rank {self._rank}"]
         missing = sorted(self._missing())
         if missing:
-            lines.append(
-                f"{self._names(missing)} didn't connect to {self._own_address.ip}, port {self._own_address.port}"
-            )
+            names = listed([self._name(peer) for peer in missing], _NAMED)
+            lines.append(f"{names} didn't connect to {self._own_address.ip}, port {self._own_address.port}")
         unreached = {connector.hello.target: connector for connector in self._outgoing.values()}
         for peer in sorted(unreached)[:_NAMED]:
             trouble = unreached[peer].last_error or "no answer"
@@ -400,12 +397,6 @@ class _Bootstrap:
             f"{'; '.join(lines)}. Look at the output of the ranks named. If they are well, a firewall or a wrong "
             "interface is the usual reason: HPSEARCH_COMM_INTERFACE (or interface=) chooses another"
         )
-
-    def _names(self, peers: Sequence[int]) -> str:
-        names = [self._name(peer) for peer in peers[:_NAMED]]
-        if len(peers) > _NAMED:
-            names.append(f"{len(peers) - _NAMED} more")
-        return " and ".join(names)
 
     def _name(self, peer: int) -> str:
         return self._addresses[peer].name(peer)

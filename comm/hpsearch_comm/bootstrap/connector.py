@@ -9,9 +9,9 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 
-from hpsearch_comm.bootstrap.acceptor import RESET, peer_uid
+from hpsearch_comm.bootstrap.acceptor import RESET, peer_uid, received
 from hpsearch_comm.bootstrap.handshake import ANSWER_BYTES, NONCE_BYTES, Credentials, Hello, Proof
 from hpsearch_comm.bootstrap.inheritance import close_in_children
 from hpsearch_comm.errors import RefusedError
@@ -169,11 +169,11 @@ class Connector:
         proof = Proof(self._credentials, self.hello)
         self.nonce = proof.nonce
         self._selector.modify(sock, selectors.EVENT_READ, self)
-        message = proof.message((yield from _received(sock, NONCE_BYTES)))
+        message = proof.message((yield from received(sock, NONCE_BYTES)))
         # A connection this new takes so few bytes at once.
         if sock.send(message) < len(message):
             raise OSError(errno.ENOBUFS, "it didn't take a few bytes at once")
-        proof.check((yield from _received(sock, ANSWER_BYTES)))
+        proof.check((yield from received(sock, ANSWER_BYTES)))
 
     def _check_reached(self, sock: socket.socket) -> None:
         number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -199,21 +199,6 @@ class Connector:
         self.refused_since = min(self.refused_since, now) if error.errno == errno.ECONNREFUSED else math.inf
         self.due = now + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-
-
-def _received(sock: socket.socket, count: int) -> Generator[None, None, bytes]:
-    """Return so many bytes; yield before each look at what has come."""
-    arrived = b""
-    while len(arrived) < count:
-        yield
-        try:
-            chunk = sock.recv(count - len(arrived))
-        except BlockingIOError:
-            continue
-        if not chunk:
-            raise OSError(errno.ECONNRESET, "it ended the connection before it answered")
-        arrived += chunk
-    return arrived
 
 
 def family_of(endpoint: Endpoint) -> socket.AddressFamily:

@@ -44,7 +44,7 @@ from hpsearch_comm.bootstrap.handshake import (
 )
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
 
-__all__ = ["Venue", "check_text", "gather", "join", "name_ranks"]
+__all__ = ["Venue", "gather", "join", "listed", "meet", "name_ranks"]
 
 _ENTRY = struct.Struct("<IQ")
 _TEXT_BYTES = PAYLOAD_BYTES - _ENTRY.size
@@ -81,11 +81,31 @@ class Venue:
 class _Member:
     """A rank that has come to rank 0."""
 
-    rank: int
     text: str
     deadline: float
     sock: socket.socket
     nonce: bytes
+
+
+def meet(
+    venue: Venue,
+    rank: int,
+    text: str,
+    listen: Callable[[], Sequence[socket.socket]],
+    endpoints: Callable[[], Sequence[Endpoint]],
+    announce: Callable[[], None] = lambda: None,
+) -> list[str]:
+    """Do this rank's side, whichever it is: `listen` opens rank 0's sockets; for the rest see `gather` and `join`.
+
+    Raises:
+        ConfigurationError: The text is too long.
+    """
+    length = len(text.encode())
+    if length > _TEXT_BYTES:
+        raise ConfigurationError(f"expected an address of at most {_TEXT_BYTES} bytes, got {length}")
+    if venue.size == 1:
+        return [text]
+    return gather(venue, listen(), text, announce) if rank == 0 else join(venue, rank, endpoints, text)
 
 
 def gather(
@@ -96,7 +116,7 @@ def gather(
     Args:
         venue: The same on every rank, but for the deadline.
         listening: Listening sockets; closed as soon as all ranks are here or the deadline has passed.
-        text: Rank 0's own, of which `check_text` has been asked, as of all of them.
+        text: Rank 0's own.
         announce: Called ten times a second while ranks are missing.
 
     Returns:
@@ -105,7 +125,7 @@ def gather(
     Raises:
         RendezvousError: A deadline passed; names the ranks that never came. Those that did come are told.
     """
-    with _Gathering(venue, listening) as gathering:
+    with contextlib.closing(_Gathering(venue, listening)) as gathering:
         members = gathering.wait(announce)
         texts = [text, *(members[rank].text for rank in range(1, venue.size))]
         gathering.send_outcome(_encode(texts=texts))
@@ -121,29 +141,22 @@ class _Gathering:
         self._began = time.monotonic()
         self._members: dict[int, _Member] = {}
         self._acceptor = Acceptor(listening, 0, venue.credentials, self._admit, self._welcome)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._acceptor, selectors.EVENT_READ)
 
-    def __enter__(self) -> _Gathering:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Let everybody go, and listen no more."""
         self._stop_listening()
         for member in self._members.values():
             member.sock.close()
-        self._selector.close()
 
     def wait(self, announce: Callable[[], None]) -> dict[int, _Member]:
         """Wait until every other rank is here."""
-        while len(self._members) < self._venue.size - 1:
+        while len(self._members) < self._venue.size - 1 or self._drop_disconnected():
             announce()
             now = time.monotonic()
             end = min([self._venue.deadline, *(member.deadline for member in self._members.values())])
-            if now >= end:
+            if now >= end and not self._drop_disconnected():
                 self._fail(now)
-            self._drop_disconnected(min(_SLICE, end - now))
-            self._acceptor.step(0)
-            self._drop_disconnected(0)
+            self._acceptor.step(min(_SLICE, max(0.0, end - now)))
         return self._members
 
     def send_outcome(self, outcome: bytes) -> None:
@@ -164,9 +177,8 @@ class _Gathering:
     def _welcome(self, hello: Hello, sock: socket.socket) -> None:
         size, milliseconds = _ENTRY.unpack_from(hello.payload)
         rank, expected, reason = hello.sender, self._venue.size, None
-        earlier = self._members.get(rank)
-        if earlier is not None and poll_any([earlier.sock], select.POLLIN):
-            self._drop(earlier)  # It has gone, and comes again.
+        if rank in self._members:
+            self._drop_disconnected()  # It may have gone, and come again.
         if size != expected:
             reason = f"it expects {size} ranks where rank 0 expects {expected}: give every rank the same WORLD_SIZE"
         elif not 1 <= rank < expected:
@@ -178,20 +190,14 @@ class _Gathering:
             self._acceptor.refuse(sock, f"rank {rank}: {reason}")
             return
         text = hello.payload[_ENTRY.size :].decode("utf-8", "replace")
-        member = _Member(rank, text, time.monotonic() + milliseconds / 1000, sock, hello.nonce)
-        self._members[rank] = member
-        self._selector.register(sock, selectors.EVENT_READ, member)
+        self._members[rank] = _Member(text, time.monotonic() + milliseconds / 1000, sock, hello.nonce)
 
-    def _drop_disconnected(self, seconds: float) -> None:
-        """Wait for something to happen, and part with those who have gone again: nothing else is to come from them."""
-        for key, _ in self._selector.select(seconds):
-            if key.data is not None:
-                self._drop(key.data)
-
-    def _drop(self, member: _Member) -> None:
-        del self._members[member.rank]
-        self._selector.unregister(member.sock)
-        member.sock.close()
+    def _drop_disconnected(self) -> bool:
+        """Part with those who have gone again: nothing else is to come from them. Return whether there were any."""
+        gone = [rank for rank, member in self._members.items() if poll_any([member.sock], select.POLLIN)]
+        for rank in gone:
+            self._members.pop(rank).sock.close()
+        return bool(gone)
 
     def _send(self, sock: socket.socket, nonce: bytes, outcome: bytes) -> None:
         with contextlib.suppress(OSError):  # It has gone, and will come to nothing without being told.
@@ -213,7 +219,6 @@ class _Gathering:
 
     def _stop_listening(self) -> None:
         if self._listening:
-            self._selector.unregister(self._acceptor)
             self._acceptor.close()
         for sock in self._listening:
             sock.close()
@@ -227,7 +232,7 @@ def join(venue: Venue, rank: int, endpoints: Callable[[], Sequence[Endpoint]], t
         venue: The same on every rank, but for the deadline.
         rank: This rank.
         endpoints: Gives the places at which rank 0 may be, and is asked again for every try.
-        text: This rank's, of which `check_text` has been asked.
+        text: This rank's.
 
     Returns:
         The texts by rank.
@@ -324,22 +329,12 @@ def _sign(credentials: Credentials, nonce: bytes, body: bytes) -> bytes:
     return credentials.mac(b"outcome", nonce, hashlib.sha256(body).digest())
 
 
-def check_text(text: str) -> None:
-    """See that a text isn't too long to be exchanged.
-
-    Raises:
-        ConfigurationError: It is.
-    """
-    length = len(text.encode())
-    if length > _TEXT_BYTES:
-        raise ConfigurationError(f"expected an address of at most {_TEXT_BYTES} bytes, got {length}")
-
-
 def name_ranks(ranks: Sequence[int]) -> str:
-    """Say `rank 2`, `ranks 2 and 5`, or `ranks 1, 2, 3 and 47 others`."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    shown = [str(rank) for rank in ranks[:16]]
-    if len(ranks) > len(shown):
-        shown.append(f"{len(ranks) - len(shown)} others")
-    return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"
+    """Return `rank 2`, `ranks 2 and 5`, or `ranks 1, 2, 3 and 47 others`."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {listed(list(map(str, ranks)), 16)}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Return `a`, `a, b and c`, or `a, b and 47 others` where there are more than `most`."""
+    shown = list(names) if len(names) <= most else [*names[:most], f"{len(names) - most} others"]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)

@@ -90,35 +90,27 @@ class ConnectionKind(IntEnum):
 class HandshakeReply(IntEnum):
     """What the server makes of a client's proof."""
 
-    ACCEPTED = 0
-    WRONG_SECRET = 1
-    WRONG_GROUP = 2
-    WRONG_EPOCH = 3
-    WRONG_RANK = 4
-    DUPLICATE = 5
-    UNEXPECTED = 6
+    reason: str
+    """Why a connection isn't accepted, as a clause."""
 
-    @property
-    def reason(self) -> str:
-        """Why a connection isn't accepted, as a clause; ACCEPTED has none."""
-        return _REASONS[self]
+    def __new__(cls, value: int, reason: str = "") -> HandshakeReply:
+        """Make a member, whose number is its value."""
+        member = int.__new__(cls, value)
+        member._value_, member.reason = value, reason
+        return member
+
+    ACCEPTED = 0
+    WRONG_SECRET = 1, "the secrets differ: give every rank the same HPSEARCH_COMM_SECRET"
+    WRONG_GROUP = 2, "it belongs to a group of another name: give every rank of a group the same name"
+    WRONG_EPOCH = 3, "it belongs to another epoch of the group: a rank of an earlier start may still run"
+    WRONG_RANK = 4, "it is meant for another rank: the addresses are mixed up or out of date"
+    DUPLICATE = 5, "this rank is connected already: two processes may have been started with the same rank"
+    UNEXPECTED = 6, "no such connection is expected: give every rank the same arguments, and run the same version"
 
     @property
     def is_transient(self) -> bool:
         """Whether it is said by a rank of the same secret that forms another group first, at the same place."""
         return self in (HandshakeReply.WRONG_GROUP, HandshakeReply.WRONG_EPOCH)
-
-
-_REASONS = {
-    HandshakeReply.WRONG_SECRET: "the secrets differ: give every rank the same HPSEARCH_COMM_SECRET",
-    HandshakeReply.WRONG_GROUP: "it belongs to a group of another name: give every rank of a group the same name",
-    HandshakeReply.WRONG_EPOCH: "it belongs to another epoch of the group: a rank of an earlier start may still run",
-    HandshakeReply.WRONG_RANK: "it is meant for another rank: the addresses are mixed up or out of date",
-    HandshakeReply.DUPLICATE: "this rank is connected already: two processes may have been started with the same rank",
-    HandshakeReply.UNEXPECTED: (
-        "no such connection is expected: give every rank the same arguments, and run the same version"
-    ),
-}
 
 
 class Refusal(RefusedError):

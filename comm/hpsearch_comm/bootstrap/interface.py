@@ -12,7 +12,7 @@ import logging
 import re
 import socket
 import time
-from dataclasses import dataclass
+from collections import defaultdict
 
 from hpsearch_comm.errors import ConfigurationError
 
@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+IPInterface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
 _VARIABLE = "HPSEARCH_COMM_INTERFACE (or interface=)"
 _OUTSIDE = ("198.51.100.1", "2001:db8::1")
@@ -36,20 +37,6 @@ _BROADCAST = ipaddress.ip_address("255.255.255.255")
 _RETRY_SECONDS = 0.5
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?", re.IGNORECASE)
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class InterfaceAddress:
-    """An address of this host."""
-
-    interface: str
-    """Such as `eth0`."""
-    address: IPAddress
-    prefix: int
-    """Bits of the address that its network shares."""
-
-    def __str__(self) -> str:
-        return f"{self.address}/{self.prefix}"
 
 
 def local_address(towards: str | None = None, interface: str | None = None) -> str:
@@ -86,7 +73,7 @@ def interface_name(interface: str, towards: str | None = None) -> str | None:
     """Return the name of the interface that `local_address` takes by the user's choice; None where that isn't known."""
     try:
         address = local_address(towards, interface)
-        return next((entry.interface for entry in interface_addresses() if str(entry.address) == address), None)
+        return next((name for name, own in interface_addresses().items() if address in map(str, _ips(own))), None)
     except (ConfigurationError, OSError):
         return None
 
@@ -174,31 +161,19 @@ def is_local(address: str) -> bool:
 def describe_interfaces() -> str:
     """Return which addresses this host has, for an error: `Interfaces of this host: lo 127.0.0.1/8; ...`."""
     try:
-        addresses = interface_addresses()
-        names = [name for _index, name in socket.if_nameindex()]
+        interfaces = interface_addresses()
     except OSError as error:
         return f"The interfaces of this host can't be listed ({error})."
-    lines = []
-    for name in names:
-        own_addresses = [str(entry) for entry in addresses if entry.interface == name]
-        lines.append(f"{name} {', '.join(own_addresses)}" if own_addresses else f"{name} without an address")
+    lines = [f"{name} {', '.join(map(str, own)) or 'without an address'}" for name, own in interfaces.items()]
     return f"Interfaces of this host: {'; '.join(lines) or 'none'}."
 
 
 def _chosen(interface: str, towards: str | None) -> str:
     literal = _literal(interface)
     if literal is not None:
-        if not is_reachable(literal):
-            raise ConfigurationError(
-                f"expected {_VARIABLE} to be one address that other hosts can connect to, got {interface!r}. "
-                f"{describe_interfaces()}"
-            )
-        if not is_local(interface):
-            raise ConfigurationError(
-                f"expected {_VARIABLE} to be an address of this host, got {interface!r}. {describe_interfaces()}"
-            )
-        return str(literal)
-    candidates = [entry.address for entry in _matching(interface) if not _needs_scope(entry.address)]
+        candidates = [literal] if is_reachable(literal) and is_local(interface) else []
+    else:
+        candidates = [address for address in _matching(interface) if not _needs_scope(address)]
     if not candidates:
         raise ConfigurationError(
             f"expected {_VARIABLE} to be an interface, an address or a network of this host with an address that "
@@ -206,29 +181,33 @@ def _chosen(interface: str, towards: str | None) -> str:
         )
     # Rank 0 is reached over its own family of addresses; where that says nothing, IPv4 is the more widely routed.
     version = 4
-    if towards is not None:
+    if towards is not None and len(candidates) > 1:
         with contextlib.suppress(ConfigurationError):
             version = ipaddress.ip_address(resolve(towards)[0]).version
     return str(min(candidates, key=lambda address: address.version != version))
 
 
-def _matching(interface: str) -> list[InterfaceAddress]:
+def _matching(interface: str) -> list[IPAddress]:
     try:
-        addresses = interface_addresses()
+        interfaces = interface_addresses()
     except OSError as error:
         raise ConfigurationError(
             f"{_VARIABLE} is {interface!r}, but the interfaces of this host can't be listed ({error}): "
             "give the address itself"
         ) from None
     if "/" not in interface:
-        return [entry for entry in addresses if entry.interface == interface]
+        return _ips(interfaces.get(interface, []))
     try:
         network = ipaddress.ip_network(interface, strict=False)
     except ValueError:
         raise ConfigurationError(
             f"expected {_VARIABLE} to be a network such as 10.1.0.0/16, got {interface!r}"
         ) from None
-    return [entry for entry in addresses if entry.address in network]
+    return [address for own in interfaces.values() for address in _ips(own) if address in network]
+
+
+def _ips(own: list[IPInterface]) -> list[IPAddress]:
+    return [entry.ip for entry in own]
 
 
 def _outward() -> str:
@@ -237,7 +216,7 @@ def _outward() -> str:
         if source is not None and not ipaddress.ip_address(source).is_loopback:
             return source
     try:
-        addresses = [entry.address for entry in interface_addresses()]
+        addresses = [address for own in interface_addresses().values() for address in _ips(own)]
     except OSError:
         addresses = []
     reachable = [address for address in addresses if not address.is_loopback and not _needs_scope(address)]
@@ -270,22 +249,23 @@ def _needs_scope(address: IPAddress) -> bool:
     return address.version == 6 and address.is_link_local
 
 
-def interface_addresses() -> tuple[InterfaceAddress, ...]:
-    """Return the addresses of this host's interfaces, those of IPv4 before those of IPv6.
+def interface_addresses() -> dict[str, list[IPInterface]]:
+    """Return the addresses of each of this host's interfaces, with their networks; those of IPv4 come first.
 
     Raises:
         OSError: The kernel doesn't tell, as in some sandboxes.
     """
     import psutil  # here, since routing mostly says it all
 
-    entries: list[InterfaceAddress] = []
-    for name, entries_of_name in psutil.net_if_addrs().items():
-        for entry in entries_of_name:
+    interfaces: defaultdict[str, list[IPInterface]] = defaultdict(list)
+    for name, entries in psutil.net_if_addrs().items():
+        own = interfaces[name.partition(":")[0]]  # eth0:1 is eth0's
+        for entry in entries:
             if entry.family not in (socket.AF_INET, socket.AF_INET6) or entry.netmask is None:
                 continue
             address = ipaddress.ip_address(entry.address.partition("%")[0])
             # One that the kernel is still trying, or has found to be another host's too, can't be used.
             if _needs_scope(address) or is_local(str(address)):
-                prefix = int(ipaddress.ip_address(entry.netmask)).bit_count()
-                entries.append(InterfaceAddress(name.partition(":")[0], address, prefix))  # eth0:1 is eth0's
-    return tuple(sorted(entries, key=lambda entry: entry.address.version))
+                own.append(ipaddress.ip_interface((address, int(ipaddress.ip_address(entry.netmask)).bit_count())))
+        own.sort(key=lambda entry: entry.version)
+    return interfaces

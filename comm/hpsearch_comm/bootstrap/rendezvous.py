@@ -5,22 +5,22 @@ from __future__ import annotations
 import contextlib
 import datetime
 import ipaddress
-import queue
 import socket
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from hpsearch_comm.bootstrap.address import Address
 from hpsearch_comm.bootstrap.connector import Endpoint
-from hpsearch_comm.bootstrap.exchange import Venue, check_text, gather, join
+from hpsearch_comm.bootstrap.exchange import Venue, meet
 from hpsearch_comm.bootstrap.handshake import Credentials
 from hpsearch_comm.bootstrap.interface import describe_interfaces, is_local, is_own_name, local_address, resolve
 from hpsearch_comm.bootstrap.listener import listen, listen_all
-from hpsearch_comm.bootstrap.secret import meeting_address
+from hpsearch_comm.bootstrap.secret import meet_on_host
 from hpsearch_comm.errors import ConfigurationError, RendezvousError
 
 if TYPE_CHECKING:
@@ -106,11 +106,6 @@ class KnownAddresses(Rendezvous):
         """Return the addresses."""
         if len(self._addresses) != size:
             raise ConfigurationError(f"expected the addresses of all {size} ranks, got {len(self._addresses)}")
-        if self._addresses[rank] != mine:
-            raise ConfigurationError(
-                f"expected the address of rank {rank} to be that of its own listener, {mine}, got "
-                f"{self._addresses[rank]}: pass the listener whose address was gathered, and sort the addresses by rank"
-            )
         return list(self._addresses)
 
 
@@ -135,15 +130,13 @@ class MasterRendezvous(Rendezvous):
 
     def exchange(self, rank: int, size: int, mine: str, credentials: Credentials, deadline: float) -> list[str]:
         """Meet the others at rank 0."""
-        check_text(mine)
-        if size == 1:
-            return [mine]
         address = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
         venue = Venue(size, credentials, deadline, address, f"{_ADVICE}. {self.origin}".removesuffix(". "))
         with self.explained():
-            if rank == 0:
-                return gather(venue, self._listen(deadline), mine)
-            return join(venue, rank, lambda: [(ip, self.port) for ip in resolve(self.host, deadline)], mine)
+            return meet(venue, rank, mine, partial(self._listen, deadline), partial(self._endpoints, deadline))
+
+    def _endpoints(self, deadline: float) -> list[Endpoint]:
+        return [(ip, self.port) for ip in resolve(self.host, deadline)]
 
     def _listen(self, deadline: float) -> list[socket.socket]:
         addresses = list(resolve(self.host, deadline))
@@ -182,21 +175,9 @@ class LocalRendezvous(Rendezvous):
 
     def exchange(self, rank: int, size: int, mine: str, credentials: Credentials, deadline: float) -> list[str]:
         """Meet the others at rank 0."""
-        check_text(mine)
-        if size == 1:
-            return [mine]
-        address = meeting_address(f"{self.job} {credentials.digest.hex()}")
         venue = Venue(size, credentials, deadline, f"a Unix socket for {self.job}", _LOCAL_ADVICE)
-        if rank > 0:
-            return join(venue, rank, lambda: [address], mine)
-        try:
-            listening = listen(address, min(deadline, time.monotonic() + _BIND_SECONDS))
-        except OSError as error:
-            raise RendezvousError(
-                f"rank 0 could not open {venue.description}: {error.strerror}. "
-                "Two processes may say that they are rank 0"
-            ) from None
-        return gather(venue, [listening], mine)
+        patience = min(deadline, time.monotonic() + _BIND_SECONDS)
+        return meet_on_host(venue, rank, mine, f"{self.job} {credentials.digest.hex()}", patience)
 
 
 class _ThroughStore(Rendezvous):
@@ -216,7 +197,6 @@ class _ThroughStore(Rendezvous):
 
     def exchange(self, rank: int, size: int, mine: str, credentials: Credentials, deadline: float) -> list[str]:
         """Meet the others at the place of rank 0 that the store names. Rank 0 listens on the address that is `mine`."""
-        check_text(mine)
         if size == 1:
             return [mine]
         venue = Venue(size, credentials, deadline, self.store_name, _ADVICE)
@@ -225,10 +205,7 @@ class _ThroughStore(Rendezvous):
             store = _until(deadline, partial(self._open, deadline))
             with contextlib.closing(_Notice(store, key, deadline)) as notice:
                 del store
-                if rank > 0:
-                    return join(venue, rank, notice.read, mine)
-                listening = listen((Address.from_text(mine).ip, 0))
-                return gather(venue, [listening], mine, lambda: notice.keep(listening))
+                return meet(venue, rank, mine, partial(notice.listen, mine), notice.read, notice.keep)
         except RuntimeError as error:  # what every failure of a store is
             reason = str(error).strip().partition("\n")[0]
             raise RendezvousError(
@@ -287,16 +264,23 @@ class _Notice:
         self._deadline = deadline
         self._store = store
         self._key = key
+        self._place = ""
 
     def close(self) -> None:
         """Disconnect: that is what a TCPStore does at its end, which the traceback of an error would put off."""
         del self._store
 
-    def keep(self, listening: socket.socket) -> None:
-        """Write it wherever it isn't there: the store confirms nothing, and an earlier start may write later."""
+    def listen(self, address: str) -> list[socket.socket]:
+        """Listen on some port of the address, for `keep` to write."""
+        listening = listen((Address.from_text(address).ip, 0))
         ip, port, *_ = listening.getsockname()
-        if self._text() != f"{ip} {port}":
-            _until(self._deadline, partial(self._store.set, self._key, f"{ip} {port}"))
+        self._place = f"{ip} {port}"
+        return [listening]
+
+    def keep(self) -> None:
+        """Write it wherever it isn't there: the store confirms nothing, and an earlier start may write later."""
+        if self._text() != self._place:
+            _until(self._deadline, partial(self._store.set, self._key, self._place))
 
     def read(self) -> list[Endpoint]:
         """Return the place; none where nothing is written, or something else."""
@@ -325,26 +309,19 @@ def _until(deadline: float, call: Callable[[], T]) -> T:
     Raises:
         RuntimeError: The call's own, or that there was no answer.
     """
-    outcome: queue.SimpleQueue[Callable[[], T]] = queue.SimpleQueue()
+    outcome: Future[T] = Future()
 
     def run() -> None:
         try:
-            result = call()
+            outcome.set_result(call())
         except BaseException as error:
-            outcome.put(partial(_raise, error))
-        else:
-            outcome.put(lambda: result)
+            outcome.set_exception(error)
 
     threading.Thread(target=run, name="hpsearch-comm-store", daemon=True).start()
     try:
-        get_result = outcome.get(timeout=min(_LONGEST_SECONDS, max(0.0, deadline - time.monotonic()) + _GRACE_SECONDS))
-    except queue.Empty:
+        return outcome.result(min(_LONGEST_SECONDS, max(0.0, deadline - time.monotonic()) + _GRACE_SECONDS))
+    except TimeoutError:
         raise RuntimeError("it has not answered until the start_timeout was over") from None
-    return get_result()
-
-
-def _raise(error: BaseException) -> NoReturn:
-    raise error
 
 
 def _open_store(host: str, port: int, deadline: float) -> Store:

@@ -16,14 +16,14 @@ import secrets
 import socket
 
 from hpsearch_comm.bootstrap.acceptor import peer_uid
-from hpsearch_comm.bootstrap.exchange import Venue, gather, join
+from hpsearch_comm.bootstrap.exchange import Venue, meet
 from hpsearch_comm.bootstrap.handshake import SECRET_BYTES, Credentials
 from hpsearch_comm.bootstrap.inheritance import close_in_children
 from hpsearch_comm.bootstrap.interface import is_local, resolve
 from hpsearch_comm.bootstrap.listener import listen
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
 
-__all__ = ["SECRET_BYTES", "agree_on_secret", "meeting_address", "new_secret", "parse_secret"]
+__all__ = ["SECRET_BYTES", "agree_on_secret", "meet_on_host", "meeting_address", "new_secret", "parse_secret"]
 
 _VARIABLE = "HPSEARCH_COMM_SECRET"
 _HOW_TO_MAKE = 'python -c "import secrets; print(secrets.token_hex(32))"'
@@ -79,42 +79,49 @@ def agree_on_secret(rank: int, size: int, name: str, deadline: float, *, host: s
         RendezvousError: Not all ranks came; names those that didn't.
         ConfigurationError: A rank runs on another host than rank 0, or as another user.
     """
-    if size == 1:
-        return new_secret()
-    address = meeting_address(name)
-    socket_name = f"a Unix socket of user {os.geteuid()} for {name}"
-    if host is not None and not any(is_local(address) for address in _resolved(host)):
+    if host is not None and size > 1 and not any(is_local(address) for address in _resolved(host)):
         where = "on another host than MASTER_ADDR names" if rank == 0 else "on another host than rank 0"
         raise ConfigurationError(
             f"rank {rank} runs {where} ({host!r}): MASTER_ADDR must be an address or a name of rank 0's host. {_SET_IT}"
         )
+    socket_name = f"a Unix socket of user {os.geteuid()} for {name}"
     venue = Venue(size, Credentials(bytes(SECRET_BYTES), name), deadline, socket_name, _ADVICE)
-    if rank == 0:
-        texts = gather(venue, [_listen(address, deadline, socket_name)], new_secret().hex())
-    else:
-        try:
-            texts = join(venue, rank, lambda: [address], "")
-        except RefusedError:
-            _check_owner(address)
-            raise
+    texts = meet_on_host(venue, rank, new_secret().hex() if rank == 0 else "", name, deadline)
     return bytes.fromhex(texts[0])
+
+
+def meet_on_host(venue: Venue, rank: int, text: str, name: str, patience: float) -> list[str]:
+    """Meet at an abstract Unix socket of rank 0's, which is a process of this user; otherwise as `meet` does.
+
+    Args:
+        venue: See `meet`.
+        rank: This rank.
+        text: This rank's.
+        name: The same on every rank, and for no other group of this user that starts on this host at the same time.
+        patience: Until when rank 0 waits for another group to leave the place, in seconds of `time.monotonic()`.
+    """
+    address = meeting_address(name)
+
+    def listening() -> list[socket.socket]:
+        _check_owner(address)
+        try:
+            return [listen(address, patience)]
+        except OSError as error:
+            raise RendezvousError(
+                f"rank 0 could not open {venue.description}: {error}. Another group of the same name is starting at "
+                "the same place, or two processes have RANK=0"
+            ) from None
+
+    try:
+        return meet(venue, rank, text, listening, lambda: [address])
+    except RefusedError:
+        _check_owner(address)
+        raise
 
 
 def meeting_address(name: str) -> str:
     """Return the abstract Unix socket at which the ranks of this user's group of that name meet."""
     return f"\0hpsearch-comm-{os.geteuid()}-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
-
-
-def _listen(address: str, deadline: float, socket_name: str) -> socket.socket:
-    # The name may be held by another group that is about to be complete, or by another user.
-    _check_owner(address)
-    try:
-        return listen(address, deadline)
-    except OSError as error:
-        raise RendezvousError(
-            f"rank 0 could not open {socket_name}: {error}. Another group with the same MASTER_ADDR, MASTER_PORT and "
-            "name is starting, or two processes have RANK=0"
-        ) from None
 
 
 def _check_owner(address: str) -> None:

@@ -22,9 +22,8 @@ from hpsearch_comm.cuda.start import start_together
 from hpsearch_comm.cuda.stream import CudaStream, check_capture
 from hpsearch_comm.errors import ConfigurationError, NcclError, UsageError
 from hpsearch_comm.failure.abort import AbortState
-from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.operations.host_operations import HostOperations
-from hpsearch_comm.operations.way import Way
+from hpsearch_comm.operations.way import Turn, Way
 from hpsearch_comm.operations.work_queue import WorkQueue, nested_use_error
 from hpsearch_comm.options import Options
 
@@ -162,10 +161,10 @@ class Devices:
     ) -> tuple[str, ThroughProcessGroup | None]:
         mine = self._options.cuda
 
-        def compare(operation: Operation) -> list[Any]:
+        def compare(turn: Turn) -> list[Any]:
             # Of no interest where NCCL isn't wanted, and then it isn't even loaded.
             facts = None if mine == "host" else asdict(self.parts.facts(device))
-            return host.allgather_object([mine, facts]).work(operation)
+            return host.allgather_object([mine, facts]).work(turn)
 
         everyone = work_queue.run(host.first_cuda_use(compare))
         # All ranks look at the same answers from here on, so all come to the same conclusion.
@@ -191,13 +190,13 @@ class Devices:
         return f"host memory: {reason}", None
 
     def _join(
-        self, operation: Operation, device: torch.device, host: HostOperations, facts: list[DeviceFacts]
+        self, turn: Turn, device: torch.device, host: HostOperations, facts: list[DeviceFacts]
     ) -> tuple[ThroughProcessGroup, None] | tuple[None, str]:
         """Start NCCL, or return why it runs on no rank."""
         options, parts = self._options, self.parts
 
         def gather(value: Any) -> list[Any]:
-            return host.allgather_object(value).work(operation)
+            return host.allgather_object(value).work(turn)
 
         try:
             start = partial(parts.process_group, options, device, most_ctas(facts))

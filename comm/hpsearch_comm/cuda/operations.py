@@ -17,12 +17,11 @@ from typing import Any
 
 import torch
 
-from hpsearch_comm.collectives.host_collectives import HostCollectives
 from hpsearch_comm.cuda.process_group import supports
 from hpsearch_comm.cuda.staging import CHUNK_BYTES
 from hpsearch_comm.cuda.stream import CudaStream
-from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.operations.arguments import Call
+from hpsearch_comm.operations.host_collectives import HostCollectives
 from hpsearch_comm.operations.host_operations import HostOperations
 from hpsearch_comm.operations.way import Turn, Way
 from hpsearch_comm.operations.work import UnderWay
@@ -71,13 +70,14 @@ class DeviceOperations(HostOperations):
         stream = self._current()
         ready = stream.record()
 
-        def launch(operation: Operation) -> UnderWay:
+        def launch(turn: Turn) -> UnderWay:
+            turn.stream, turn.ready = stream, ready
             way: Way = self._otherwise
             if self._nccl is not None and call.algorithm == "nccl":
                 way = self._nccl
                 if not agreed and call.operation not in _MEETING:
-                    self.host.barrier(operation, self._meeting)
-            result, under_way = work(way, Turn(operation, call, stream, ready))
+                    self.host.barrier(turn, self._meeting)
+            result, under_way = work(way, turn)
             under_way = under_way or UnderWay()
             under_way.result = result
             return under_way

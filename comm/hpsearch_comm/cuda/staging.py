@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from hpsearch_comm.collectives.host_collectives import HostCollectives
 from hpsearch_comm.cuda.stream import CudaStream, Event, wait_until
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.operations.contiguous import flat, is_plain
-from hpsearch_comm.operations.way import Part, ThroughMemory, Turn
+from hpsearch_comm.operations.host_collectives import HostCollectives
+from hpsearch_comm.operations.way import Part, Turn
 
 __all__ = ["CHUNK_BYTES", "ThroughHost", "pinned"]
 
@@ -51,7 +51,6 @@ class ThroughHost:
     ) -> None:
         self.stream = stream
         self._host = host
-        self._memory = ThroughMemory(host)
         self._abort_state = abort_state
         self._allocate = allocate
         self._chunk_bytes = chunk_bytes
@@ -59,32 +58,31 @@ class ThroughHost:
 
     def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> None:
         """See `Way`."""
-        host, operation, algorithm, reduction = self._host, turn.operation, turn.call.algorithm, turn.reduction
+        host, algorithm, reduction = self._host, turn.call.algorithm, turn.reduction
 
         def collective(chunk: torch.Tensor) -> None:
-            host.allreduce(operation, algorithm, chunk, reduction, chunk)  # not what was bound for the whole tensor
+            # Not what was bound for the whole tensor.
+            host.bind_allreduce(algorithm, reduction, chunk.numel())(turn, chunk, chunk)
 
         self.elementwise(tensor, out, collective, turn.ready)
 
     def broadcast(self, turn: Turn, tensor: torch.Tensor, root: int) -> None:
         """See `Way`."""
-        self.elementwise(tensor, tensor, lambda chunk: self._memory.broadcast(turn, chunk, root), turn.ready)
+        self.elementwise(tensor, tensor, lambda chunk: self._host.broadcast(turn, chunk, root), turn.ready)
 
     def allgather(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> None:
         """See `Way`."""
-        self.whole(tensor, out, lambda mine, result: self._memory.allgather(turn, mine, result, parts), turn.ready)
+        self.whole(tensor, out, lambda mine, result: self._host.allgather(turn, mine, result, parts), turn.ready)
 
     def reduce_scatter(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> None:
         """See `Way`."""
-        self.whole(tensor, out, lambda mine, result: self._memory.reduce_scatter(turn, mine, result, parts), turn.ready)
+        self.whole(tensor, out, lambda mine, result: self._host.reduce_scatter(turn, mine, result, parts), turn.ready)
 
     def alltoall(
         self, turn: Turn, rows: torch.Tensor, out: torch.Tensor, splits: Sequence[int], coming: Sequence[int]
     ) -> None:
         """See `Way`."""
-        self.whole(
-            rows, out, lambda mine, result: self._memory.alltoall(turn, mine, result, splits, coming), turn.ready
-        )
+        self.whole(rows, out, lambda mine, result: self._host.alltoall(turn, mine, result, splits, coming), turn.ready)
 
     def close(self) -> None:
         """Release the host memory; torch keeps it until the copies that are under way have ended."""

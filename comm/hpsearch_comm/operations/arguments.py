@@ -18,7 +18,7 @@ from hpsearch_comm.shm.shared_memory import lies_in_shared_memory
 __all__ = [
     "Call",
     "check_out",
-    "check_root",
+    "check_rank",
     "check_rows",
     "check_target",
     "check_tensor",
@@ -156,16 +156,16 @@ def check_out(
     return result
 
 
-def check_root(root: Any, size: int) -> int:
-    """Return the root as an int, or say why it is no rank.
+def check_rank(name: str, rank: Any, size: int) -> int:
+    """Return an argument that names a rank as an int, or say why it is none.
 
     Raises:
         UsageError: It isn't one.
     """
-    rank = whole_number(root)
-    if rank is None or not 0 <= rank < size:
-        raise UsageError(f"root must be a rank from 0 to {size - 1}, got {root!r}")
-    return rank
+    number = whole_number(rank)
+    if number is None or not 0 <= number < size:
+        raise UsageError(f"{name} must be a rank from 0 to {size - 1}, got {rank!r}")
+    return number
 
 
 def whole_number(value: Any) -> int | None:

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from hpsearch_comm.collectives.host_collectives import HostCollectives
 from hpsearch_comm.collectives.parts import split
 from hpsearch_comm.collectives.reduction import Reduction, reduction_for
 from hpsearch_comm.errors import CommError, MismatchError, UsageError
@@ -22,13 +21,14 @@ from hpsearch_comm.header import DTYPES, Signature
 from hpsearch_comm.operations.arguments import (
     Call,
     check_out,
-    check_root,
+    check_rank,
     check_rows,
     check_target,
     check_tensor,
     whole_number,
 )
-from hpsearch_comm.operations.way import ThroughMemory, Turn, Way, allreduce, parts_of
+from hpsearch_comm.operations.host_collectives import HostCollectives, allreduce
+from hpsearch_comm.operations.way import Turn, Way, parts_of
 from hpsearch_comm.operations.work import UnderWay
 from hpsearch_comm.operations.work_queue import Prepared
 from hpsearch_comm.shm.shared_memory import SharedMemory
@@ -102,7 +102,6 @@ class HostOperations:
         self._device = device
         self._rank = host.topology.rank
         self._size = host.topology.size
-        self._memory = ThroughMemory(host)
         self._calls: dict[tuple[Any, ...], Call] = {}
 
     def allreduce(
@@ -117,13 +116,13 @@ class HostOperations:
             target = check_out("allreduce", out, source, source.shape, source)
         result = tensor if out is None else out
         if not self._device:  # with no more between the queue and the algorithm than there must be
-            return Prepared(call, partial(allreduce, call, source, target, result))
+            return Prepared(call, partial(allreduce, source, target, result))
         return self._prepared(call, lambda way, turn: (result, way.allreduce(turn, source, target)), agreed)
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> Prepared[torch.Tensor]:
         """Prepare `Group.broadcast`."""
         source = check_tensor("broadcast", tensor)
-        root = check_root(root, self._size)
+        root = check_rank("root", root, self._size)
         if root != self._rank:
             check_target("broadcast's tensor", source)
         call = self._call("broadcast", source.dtype, source.shape, root)
@@ -138,9 +137,9 @@ class HostOperations:
         call = self._call("allgather", rows.dtype, (0, *row_shape))
 
         def work(way: Way, turn: Turn) -> tuple[torch.Tensor, UnderWay | None]:
-            counts = self._counts(turn.operation, rows.shape[0])
+            counts = self._counts(turn, rows.shape[0])
             shape = (sum(counts), *row_shape)
-            fits = target is not None and _gathered_fits(turn.operation, target, rows, shape)
+            fits = target is not None and _gathered_fits(turn, target, rows, shape)
             to = target if target is not None and fits else self._empty(way, turn, shape, rows)
             return to if out is None else out, way.allgather(turn, rows, to, parts_of(counts, prod(row_shape)))
 
@@ -172,7 +171,7 @@ class HostOperations:
         call = self._call("alltoall", source.dtype, (0, *row_shape))
 
         def work(way: Way, turn: Turn) -> tuple[tuple[torch.Tensor, list[int]], UnderWay | None]:
-            coming = self.host.coming_rows(turn.operation, counts)
+            coming = self.host.coming_rows(turn, counts)
             to = self._empty(way, turn, (sum(coming), *row_shape), source)
             return (to, coming), way.alltoall(turn, source, to, counts, coming)
 
@@ -188,12 +187,10 @@ class HostOperations:
         mine = encode(value)
         call = self._call(step, as_="allgather")
 
-        def work(operation: Operation) -> list[Any]:
-            parts = parts_of(self._counts(operation, mine.numel()), 1)
+        def work(turn: Turn) -> list[Any]:
+            parts = parts_of(self._counts(turn, mine.numel()), 1)
             everything = torch.empty(parts[-1][1], dtype=torch.uint8, device="cpu")
-            start, stop = parts[self._rank]
-            everything[start:stop].copy_(mine)
-            self.host.allgather(operation, call.algorithm, everything, parts)
+            self.host.allgather(turn, mine, everything, parts)
             return [decode(everything[start:stop]) for start, stop in parts]
 
         return Prepared(call, work)
@@ -207,12 +204,12 @@ class HostOperations:
         """
         gathering = self.allgather_object([members, address], "subgroup")
 
-        def work(operation: Operation) -> list[str]:
-            entries = gathering.work(operation)
+        def work(turn: Turn) -> list[str]:
+            entries = gathering.work(turn)
             for rank, (theirs, _) in enumerate(entries):
                 if theirs != members:
                     raise MismatchError(
-                        f"the ranks disagree: rank {self._rank} calls {operation.signature} for ranks {members}, rank "
+                        f"the ranks disagree: rank {self._rank} calls {turn.signature} for ranks {members}, rank "
                         f"{rank} for ranks {theirs}. Every rank of the group must name the same ranks in the same "
                         "order, those outside the subgroup too"
                     )
@@ -222,20 +219,20 @@ class HostOperations:
 
     def broadcast_object(self, value: Any, root: int) -> Prepared[Any]:
         """Prepare `Group.broadcast_object`."""
-        root = check_root(root, self._size)
+        root = check_rank("root", root, self._size)
         mine = encode(value) if root == self._rank else None
         call = self._call("broadcast_object", torch.uint8, (), root, as_="broadcast")
 
-        def work(operation: Operation) -> Any:
+        def work(turn: Turn) -> Any:
             length = torch.tensor([0 if mine is None else mine.numel()], device="cpu")
-            self.host.broadcast(operation, call.algorithm, length, root)
+            self.host.broadcast(turn, length, root)
             text = torch.empty(int(length), dtype=torch.uint8, device="cpu") if mine is None else mine
-            self.host.broadcast(operation, call.algorithm, text, root)
+            self.host.broadcast(turn, text, root)
             return decode(text)  # by the root too: a tuple becomes a list there as everywhere
 
         return Prepared(call, work)
 
-    def first_cuda_use(self, work: Callable[[Operation], T]) -> Prepared[T]:
+    def first_cuda_use(self, work: Callable[[Turn], T]) -> Prepared[T]:
         """Prepare a step in which the ranks agree on how the tensors of a CUDA device travel."""
         return Prepared(self._call("first_cuda_use", as_="barrier"), work)
 
@@ -276,7 +273,7 @@ class HostOperations:
         self, call: Call, work: Callable[[Way, Turn], tuple[T, UnderWay | None]], agreed: bool = False
     ) -> Prepared[T]:
         """Return a call with what carries it out: that returns its result, and what of it is still under way."""
-        return Prepared(call, lambda operation: work(self._memory, Turn(operation, call))[0])
+        return Prepared(call, lambda turn: work(self.host, turn)[0])
 
     def _empty(self, way: Way, turn: Turn, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
         """Make room for a result, for the caller to use."""

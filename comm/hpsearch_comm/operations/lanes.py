@@ -148,8 +148,7 @@ class IncomingLane(Lane):
         self.ended = False
         self._mailbox = mailbox
         self._envelope = torch.empty(SIGNATURE_BYTES, dtype=torch.uint8, device="cpu")
-        self._announced: Signature | None = None
-        self._message: Operation | None = None
+        self._message: Operation | None = None  # by its signature, which has come
         self._room: torch.Tensor | None = None
 
     @property
@@ -177,54 +176,45 @@ class IncomingLane(Lane):
         super().check()
 
     def _begin(self) -> bool:
-        if self.ended or (self._announced is None and not self._mailbox.wants(self.peer)):
+        if self._message is not None:
+            return not self.ended and self._begin_message(self._message)
+        if self.ended or not self._mailbox.wants(self.peer):
             return False
-        if self._announced is not None:
-            return self._begin_message(self._announced)
         operation = self._make_operation(_ENVELOPE.packed(self._number))
         self.transfer = self._link.receive(operation, self._envelope)
         return True
 
-    def _begin_message(self, announced: Signature) -> bool:
-        assert self._message is not None
+    def _begin_message(self, message: Operation) -> bool:
+        announced = message.signature
         receive = self._mailbox.match(self.peer, announced.root)
         if receive is None and not self._mailbox.wants(self.peer):
             return False  # it stays where it is until somebody waits for it, or for one behind it
         self.receive = receive
         if receive is not None:
-            receive.check(self._message, self.peer, self._number)
+            receive.check(message, self.peer)
             self._room = receive.room()
         else:
             numel = announced.nbytes // announced.dtype.itemsize
             self._room = torch.empty(numel, dtype=announced.dtype, device="cpu")
-        self.transfer = self._link.receive(self._message, self._room)
+        self.transfer = self._link.receive(message, self._room)
         return True
 
     def _complete(self) -> None:
         if self._room is None:
             self._open_envelope()
             return
-        assert self._announced is not None
         assert self._message is not None
-        receive, room, tag = self.receive, self._room, self._announced.root
-        unexpected = (
-            None if receive is not None else UnexpectedMessage(self.peer, self._number, tag, self._message, room)
-        )
-        self.receive = self._room = self._announced = self._message = None
+        receive, unexpected = self.receive, UnexpectedMessage(self.peer, self._message, self._room)
+        self.receive = self._room = self._message = None
         self._number += 1
         if receive is not None:
-            receive.deliver(room, self.peer)
-        elif unexpected is not None:
-            late = self._mailbox.match(self.peer, tag)  # which was called while the message came
-            if late is None:
-                self._mailbox.keep(unexpected)
-            else:
-                unexpected.deliver_to(late)
+            receive.deliver(unexpected.elements, self.peer)
+        else:
+            self._mailbox.take_in(unexpected)  # a receive may have been called while it came
 
     def _open_envelope(self) -> None:
-        packed = self._envelope.numpy().tobytes()
-        self._announced = announced = Signature.unpack(packed)
-        self._message = self._make_operation(packed)
+        self._message = self._make_operation(self._envelope.numpy().tobytes())
+        announced = self._message.signature
         if announced.operation != "send_recv" or announced.sequence != self._number:
             raise RefusedError(
                 f"expected the envelope of message {self._number} from rank {self.peer}, got that of {announced}: the "

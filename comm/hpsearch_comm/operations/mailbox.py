@@ -37,9 +37,17 @@ class Mailbox:
                 return self.waiting.pop(index)
         return None
 
-    def keep(self, message: UnexpectedMessage) -> None:
-        """Keep a message for a later receive, behind those kept before."""
-        self._unexpected.append(message)
+    def take_in(self, message: UnexpectedMessage) -> None:
+        """Finish the first receive that waits for a message, or keep it for a later one, behind those kept before.
+
+        Raises:
+            MismatchError: The receive is for another dtype or shape.
+        """
+        receive = self.match(message.source, message.tag)
+        if receive is None:
+            self._unexpected.append(message)
+        else:
+            message.deliver_to(receive)
 
     def wants(self, source: int) -> bool:
         """Return whether a receive waits for this rank, or for any."""

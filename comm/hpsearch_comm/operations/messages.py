@@ -11,7 +11,7 @@ import torch
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.header import Signature
-from hpsearch_comm.operations.arguments import Call, check_target, check_tensor, whole_number
+from hpsearch_comm.operations.arguments import Call, check_rank, check_target, check_tensor, whole_number
 from hpsearch_comm.operations.contiguous import flat, put_back
 from hpsearch_comm.operations.work import Handle, ReceiveHandle
 from hpsearch_comm.shm.copying import copy
@@ -32,7 +32,6 @@ class Send:
     payload: torch.Tensor
     """Its elements in a row."""
     target: int
-    tag: int
     call: Call
 
     @classmethod
@@ -43,9 +42,8 @@ class Send:
             UsageError: They don't fit.
         """
         source = _check_cpu("send", tensor)
-        rank, number = _check_rank("target", target, size), _check_tag(tag)
-        call = _call(source.dtype, tuple(source.shape), number)
-        return cls(Handle(f"send to rank {rank}"), tensor, flat(source), rank, number, call)  # type: ignore[arg-type]
+        rank, call = check_rank("target", target, size), _call(source.dtype, tuple(source.shape), _check_tag(tag))
+        return cls(Handle(f"send to rank {rank}"), tensor, flat(source), rank, call)  # type: ignore[arg-type]
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +69,7 @@ class Receive:
             UsageError: They don't fit.
         """
         target = check_target("recv's tensor", _check_cpu("recv", tensor))
-        rank = None if source is None else _check_rank("source", source, size)
+        rank = None if source is None else check_rank("source", source, size)
         number = _check_tag(tag)
         call = _call(target.dtype, tuple(target.shape), number)
         handle = ReceiveHandle(f"recv from {'any rank' if rank is None else f'rank {rank}'}")
@@ -81,18 +79,17 @@ class Receive:
         """Return where the elements go that arrive, in a row: the tensor's own memory where it is plain."""
         return flat(self.target)
 
-    def check(self, message: Operation, source: int, number: int) -> None:
+    def check(self, message: Operation, source: int) -> None:
         """See that a message is what is received.
 
         Args:
             message: With its signature.
             source: Where it comes from.
-            number: Which message of that rank it is.
 
         Raises:
             MismatchError: It has another dtype or shape; the group has ended then.
         """
-        ours = self.call.packed(number)
+        ours = self.call.packed(message.signature.sequence)
         if ours != message.packed:
             raise message.disagree(source, message.packed, ours)
 
@@ -108,12 +105,14 @@ class UnexpectedMessage:
     """A message that has arrived before its receive."""
 
     source: int
-    number: int
-    """Which message of its source it is."""
-    tag: int
     message: Operation
     """With its signature."""
     elements: torch.Tensor
+
+    @property
+    def tag(self) -> int:
+        """That with which it was sent."""
+        return self.message.signature.root
 
     def deliver_to(self, receive: Receive) -> None:
         """Finish a receive with it.
@@ -122,7 +121,7 @@ class UnexpectedMessage:
             MismatchError: It has another dtype or shape.
         """
         try:
-            receive.check(self.message, self.source, self.number)
+            receive.check(self.message, self.source)
         except BaseException as error:
             receive.handle.finish(error=error)
             raise
@@ -143,13 +142,6 @@ def _check_cpu(name: str, tensor: object) -> torch.Tensor:
             "received with tensor.to(device)"
         )
     return source
-
-
-def _check_rank(name: str, rank: Any, size: int) -> int:
-    number = whole_number(rank)
-    if number is None or not 0 <= number < size:
-        raise UsageError(f"{name} must be a rank from 0 to {size - 1}, got {rank!r}")
-    return number
 
 
 def _check_tag(tag: Any) -> int:

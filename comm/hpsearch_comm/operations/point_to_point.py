@@ -183,13 +183,9 @@ class PointToPoint:
     def _send_to_itself(self, send: Send) -> None:
         number, self._sent_to_itself = self._sent_to_itself, self._sent_to_itself + 1
         message = self._operation(send.call.packed(number))
-        unexpected = UnexpectedMessage(self._rank, number, send.tag, message, send.payload.clone())
+        unexpected = UnexpectedMessage(self._rank, message, send.payload.clone())
         send.handle.finish(send.tensor)
-        receive = self._mailbox.match(self._rank, send.tag)
-        if receive is None:
-            self._mailbox.keep(unexpected)
-        else:
-            unexpected.deliver_to(receive)
+        self._mailbox.take_in(unexpected)
 
     def _receive(self, receive: Receive) -> None:
         unexpected = self._mailbox.post(receive)

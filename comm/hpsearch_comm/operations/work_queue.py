@@ -16,9 +16,9 @@ import torch
 
 from hpsearch_comm.errors import CommError, GroupClosedError, UsageError
 from hpsearch_comm.failure.abort import AbortState
-from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.history import History
 from hpsearch_comm.operations.arguments import Call
+from hpsearch_comm.operations.way import Turn
 from hpsearch_comm.operations.work import Handle, LaunchHandle
 from hpsearch_comm.timeline import NoTimeline, Timeline
 
@@ -80,7 +80,7 @@ class Prepared(Generic[T]):
     """An operation whose arguments have been checked: what ranks must agree on, and what is to be done."""
 
     call: Call
-    work: Callable[[Operation], T]
+    work: Callable[[Turn], T]
     launches: bool = False
     """Whether the work only hands the operation to a GPU, and gives it `UnderWay` in place of its result."""
 
@@ -233,7 +233,7 @@ class _Run:
         self._queued = queued
         self._stack: contextlib.ExitStack | None = None
 
-    def __enter__(self) -> Operation:
+    def __enter__(self) -> Turn:
         queue, call, sequence = self._queue, self._call, self._sequence
         # What this one waited behind may have ended the group. It must send and write nothing then: a peer that is
         # still in the torn operation might take it for the rest of that.
@@ -241,7 +241,7 @@ class _Run:
             queue.abort_state.check()
         queue.last_algorithm = call.algorithm
         packed = call.packed(sequence)
-        operation = self._operation = Operation(
+        operation = self._operation = Turn(
             queue.rank,
             packed,
             queue.timeout,
@@ -249,6 +249,7 @@ class _Run:
             spin=self._spin,
             phase=queue.timeline.phase,
         )
+        operation.call = call
         if queue.timeline.on or torch.is_inference_mode_enabled():
             self._stack = self._context()
         queue.history.begin(sequence, packed)

@@ -10,7 +10,7 @@ import torch
 from hpsearch_comm.collectives.reduction import reduction_for
 from hpsearch_comm.cuda.process_group import DeviceWork, ThroughProcessGroup
 from hpsearch_comm.cuda.stream import CudaStream, Event
-from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.operations.arguments import Call
 from hpsearch_comm.operations.way import Turn, parts_of
 
@@ -54,7 +54,9 @@ class BareCollectives:
         stream = self._current()
         reduction = None if op is None else reduction_for(op, dtype)
         call = Call("", "nccl", 0, b"", b"", reduction, None)
-        return Turn(cast(Operation, None), call, stream, stream.record() if ready is None else ready)
+        turn = Turn(0, b"", 1.0, cast(AbortState, None))
+        turn.call, turn.stream, turn.ready = call, stream, stream.record() if ready is None else ready
+        return turn
 
 
 def giving(result: Any, work: DeviceWork) -> DeviceWork:

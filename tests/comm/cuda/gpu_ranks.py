@@ -15,7 +15,6 @@ import pytest
 import torch
 
 import hpsearch_comm as comm
-from hpsearch_comm.collectives.host_collectives import HostCollectives
 from hpsearch_comm.collectives.reduction import reduction_for
 from hpsearch_comm.cuda.eligibility import DeviceFacts, can_use_nccl, local_facts, most_ctas
 from hpsearch_comm.cuda.nccl import start_nccl
@@ -24,6 +23,7 @@ from hpsearch_comm.cuda.staging import ThroughHost
 from hpsearch_comm.cuda.start import start_together
 from hpsearch_comm.cuda.stream import CudaStream
 from hpsearch_comm.failure.abort import AbortState
+from hpsearch_comm.operations.host_collectives import HostCollectives
 from tests.comm.cuda.bare_collectives import BareCollectives
 from tests.comm.thread_ranks import SECRET
 

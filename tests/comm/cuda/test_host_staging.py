@@ -6,12 +6,12 @@ from typing import cast
 import pytest
 import torch
 
-from hpsearch_comm.collectives.host_collectives import HostCollectives
 from hpsearch_comm.cuda.staging import ThroughHost
 from hpsearch_comm.cuda.stream import wait_until
 from hpsearch_comm.errors import PeerLost, UsageError
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.header import DTYPES
+from hpsearch_comm.operations.host_collectives import HostCollectives
 from tests.comm.host_devices import HostEvent, HostStream
 
 READY = HostEvent(lambda: True)

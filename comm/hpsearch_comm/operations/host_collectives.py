@@ -9,7 +9,8 @@ rank comes to the same choice, since it depends on nothing but the operation and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from math import prod
+from typing import TypeVar
 
 import torch
 
@@ -19,11 +20,16 @@ from hpsearch_comm.collectives.shm import direct
 from hpsearch_comm.collectives.shm.direct_allreduce import Carry, bind
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.operations.contiguous import flat, is_plain, put_back
+from hpsearch_comm.operations.way import Part, Turn
+from hpsearch_comm.shm.copying import copy
 from hpsearch_comm.shm.shm_segment import ShmSegment
 from hpsearch_comm.topology import Topology
 from hpsearch_comm.transport.mesh import Mesh
 
-__all__ = ["HostCollectives", "algorithms_among"]
+__all__ = ["HostCollectives", "algorithms_among", "allreduce"]
+
+T = TypeVar("T")
 
 _OVER_LINKS = {"ring": ring.allreduce, "butterfly": halving_doubling.allreduce, "naive": naive.allreduce}
 _OTHERS = {"broadcast": "tree", "allgather": "ring", "reduce_scatter": "ring", "barrier": "pairwise"}
@@ -46,7 +52,7 @@ def algorithms_among(hosts: Sequence[Sequence[int]]) -> set[str]:
 
 
 class HostCollectives:
-    """The algorithms, joined with what they run over. Tensors are flat, contiguous and in this machine's memory.
+    """The `Way` of tensors in this machine's memory: the algorithms, joined with what they run over.
 
     Args:
         topology: The ranks that share memory are those of one host.
@@ -57,6 +63,9 @@ class HostCollectives:
     Raises:
         ConfigurationError: The forced algorithm can't be had here.
     """
+
+    stream = None
+    """Results are the caller's own as they are made."""
 
     def __init__(self, topology: Topology, shm: ShmSegment, mesh: Mesh, forced: str) -> None:
         self.topology = topology
@@ -89,14 +98,8 @@ class HostCollectives:
         even = self.topology.size.bit_count() == 1
         return "butterfly" if even or nbytes <= halving_doubling.SHORT else "ring"
 
-    def allreduce(
-        self, operation: Operation, algorithm: str, tensor: torch.Tensor, reduction: Reduction, out: torch.Tensor
-    ) -> None:
-        """Reduce the ranks' tensors into everybody's `out`, which may be the tensor itself."""
-        self.bind_allreduce(algorithm, reduction, tensor.numel())(operation, tensor, out)
-
     def bind_allreduce(self, algorithm: str, reduction: Reduction, numel: int) -> Carry:
-        """Return what `allreduce` does with tensors of this kind and length, with nothing left to choose."""
+        """Return what reduces tensors of this kind and length, 1-D and contiguous, into everybody's `out`."""
         if algorithm == "direct":
             return bind(self.shm, reduction, numel)
         mesh, members = self._mesh, self._members
@@ -111,43 +114,55 @@ class HostCollectives:
 
         return over_links
 
-    def broadcast(self, operation: Operation, algorithm: str, tensor: torch.Tensor, root: int) -> None:
-        """Copy the root's tensor into everybody's."""
-        if algorithm == "direct":
-            direct.broadcast(self.shm, operation, tensor, root)
-        else:
-            tree.broadcast(self._mesh, operation, self._members, tensor, root)
-            operation.step = (operation.step // _FAR + 1) * _FAR
+    def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> None:
+        """See `Way`."""
+        allreduce(tensor, out, None, turn)
 
-    def reduce_scatter(
-        self,
-        operation: Operation,
-        algorithm: str,
-        tensor: torch.Tensor,
-        parts: Sequence[tuple[int, int]],
-        reduction: Reduction,
-        out: torch.Tensor,
-    ) -> None:
-        """Reduce the ranks' tensors; rank i gets part i in `out`, and the tensor stays as it is."""
-        if algorithm == "direct":
-            direct.reduce_scatter(self.shm, operation, tensor, parts, reduction, out)
-            return
-        partial = reduction.partial(tensor)
-        if partial.data_ptr() == tensor.data_ptr():
-            partial = partial.clone()
-        ring.reduce_scatter(self._mesh, operation, self._members, partial, parts, reduction)
-        start, stop = parts[operation.rank]
-        reduction.finish(partial[start:stop], self.topology.size)
-        reduction.view(out).copy_(partial[start:stop])
-
-    def allgather(
-        self, operation: Operation, algorithm: str, tensor: torch.Tensor, parts: Sequence[tuple[int, int]]
-    ) -> None:
-        """Fill the tensor on every rank with part i of rank i, which is there already."""
-        if algorithm == "direct":
-            direct.allgather(self.shm, operation, [tensor[start:stop] for start, stop in parts])
+    def broadcast(self, turn: Turn, tensor: torch.Tensor, root: int) -> None:
+        """See `Way`."""
+        mine = flat(tensor)
+        if turn.call.algorithm == "direct":
+            direct.broadcast(self.shm, turn, mine, root)
         else:
-            ring.allgather(self._mesh, operation, self._members, tensor, parts)
+            tree.broadcast(self._mesh, turn, self._members, mine, root)
+            turn.step = (turn.step // _FAR + 1) * _FAR
+        if root != turn.rank:
+            put_back(mine, tensor)
+
+    def reduce_scatter(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> None:
+        """See `Way`."""
+        reduction, mine, to = turn.reduction, flat(tensor), _room(out)
+        if turn.call.algorithm == "direct":
+            direct.reduce_scatter(self.shm, turn, mine, parts, reduction, to)
+        else:
+            partial = reduction.partial(mine)
+            if partial.data_ptr() == tensor.data_ptr():
+                partial = partial.clone()
+            ring.reduce_scatter(self._mesh, turn, self._members, partial, parts, reduction)
+            start, stop = parts[turn.rank]
+            reduction.finish(partial[start:stop], self.topology.size)
+            reduction.view(to).copy_(partial[start:stop])
+        put_back(to, out)
+
+    def allgather(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> None:
+        """See `Way`."""
+        everything = _room(out)
+        start, stop = parts[turn.rank]
+        copy(everything[start:stop], flat(tensor))  # which may lie in `out`, there or elsewhere
+        self._fill(turn, turn.call.algorithm, everything, parts)
+        put_back(everything, out)
+
+    def alltoall(
+        self, turn: Turn, rows: torch.Tensor, out: torch.Tensor, splits: Sequence[int], coming: Sequence[int]
+    ) -> None:
+        """See `Way`."""
+        width = prod(rows.shape[1:])
+        sends = torch.split(flat(rows), [count * width for count in splits])
+        receives = torch.split(out.view(-1), [count * width for count in coming])
+        if self.topology.size == 1:
+            receives[0].copy_(sends[0])
+        else:
+            pairwise.alltoall(self._mesh, turn, self._members, sends, receives)
 
     def allgather_numbers(self, operation: Operation, numbers: Sequence[int]) -> list[list[int]]:
         """Return the numbers of all ranks, equally many of each; a collective."""
@@ -156,7 +171,7 @@ class HostCollectives:
         start = operation.rank * count
         table[start : start + count] = torch.tensor(numbers, dtype=torch.int64, device="cpu")
         parts = [(rank * count, (rank + 1) * count) for rank in range(size)]
-        self.allgather(operation, self.algorithm("allgather", table.nbytes), table, parts)
+        self._fill(operation, self.algorithm("allgather", table.nbytes), table, parts)
         values = table.tolist()
         return [values[start:stop] for start, stop in parts]
 
@@ -164,28 +179,32 @@ class HostCollectives:
         """Tell each rank how many rows it gets, and return how many come from each."""
         return [line[operation.rank] for line in self.allgather_numbers(operation, splits)]
 
-    def exchange_rows(
-        self, operation: Operation, rows: torch.Tensor, splits: Sequence[int], out: torch.Tensor, coming: Sequence[int]
-    ) -> None:
-        """Do the rest of an alltoall whose ranks know how many rows come from each.
-
-        Args:
-            operation: Under way on every rank.
-            rows: 2-D, contiguous: the second dimension is as long on every rank.
-            splits: How many of them go to each rank, in turn.
-            out: 2-D, contiguous: where the rows go that come.
-            coming: How many come from each rank.
-        """
-        sends = [rows[stop - count : stop].view(-1) for count, stop in zip(splits, accumulate(splits), strict=True)]
-        receives = [out[stop - count : stop].view(-1) for count, stop in zip(coming, accumulate(coming), strict=True)]
-        if self.topology.size == 1:
-            receives[0].copy_(sends[0])
-        else:
-            pairwise.alltoall(self._mesh, operation, self._members, sends, receives)
-
     def barrier(self, operation: Operation, algorithm: str) -> None:
         """Wait until every rank has called it."""
         if algorithm == "direct":
             self.shm.meet(operation)
         else:
             pairwise.barrier(self._mesh, operation, self._members)
+
+    def _fill(self, operation: Operation, algorithm: str, tensor: torch.Tensor, parts: Sequence[Part]) -> None:
+        """Fill the tensor, 1-D and contiguous, on every rank with part i of rank i, which is there already."""
+        if algorithm == "direct":
+            direct.allgather(self.shm, operation, [tensor[start:stop] for start, stop in parts])
+        else:
+            ring.allgather(self._mesh, operation, self._members, tensor, parts)
+
+
+def allreduce(tensor: torch.Tensor, out: torch.Tensor, result: T, turn: Turn) -> T:
+    """Reduce the ranks' tensors, in this machine's memory, into everybody's `out`, and pass the result on."""
+    carry = turn.call.carry
+    assert carry is not None
+    mine = flat(tensor)
+    to = mine if out is tensor else flat(out)
+    carry(turn, mine, to)
+    put_back(to, out)
+    return result
+
+
+def _room(out: torch.Tensor) -> torch.Tensor:
+    """Return room for as many elements in a row: the tensor's own memory where it is plain, for `put_back`."""
+    return out.view(-1) if is_plain(out) else out.new_empty(out.numel())
