@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from hpsearch.errors import Interrupted, StorageError, TrainableError, UnwritableError
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from hpsearch_trainers import Trainer
     from hpsearch_trainers.lanes import Fuser, Stepped
 
-__all__ = ["AroundBuild", "EndedLane", "Lanes", "no_limit", "why_whole"]
+__all__ = ["AroundBuild", "Lanes", "no_limit", "why_whole"]
 
 AroundBuild = Callable[[float | None], AbstractContextManager[None]]
 
@@ -74,15 +74,6 @@ def why_whole(target: object, threads: int, gpus: float, *, rounded: bool = Fals
 def no_limit(seconds: float | None) -> AbstractContextManager[None]:
     """Set no limit on a build."""
     return contextlib.nullcontext()
-
-
-class EndedLane(NamedTuple):
-    """A segment that has ended."""
-
-    segment: Segment
-    result: Result
-    late: bool
-    """It was cut because it exceeded its timeout."""
 
 
 @contextlib.contextmanager
@@ -174,8 +165,8 @@ class Lanes:
         """
         self._new.append(Lane(assignment, segment, channel, timeout, self._at_hand))
 
-    def round(self) -> list[EndedLane]:
-        """Begin new segments, train each for an epoch, and return those that have ended.
+    def round(self) -> list[Result]:
+        """Begin new segments, train each for an epoch, and return the results of those that have ended.
 
         Raises:
             Interrupted: The user ends the process at once.
@@ -356,7 +347,7 @@ class Lanes:
         finally:
             lane.generators = generators
 
-    def _leave(self, lane: Lane) -> EndedLane:
+    def _leave(self, lane: Lane) -> Result:
         from hpsearch_trainers.lanes import storages_of
 
         attempt, failure = lane.attempt, lane.failure
@@ -375,7 +366,7 @@ class Lanes:
         lane.log.add(log_text + notes_on_settings(attempt.settings) + note_on_modules(changes))
         result = attempt.result(lane.seconds, failure, lane.fused)
         lane.forget()
-        return EndedLane(lane.segment, result, lane.late and result.cut)
+        return result
 
 
 @contextlib.contextmanager
