@@ -332,15 +332,11 @@ class Slots:
         return 1 + int(SEND_AHEAD_SECONDS / each)
 
     def _warm(self, slot: Slot, trial: int, rank: int) -> None:
-        if slot.lanes == 1:
-            self._cool(slot)
+        if slot.lanes == 1 and self._by_warm.get(slot.warm) is slot:
+            del self._by_warm[slot.warm]
         slot.warm = trial
         if rank == 0:
             self._by_warm[trial] = slot
-
-    def _cool(self, slot: Slot) -> None:
-        if self._by_warm.get(slot.warm) is slot:
-            del self._by_warm[slot.warm]
 
     def _reindex(self, slot: Slot) -> None:
         for slots in self._by_load:

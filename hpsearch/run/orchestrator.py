@@ -67,16 +67,6 @@ class _Remarks:
 
     def end(self, result: Result) -> None:
         """Report what a segment changed of its process, and a checkpoint that it ignored."""
-        self._settings(result)
-        if result.ignored_checkpoint and not self._reported_ignored:
-            self._reported_ignored = True
-            self._observers.say(
-                f"trial {result.trial} went on from a checkpoint without a look at trial.checkpoint: if it trained "
-                "from zero, what it reported isn't of the iterations that it counts for. Load the checkpoint before "
-                "the loop, or report without one: then each promotion starts from zero"
-            )
-
-    def _settings(self, result: Result) -> None:
         trial = result.trial
         new = [setting for setting in result.changed if setting not in self._reported]
         self._reported.update(new)
@@ -89,6 +79,13 @@ class _Remarks:
             self._observers.say(f"{', '.join(changes)} changed while trial {trial} ran: {self._module_changes_stay}")
         if result.stuck:
             self._observers.say(f"trial {trial} changed what couldn't be put back: {', '.join(result.stuck)}")
+        if result.ignored_checkpoint and not self._reported_ignored:
+            self._reported_ignored = True
+            self._observers.say(
+                f"trial {trial} went on from a checkpoint without a look at trial.checkpoint: if it trained "
+                "from zero, what it reported isn't of the iterations that it counts for. Load the checkpoint before "
+                "the loop, or report without one: then each promotion starts from zero"
+            )
 
     def stand_ins(self) -> None:
         """Report how many trials ran a random configuration because no suggestion was ready."""
@@ -163,8 +160,7 @@ class Orchestrator:
         self._interrupts = interrupts
         self._discard = discard
         self._edited = edited
-        self._events: list[Event] = []  # applied, but not journaled yet
-        self._followed: list[Followed] = []  # from each of them
+        self._noted: list[tuple[Event, Followed]] = []  # applied, but not journaled yet
         self._remarks = _Remarks(observers, backend.module_changes_stay)
         self._stopping: dict[tuple[int, int], str] = {}  # attempts that the scheduler stops, to why
         self._ending: str | None = None
@@ -317,20 +313,17 @@ class Orchestrator:
     def _note(self, event: Event) -> None:
         self._is_settled = False
         self._ended = event if isinstance(event, Ended) else self._ended
-        followed = self._sweep_state.apply(event)
-        self._events.append(event)
-        self._followed.append(followed)
+        self._noted.append((event, self._sweep_state.apply(event)))
 
     def _commit(self) -> None:
         """Write what was noted in one transaction, and only then act on it."""
-        if not self._events:
+        if not self._noted:
             return
-        written = self._journal.append(self._events, self._followed, self._backend.wall())
-        committed = list(zip(written, self._events, self._followed, strict=True))
-        self._events.clear()
-        self._followed.clear()
+        events, consequences = zip(*self._noted, strict=True)
+        written = self._journal.append(events, consequences, self._backend.wall())
+        committed, self._noted = self._noted, []
         self._is_settled = True
-        for (seq, when), event, followed in committed:
+        for (seq, when), (event, followed) in zip(written, committed, strict=True):
             self._observers.observe(Record(seq, when, event, followed.decisions))
             if isinstance(event, Started):
                 self._start(event)

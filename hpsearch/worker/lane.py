@@ -50,7 +50,6 @@ class Lane:
         self, assignment: Assignment, segment: Segment, channel: Channel, timeout: float | None, at_hand: Path
     ) -> None:
         self.assignment = assignment
-        self.segment = segment
         self.attempt = Attempt(segment, channel, timeout=timeout, ran=lambda: self.seconds)
         self.log = LaneLog(at_hand, Path(assignment.directory))
         self.standing: BuiltTrainer | None = None

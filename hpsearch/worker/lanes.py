@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from hpsearch_trainers import Trainer
     from hpsearch_trainers.lanes import Fuser, Stepped
 
-__all__ = ["AroundBuild", "Lanes", "no_limit", "why_whole"]
+__all__ = ["AroundBuild", "Lanes", "why_whole"]
 
-AroundBuild = Callable[[float | None], AbstractContextManager[None]]
+AroundBuild = Callable[[float | None], AbstractContextManager[Any]]
 
 _VERDICT = "lane"
 """Key beside the generators' states, if lanes may round: why the trial runs alone; empty if it is a lane.
@@ -69,11 +69,6 @@ def why_whole(target: object, threads: int, gpus: float, *, rounded: bool = Fals
             "several workers share it"
         )
     return f"torch has {threads} threads, and bits depend on how many" if threads > 1 else None
-
-
-def no_limit(seconds: float | None) -> AbstractContextManager[None]:
-    """Set no limit on a build."""
-    return contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -116,7 +111,7 @@ class Lanes:
         *,
         packs: bool,
         rounded: bool,
-        around_build: AroundBuild = no_limit,
+        around_build: AroundBuild = contextlib.nullcontext,
     ) -> None:
         import torch
 

@@ -27,7 +27,7 @@ from hpsearch.worker.gang import GangListener, GangStore, RankInfo
 from hpsearch.worker.gpus import check_one_gpu, free_shared_gpu, part_of_gpu, without_gpus
 from hpsearch.worker.in_process import InProcess
 from hpsearch.worker.job import Channel, CommandLine, Job
-from hpsearch.worker.lanes import AroundBuild, Lanes, no_limit, why_whole
+from hpsearch.worker.lanes import AroundBuild, Lanes, why_whole
 
 __all__ = ["Worker"]
 
@@ -61,7 +61,7 @@ class Worker:
         log: Path | None = None,
         node: str = "",
         interface: str | None = None,
-        around_build: AroundBuild = no_limit,
+        around_build: AroundBuild = contextlib.nullcontext,
     ) -> None:
         self._job = job
         self._root = root.absolute()
@@ -293,7 +293,7 @@ def _assignment_of(job: Job, root: Path, trial: Trial, segment: Segment, rank: i
         parent = None  # there is no parent's state, or the trial has its own checkpoint
     return Assignment(
         number=trial.number,
-        params=_params(job, trial),
+        params=copy.deepcopy(dict(trial.params)) if job.parameters is None else job.parameters.nest(trial.params),
         seed=trial.seed,
         directory=f"{root}/{attempt_directory(segment, rank)}",  # a Path for each attempt would be slow
         start=segment.start,
@@ -320,8 +320,3 @@ def _changed(params: Params, parents: Params) -> dict[str, tuple[float, float]]:
         if isinstance(theirs, int | float) and isinstance(value, int | float)
         if not math.isclose(theirs, value, rel_tol=1e-5)  # float32's resolution
     }
-
-
-def _params(job: Job, trial: Trial) -> dict[str, Any]:
-    """Return a trial's params as the trainable sees them: a deep copy."""
-    return copy.deepcopy(dict(trial.params)) if job.parameters is None else job.parameters.nest(trial.params)

@@ -24,7 +24,7 @@ from hpsearch.trainable.addresses import path_of
 from hpsearch.trainable.checkpoints import read_random_state, read_state, user_path
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job
-from hpsearch.worker.lanes import AroundBuild, no_limit, why_whole
+from hpsearch.worker.lanes import AroundBuild, why_whole
 from hpsearch.worker.worker import Worker
 from hpsearch_trainers.lanes import Fuser, verdicts
 from hpsearch_trainers.lanes.bits import same_bits
@@ -69,7 +69,7 @@ def worker(
     *,
     rounded: bool = False,
     kind: str = "Small",
-    around_build: AroundBuild = no_limit,
+    around_build: AroundBuild = contextlib.nullcontext,
 ) -> Worker:
     (root / "trials").mkdir(parents=True, exist_ok=True)
     trainable = f"tests.hpsearch.support.lane_trainables:{kind}"
