@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 from hpsearch.backends.base import Backend
 from hpsearch.errors import BackendError, TrainableError, UnreadableCheckpointError
+from hpsearch.journal.filesystem import put_in_place
 from hpsearch.simulation import Simulation, Step
 from hpsearch.simulation.simulation import RecordedFailure
 from hpsearch.task import Message, Progress, Result, Task, Workers
@@ -206,19 +206,10 @@ class SimulatedBackend(Backend):
             if self._study is None:
                 self._states[checkpoint] = state
             else:
-                _write(self._study / checkpoint, state)
+                directory = self._study / checkpoint
+                directory.mkdir(parents=True, exist_ok=True)
+                put_in_place(state, directory / _STATE)
         return checkpoint
-
-
-def _write(directory: Path, state: bytes) -> None:
-    """Write a state atomically."""
-    directory.mkdir(parents=True, exist_ok=True)
-    new = directory / f".{_STATE}.new"
-    with new.open("wb") as file:
-        file.write(state)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(directory / _STATE)
 
 
 class _Attempt:

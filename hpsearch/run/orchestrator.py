@@ -216,8 +216,6 @@ class Orchestrator:
             self._check()
             paused = self._time.is_paused
             finished = self._ending is None and not paused and self._fill()
-            if not paused:
-                self._ask_ahead()
             self._commit()
             self._change_widths()
             self._look()
@@ -238,9 +236,14 @@ class Orchestrator:
                 self._handle(message)
 
     def _fill(self) -> bool:
-        """Start what can be started; return whether the sweep has nothing more to start, ever."""
+        """Start what can be started, and request the next suggestion in advance, if the sweep does so.
+
+        Return whether the sweep has nothing more to start, ever.
+        """
         try:
             finished = self._filled()
+            if self._ending is None and (request := self._sweep_state.request()) is not None:
+                self._note(request)
         except SearcherError as error:
             self._end_for(error)
             return False
@@ -249,14 +252,6 @@ class Orchestrator:
         elif self._searching_since is None:
             self._searching_since = self._backend.now()
         return finished
-
-    def _ask_ahead(self) -> None:
-        """Request the next suggestion in advance, if the sweep does so."""
-        try:
-            if self._ending is None and (request := self._sweep_state.request()) is not None:
-                self._note(request)
-        except SearcherError as error:
-            self._end_for(error)
 
     def _has_waited(self) -> bool:
         """Return whether a worker has waited too long for a suggestion.

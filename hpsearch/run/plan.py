@@ -160,8 +160,9 @@ def unlearned(sweep: Sweep) -> Sweep:
 def plan_text(plan: Plan) -> str:
     """Return the plan as a person reads it."""
     lines = [f"{plan.sweep.name}: {_method(plan.sweep)}", *_lag(plan.sweep), ""]
+    sections = [*_goals(plan.sweep.objective), *_space_lines(plan.sweep), *_parallel(plan.sweep)]
+    sections += [f"{'gpu':<13}{note}" for note in gpu_notes(plan.sweep)]
     if plan.sweep.unbounded:
-        sections = [*_goals(plan.sweep.objective), *_space_lines(plan.sweep), *_parallel(plan.sweep), *_gpu(plan.sweep)]
         return "\n".join([*lines, *sections, *_unbounded(plan)]) + "\n"
     brackets: dict[int, list[RungView]] = {}
     for rung in plan.rungs:
@@ -174,10 +175,7 @@ def plan_text(plan: Plan) -> str:
     lines += [
         "",
         *([] if plan.sweep.seed else ["seed         0, the default: every sweep with it tries the same trials"]),
-        *_goals(plan.sweep.objective),
-        *_space_lines(plan.sweep),
-        *_parallel(plan.sweep),
-        *_gpu(plan.sweep),
+        *sections,
         f"trials       {plan.trials:,}{_of_grid(plan)}",
         f"trial-rungs  {plan.segments:,}",
     ]
@@ -229,10 +227,6 @@ def _parallel(sweep: Sweep) -> list[str]:
         return []
     lines = [f"parallel     {', '.join(sweep.strategies.possible)}"]
     return lines + [f"{'':<13}{note}" for note in parallel_notes(sweep)]
-
-
-def _gpu(sweep: Sweep) -> list[str]:
-    return [f"{'gpu':<13}{note}" for note in gpu_notes(sweep)]
 
 
 def _step(plan: Plan, rung: RungView) -> str:

@@ -381,8 +381,10 @@ def _unreachable_code(error: Exception) -> str:
 @contextlib.contextmanager
 def limited(seconds: float | None) -> Iterator[None]:
     """End this process if the block takes longer than `seconds`, and print where it was; None: no limit."""
-    if seconds is not None:
-        faulthandler.dump_traceback_later(seconds + _LATER_SECONDS, exit=True, file=2)
+    if seconds is None:
+        yield
+        return
+    faulthandler.dump_traceback_later(seconds + _LATER_SECONDS, exit=True, file=2)
     try:
         yield
     finally:
