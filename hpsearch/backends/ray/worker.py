@@ -33,7 +33,6 @@ from hpsearch.trainable.failures import failure_of
 from hpsearch.trial import Report, Segment
 from hpsearch.worker.attempt import LOG, attempt_directory
 from hpsearch.worker.child_process import ignore_preemption
-from hpsearch.worker.gpus import hide_gpus
 from hpsearch.worker.guardian import start_guardian
 from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.own_files import LoadedCode
@@ -63,7 +62,7 @@ class RayWorker:
 
     def __init__(self, name: str, mailbox: Any, location: Callable[[], Location], gpus: float = 0) -> None:
         if not gpus:  # Ray hides them only from actors that have some of them
-            hide_gpus()  # before the trainable's module is imported, which may look for GPUs at once
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before a trainable's module is imported, which may look for some
         ignore_preemption()
         self._name = name
         self._mailbox = mailbox
