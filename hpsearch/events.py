@@ -132,7 +132,8 @@ class Lost:
     killed the worker; `alone`: on a whole worker, for the same reason or because memory ran out; `wider`: on twice as
     many workers, because memory ran out."""
     company: tuple[int, ...] = ()
-    """For `halved`: the numbers of that half, its own included."""
+    """For `halved`: the numbers of that half, its own included. A backend sets it alone, without `then`: the trials
+    that may share a worker with its next attempt, or only itself for a worker of its own."""
 
 
 @dataclass(frozen=True, slots=True)

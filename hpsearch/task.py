@@ -4,37 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpsearch.events import Saved
+from hpsearch.events import Lost, Saved
 from hpsearch.trial import Failure, Report, Segment, Trial
-
-
-@dataclass(frozen=True, slots=True)
-class WholeWorker:
-    """A worker that runs nothing else at the same time."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerGang:
-    """Several whole workers that run one task together."""
-
-    width: int
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerShare:
-    """One lane of a worker. Tasks of other trials may run in its other lanes, and come and go independently."""
-
-    lanes: int
-    """How many such lanes fill a worker; at least 2."""
-
-    def __post_init__(self) -> None:
-        assert self.lanes >= 2, f"a share is a part of a worker, got {self.lanes} of them"
-
-
-Allocation = WholeWorker | WorkerGang | WorkerShare
-"""What a task requests."""
-
-WHOLE_WORKER = WholeWorker()
 
 Company = tuple[int, ...]
 """Trials, in order, that share a worker with each other and with no others; empty: with any."""
@@ -48,26 +19,30 @@ class Task:
     segment: Segment
     timeout: float | None
     """Seconds that the attempt may run before it is killed; None: as long as it takes."""
-    share: WorkerShare | None = None
-    """A lane, where a part of a worker is enough; None: as many whole workers as the segment's width."""
+    lanes: int = 1
+    """How many lanes fill a worker, where one of them is enough: tasks of other trials may run in the others, and come
+    and go independently. 1: as many whole workers as the segment's width."""
     company: Company = ()
     """For a lane: the trials that may have the worker's other lanes."""
 
     def __post_init__(self) -> None:
-        assert self.share is None or self.segment.width == 1, "a gang has whole workers"
-        assert not self.company or self.share is not None, "nothing runs beside what has whole workers"
+        assert self.lanes == 1 or self.segment.width == 1, "a gang has whole workers"
+        assert not self.company or self.lanes > 1, "nothing runs beside what has whole workers"
 
     @property
     def key(self) -> tuple[int, int]:
         """(trial, attempt), which name it in messages."""
         return self.segment.trial, self.segment.attempt
 
-    @property
-    def allocation(self) -> Allocation:
-        """The workers, or the part of one, that it requests."""
-        if self.share is not None:
-            return self.share
-        return WHOLE_WORKER if self.segment.width == 1 else WorkerGang(self.segment.width)
+    def timed_out(self, message: str, seconds: float) -> Result:
+        """Return the result of an attempt that was killed because it exceeded its timeout: none of its reports counts.
+
+        Args:
+            message: How it was.
+            seconds: Its time in the worker.
+        """
+        failure = Failure("timeout", f"killed: it ran over its trial_timeout{message}", "")
+        return Result(*self.key, self.segment.start, None, (), False, seconds, failure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +57,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An attempt ended by itself."""
+    """An attempt ended by itself, or because it exceeded its timeout."""
 
     trial: int
     attempt: int
@@ -110,40 +85,13 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class TimedOut:
-    """An attempt ran over its timeout; its processes are gone."""
-
-    trial: int
-    attempt: int
-    failure: Failure
-    seconds: float = 0.0
-    """Wall time in the worker."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """An attempt was lost with its worker (a dead process, a lost node)."""
-
-    trial: int
-    attempt: int
-    reason: str
-    counts_against_trial: bool = True
-    """False: it hadn't begun, or its worker was ended on purpose, so this trial can't have killed the worker."""
-    seconds: float = 0.0
-    """Wall time in the worker, as far as it is known."""
-    company: Company = ()
-    """Other trials shared the worker, and any of them may have killed it: the trials that may share a worker with its
-    next attempt, itself included. If it holds this trial alone, the attempt gets a whole worker."""
-
-
-@dataclass(frozen=True, slots=True)
 class Notice:
     """Something that the user should read, e.g. whose workers the sweep waits for."""
 
     text: str
 
 
-Message = Progress | Saved | Result | TimedOut | Gone | Notice
+Message = Progress | Saved | Result | Lost | Notice
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from hpsearch.errors import BackendError
-from hpsearch.task import WHOLE_WORKER, Allocation, Message, Task, WorkerGang, Workers, WorkerShare
+from hpsearch.task import Message, Task, Workers
 from hpsearch.worker.job import Job
 
-__all__ = ["Backend", "refuse_share", "tasks_on"]
+__all__ = ["Backend"]
 
 
 class Backend(ABC):
@@ -48,17 +47,14 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def capacity(self, allocation: Allocation = WHOLE_WORKER) -> int:
-        """Return the number of tasks of this kind that could start at once.
+    def capacity(self, lanes: int = 1) -> int:
+        """Return the number of tasks of width 1 that could start at once.
 
-        It is 0 for a lane if workers aren't divided. A worker whose trainable can't be a lane runs one task that
-        requests a lane, as if it requested the whole worker. If workers are divided, the whole workers are those that
-        would be free if each lane had its own worker.
+        Args:
+            lanes: As in `Task`. It is 0 for more than 1 if workers aren't divided. A worker whose trainable can't be a
+                lane runs one task that requests a lane, as if it requested the whole worker. If workers are divided,
+                the whole workers are those that would be free if each lane had its own worker.
         """
-
-    def share(self, lanes: int) -> WorkerShare | None:
-        """Return what a task requests that may be one of `lanes` lanes of a worker; None: a whole worker."""
-        return WorkerShare(lanes) if self.divides and lanes > 1 else None
 
     @abstractmethod
     def start(self, task: Task) -> None:
@@ -68,7 +64,7 @@ class Backend(ABC):
         may be started without capacity: it waits for its workers, and no later task overtakes it, except those of its
         company.
 
-        Its outcome comes as exactly one `Result`, `TimedOut` or `Gone`.
+        Its outcome comes as exactly one `Result` or `Lost`.
 
         Raises:
             BackendError: It requests what this backend doesn't have.
@@ -78,7 +74,7 @@ class Backend(ABC):
     def cut(self, trial: int, attempt: int) -> None:
         """End a running attempt at its next report, with a checkpoint. Nothing happens if it has ended.
 
-        An attempt that waits for a worker is `Gone` and doesn't begin.
+        An attempt that waits for a worker is `Lost` and doesn't begin.
         """
 
     @abstractmethod
@@ -104,27 +100,3 @@ class Backend(ABC):
     @abstractmethod
     def close(self, kill: bool = False) -> None:
         """Close the study; `kill` ends what still runs, child processes included."""
-
-
-def tasks_on(workers: int, allocation: Allocation) -> int:
-    """Return the number of tasks that `workers` free workers can run, if workers aren't divided."""
-    match allocation:
-        case WorkerShare():
-            return 0
-        case WorkerGang(width):
-            return workers // width
-        case _:
-            return workers
-
-
-def refuse_share(task: Task) -> None:
-    """Check that a task requests whole workers.
-
-    Raises:
-        BackendError: It requests a lane.
-    """
-    if task.share is not None:
-        raise BackendError(
-            f"a task must ask for whole workers here, but trial {task.trial.number} asks for one of {task.share.lanes} "
-            "lanes of a worker: start no more than capacity() says"
-        )

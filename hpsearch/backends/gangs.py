@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from hpsearch.task import Company, Gone, Result, Task, TimedOut
+from hpsearch.events import Lost
+from hpsearch.task import Company, Result, Task
 from hpsearch.trial import Failure
 
 __all__ = ["CLOSE_SECONDS", "GRACE_SECONDS", "Gang", "Loss", "LossKind", "halved"]
@@ -77,17 +78,17 @@ class Gang:
         """Return whether the remaining workers have run too long since rank 0 ended or the gang broke."""
         return self._alone_since is not None and now - self._alone_since > GRACE_SECONDS
 
-    def outcome(self) -> Result | TimedOut | Gone | None:
+    def outcome(self) -> Result | Lost | None:
         """Return the task's outcome; None until all workers of the gang have ended."""
         if len(self._results) + len(self._losses) < self.task.segment.width:
             return None
         key = self.task.key
         for rank, loss in self._losses.items():
             if loss.kind == "timeout":
-                message = f"killed: it ran over its trial_timeout ({loss.reason})"
-                return TimedOut(*key, Failure("timeout", message, ""), loss.seconds)
+                return self.task.timed_out(f" ({loss.reason})", loss.seconds)
             if loss.kind != "late":
-                return Gone(*key, self._of(rank, loss.reason), loss.kind == "died", loss.seconds, loss.company)
+                reason = self._of(rank, loss.reason)
+                return Lost(*key, reason, loss.kind == "died", loss.seconds, company=loss.company)
         failures = {rank: result.failure for rank, result in sorted(self._results.items()) if result.failure}
         for rank, failure in failures.items():
             if failure.kind != "peer":
@@ -98,7 +99,7 @@ class Gang:
         in_order = [rank for rank in sorted(self._results) if rank not in failures]
         if in_order and not self._losses:  # a late one may have died unnoticed, and be the rank that was needed
             return self._failed(in_order[0], self._unlike(in_order[0], rank))
-        return Gone(*key, self._of(rank, failure.message), seconds=self._results[rank].seconds)
+        return Lost(*key, self._of(rank, failure.message), seconds=self._results[rank].seconds)
 
     def _leave_alone(self, now: float) -> None:
         if self._alone_since is None:

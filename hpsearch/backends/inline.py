@@ -9,21 +9,9 @@ from pathlib import Path
 
 from hpsearch.backends.base import Backend
 from hpsearch.errors import BackendError
-from hpsearch.events import Saved
-from hpsearch.task import (
-    WHOLE_WORKER,
-    Allocation,
-    Gone,
-    Message,
-    Notice,
-    Progress,
-    Result,
-    Task,
-    TimedOut,
-    Workers,
-    WorkerShare,
-)
-from hpsearch.trial import Failure, Report
+from hpsearch.events import Lost, Saved
+from hpsearch.task import Message, Notice, Progress, Task, Workers
+from hpsearch.trial import Report
 from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.preflight import check_trainable, placed
 from hpsearch.worker.worker import Worker
@@ -81,19 +69,19 @@ class InlineBackend(Backend):
             text = f"resources.gpus_per_worker is {job.gpus:g}, but this process sees no GPU"
             self._notices.append(Notice(f"{text}: trials that look for one train on the CPU"))
 
-    def capacity(self, allocation: Allocation = WHOLE_WORKER) -> int:
+    def capacity(self, lanes: int = 1) -> int:
         """Return the free lanes, or 1 if nothing runs."""
         running = len(self._tasks) + len(self._lanes)
-        if isinstance(allocation, WorkerShare):
-            is_exclusive = any(task.share is None or task.company for task in (*self._tasks, *self._lanes.values()))
-            return 0 if is_exclusive else max(min(self._opened.lanes, allocation.lanes) - running, 0)
-        return 0 if running or getattr(allocation, "width", 1) > 1 else 1
+        if lanes > 1:
+            is_exclusive = any(task.lanes == 1 or task.company for task in (*self._tasks, *self._lanes.values()))
+            return 0 if is_exclusive else max(min(self._opened.lanes, lanes) - running, 0)
+        return 0 if running else 1
 
     def start(self, task: Task) -> None:
         """Keep the task for `wait`. A task that can't share the worker with the running lanes waits for their end."""
-        waits = self._divides and (task.share is None or bool(task.company)) and task.segment.width == 1
-        if not self.capacity(task.allocation) and not waits:
-            raise BackendError(f"there is no room for {task.allocation}: start no more than capacity() says")
+        waits = self._divides and (task.lanes == 1 or bool(task.company))
+        if task.segment.width > 1 or not (waits or self.capacity(task.lanes)):
+            raise BackendError(f"there is no room for trial {task.trial.number}: start no more than capacity() says")
         self._tasks.append(task)
 
     def cut(self, trial: int, attempt: int) -> None:
@@ -103,24 +91,24 @@ class InlineBackend(Backend):
             self._cut.add((trial, attempt))
         else:
             self._tasks.remove(waiting)
-            self._notices.append(Gone(*waiting.key, "it was cut before it began", counts_against_trial=False))
+            self._notices.append(Lost(*waiting.key, "it was cut before it began", counts_against_trial=False))
 
     def wait(self, timeout: float | None) -> Sequence[Message]:
         """Run the next task, if there is one, or train all lanes for an epoch."""
         notices, self._notices = self._notices, []
         if not self._tasks and not self._lanes:
             return notices
-        if self._opened.lanes > 1 and (self._lanes or self._tasks[0].share is not None):
+        if self._opened.lanes > 1 and (self._lanes or self._tasks[0].lanes > 1):
             return [*notices, *self._round()]
         task = self._tasks.popleft()
         self._opened.close_object(task.segment.trial)  # before this trial's clock runs
-        channel = _Channel(self, task, task.timeout)
         self._runs = True
         try:
-            result = self._opened.run(task.trial, task.segment, channel)
+            result = self._opened.run(task.trial, task.segment, _Channel(self, task), timeout=task.timeout)
         finally:
             self._runs = False
-        return [*notices, self._outcome(task, result, channel.late)]
+        self._cut.discard(task.key)
+        return [*notices, result]
 
     def workers(self) -> Workers:
         """Return 1 worker: this process."""
@@ -141,35 +129,26 @@ class InlineBackend(Backend):
         while self._tasks and self._joins(self._tasks[0]):
             task = self._tasks.popleft()
             self._lanes[task.key] = task
-            self._opened.enter(task.trial, task.segment, _Channel(self, task, None), task.timeout)
-        ended = self._opened.round()
-        return [
-            self._outcome(self._lanes.pop((lane.segment.trial, lane.segment.attempt)), lane.result, lane.late)
-            for lane in ended
-        ]
+            self._opened.enter(task.trial, task.segment, _Channel(self, task), task.timeout)
+        results = self._opened.round()
+        for result in results:
+            del self._lanes[result.trial, result.attempt]
+            self._cut.discard((result.trial, result.attempt))
+        return [*results]
 
     def _joins(self, task: Task) -> bool:
         """Return whether a task may join the lanes that run."""
-        if task.share is None or len(self._lanes) == self._opened.lanes:
+        if task.lanes == 1 or len(self._lanes) == self._opened.lanes:
             return False
         return all(other.company == task.company for other in self._lanes.values())
-
-    def _outcome(self, task: Task, result: Result, late: bool) -> Message:
-        self._cut.discard(task.key)
-        if late and result.cut:
-            message = f"ran over its trial_timeout; {task.timeout:g} s of it were left for this segment"
-            return TimedOut(*task.key, Failure("timeout", message, ""), result.seconds)
-        return result
 
 
 class _Channel:
     """Delivers messages straight to the orchestrator, which waits in this thread."""
 
-    def __init__(self, backend: InlineBackend, task: Task, timeout: float | None) -> None:
+    def __init__(self, backend: InlineBackend, task: Task) -> None:
         self._backend = backend
         self._key = task.key
-        self._deadline = None if timeout is None else backend.now() + timeout
-        self.late = False
 
     def reported(self, report: Report) -> None:
         self._backend._deliver(Progress(*self._key, (report,)))
@@ -178,5 +157,4 @@ class _Channel:
         self._backend._deliver(saved)
 
     def cut_requested(self) -> bool:
-        self.late = self._deadline is not None and self._backend.now() > self._deadline
-        return self.late or self._key in self._backend._cut
+        return self._key in self._backend._cut

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import heapq
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from hpsearch.backends.base import Backend, refuse_share, tasks_on
+from hpsearch.backends.base import Backend
 from hpsearch.errors import BackendError, TrainableError, UnreadableCheckpointError
+from hpsearch.journal.filesystem import put_in_place
 from hpsearch.simulation import Simulation, Step
 from hpsearch.simulation.simulation import RecordedFailure
-from hpsearch.task import WHOLE_WORKER, Allocation, Message, Progress, Result, Task, TimedOut, Workers
+from hpsearch.task import Message, Progress, Result, Task, Workers
 from hpsearch.trainable.failures import bounded, failure_of
 from hpsearch.trial import Failure, Report
 from hpsearch.worker.attempt import attempt_directory
@@ -69,9 +69,9 @@ class SimulatedBackend(Backend):
         if any(goal.target is not None for goal in objective.goals):
             self._reached = lambda step: objective.reaches(objective.reported(step.metrics))
 
-    def capacity(self, allocation: Allocation = WHOLE_WORKER) -> int:
-        """Return the number of tasks that the free workers can run."""
-        return tasks_on(self._free, allocation)
+    def capacity(self, lanes: int = 1) -> int:
+        """Return the number of free workers, which aren't divided."""
+        return self._free if lanes == 1 else 0
 
     def start(self, task: Task) -> None:
         """Occupy workers until the segment's virtual end.
@@ -79,8 +79,12 @@ class SimulatedBackend(Backend):
         Raises:
             BackendError: Too few are free, or the task requests a lane.
         """
-        refuse_share(task)
         segment = task.segment
+        if task.lanes > 1:
+            raise BackendError(
+                f"a task must ask for whole workers here, but trial {segment.trial} asks for one of {task.lanes} lanes "
+                "of a worker: start no more than capacity() says"
+            )
         if segment.width > self._free:
             raise BackendError(
                 f"a task must find as many workers as its segment is wide, but trial {segment.trial} asks for "
@@ -163,8 +167,9 @@ class SimulatedBackend(Backend):
         count = running.next(self._live)
         if running.when(count) > running.deadline:
             self._end(running)
-            message = f"killed: it ran over its trial_timeout; {running.task.timeout:g} s of it were left"
-            return TimedOut(*key, Failure("timeout", message, ""), running.deadline - running.began)
+            return running.task.timed_out(
+                f"; {running.task.timeout:g} s of it were left", running.deadline - running.began
+            )
         reports = running.new_reports(count)
         if count != running.last:
             self._note(running)
@@ -201,19 +206,10 @@ class SimulatedBackend(Backend):
             if self._study is None:
                 self._states[checkpoint] = state
             else:
-                _write(self._study / checkpoint, state)
+                directory = self._study / checkpoint
+                directory.mkdir(parents=True, exist_ok=True)
+                put_in_place(state, directory / _STATE)
         return checkpoint
-
-
-def _write(directory: Path, state: bytes) -> None:
-    """Write a state atomically."""
-    directory.mkdir(parents=True, exist_ok=True)
-    new = directory / f".{_STATE}.new"
-    with new.open("wb") as file:
-        file.write(state)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(directory / _STATE)
 
 
 class _Attempt:

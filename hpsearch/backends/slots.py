@@ -114,7 +114,7 @@ class Slot:
     @property
     def runs_whole(self) -> bool:
         """Whether it runs a task alone, or a rank of one, and no lanes."""
-        return self.lanes == 1 or any(flight.task.share is None for flight in self.flights)
+        return self.lanes == 1 or any(flight.task.lanes == 1 for flight in self.flights)
 
     @property
     def work(self) -> int:
@@ -212,7 +212,7 @@ class Slots:
         segment = task.segment
         if segment.width > 1:
             return self.choose_gang(segment.trial, segment.width)
-        takes_whole = self._divides and task.share is None
+        takes_whole = self._divides and task.lanes == 1
         slot = self.choose_idle() if takes_whole else self.choose(segment.trial, task.company)
         return () if slot is None else (slot,)
 
@@ -282,7 +282,7 @@ class Slots:
         slot.flights.append(flight)
         if slot.lanes > 1:
             # A task with whole workers is its own company, which no other task has.
-            self._keep_to(flight.task.company if flight.task.share else (flight.task.trial.number,), slot)
+            self._keep_to(flight.task.company if flight.task.lanes > 1 else (flight.task.trial.number,), slot)
         self._warm(slot, flight.task.segment.trial, flight.rank)
         self._reindex(slot)
 
@@ -332,15 +332,11 @@ class Slots:
         return 1 + int(SEND_AHEAD_SECONDS / each)
 
     def _warm(self, slot: Slot, trial: int, rank: int) -> None:
-        if slot.lanes == 1:
-            self._cool(slot)
+        if slot.lanes == 1 and self._by_warm.get(slot.warm) is slot:
+            del self._by_warm[slot.warm]
         slot.warm = trial
         if rank == 0:
             self._by_warm[trial] = slot
-
-    def _cool(self, slot: Slot) -> None:
-        if self._by_warm.get(slot.warm) is slot:
-            del self._by_warm[slot.warm]
 
     def _reindex(self, slot: Slot) -> None:
         for slots in self._by_load:

@@ -6,72 +6,87 @@ import os
 import resource
 import sys
 import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from hpsearch.check.module_state import module_state
-from hpsearch.check.workers import FindShapes, Open, Refused, RunSegment, SegmentRun, WorkerOpened
+from hpsearch.check.workers import SegmentRun
 from hpsearch.errors import HpsearchError, TrainableError
 from hpsearch.events import Saved
 from hpsearch.trainable.trace import TRACE, Trace, read_trace
-from hpsearch.trial import Report
+from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.attempt import attempt_directory
+from hpsearch.worker.gang import RankInfo
 from hpsearch.worker.job import CommandLine, Job
-from hpsearch.worker.shapes import shapes_of
+from hpsearch.worker.shapes import Shapes, shapes_of
 from hpsearch.worker.worker import Worker
 
 __all__ = ["main"]
 
 
 def main(descriptor: int) -> None:
-    """Handle requests until the pipe is closed."""
+    """Handle calls of a `_CheckedWorker` until the pipe is closed."""
     connection = Connection(descriptor)
-    sys.path[:0] = connection.recv()  # the requests may contain objects of modules in these folders
-    worker: _Traced | None = None
-    while True:
-        try:
-            request = connection.recv()
-        except EOFError:
-            break
-        try:
-            if isinstance(request, Open):
-                worker = _Traced(request)
-                connection.send(WorkerOpened(worker.worker.address))
-            elif isinstance(request, RunSegment):
-                assert worker is not None, "a worker is opened first"
-                connection.send(worker.run(request))
-            elif isinstance(request, FindShapes):
-                tempfile.tempdir = os.fspath(request.root)  # where all is removed, also if this process is killed
-                connection.send(shapes_of(request.job, request.trials, seconds=10.0))
-        except HpsearchError as error:
-            connection.send(Refused(str(error), error.key if isinstance(error, TrainableError) else ""))
-    if worker is not None:
-        worker.worker.close()
+    sys.path[:0] = connection.recv()  # the calls may contain objects of modules in these folders
+    checked = _CheckedWorker()
+    with suppress(EOFError):
+        while True:
+            method, arguments = connection.recv()
+            try:
+                connection.send(getattr(checked, method)(*arguments))
+            except HpsearchError as error:
+                connection.send(TrainableError(str(error), getattr(error, "key", "")))
+    if checked.worker is not None:
+        checked.worker.close()
 
 
-class _Traced:
+class _CheckedWorker:
     """A worker, with a record of its segments."""
 
-    def __init__(self, request: Open) -> None:
-        self._job, self._root = request.job, request.root
-        self.worker = Worker(request.job, request.root)
-        trainable = request.job.trainable
-        self._package = trainable.partition(":")[0].partition(".")[0] if isinstance(trainable, str) else ""
-        # Lanes train with transformed functions, in which a hook sees no values.
-        self._is_traced = not request.job.rounded
+    def __init__(self) -> None:
+        self.worker: Worker | None = None
 
-    def run(self, request: RunSegment) -> SegmentRun:
-        rank = 0 if request.rank_info is None else request.rank_info.rank
-        path = self._root / attempt_directory(request.segment, rank) / "trace.jsonl"
+    def open(self, job: Job, root: Path) -> str:
+        """Make the worker; return its address for the next gang.
+
+        Args:
+            job: What all segments share.
+            root: Directory of attempts.
+        """
+        self._job, self._root = job, root
+        self.worker = Worker(job, root)
+        self._package = job.trainable.partition(":")[0].partition(".")[0] if isinstance(job.trainable, str) else ""
+        # Lanes train with transformed functions, in which a hook sees no values.
+        self._is_traced = not job.rounded
+        return self.worker.address
+
+    def shapes(self, job: Job, scratch: Path, trials: Sequence[Trial]) -> Shapes:
+        """Return which of some trials can be lanes."""
+        tempfile.tempdir = os.fspath(scratch)  # where all is removed, also if this process is killed
+        return shapes_of(job, trials, seconds=10.0)
+
+    def run(self, trial: Trial, segment: Segment, cut_at: int | None, rank_info: RankInfo | None) -> SegmentRun:
+        """Run a segment.
+
+        Args:
+            trial: The trial.
+            segment: Its segment.
+            cut_at: The iteration after which it is cut, where the sweep names no last one.
+            rank_info: This worker's rank in the gang of a wide segment.
+        """
+        assert self.worker is not None, "a worker is opened first"
+        path = self._root / attempt_directory(segment, 0 if rank_info is None else rank_info.rank) / "trace.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)  # another rank may have made it
         in_process = not isinstance(self._job.trainable, CommandLine)
         before = module_state(self._package)
-        self.worker.close_object(request.trial.number)
+        self.worker.close_object(trial.number)
         trace = Trace(path) if self._is_traced and in_process else None
-        channel = _Channel(trace, request.cut_at)
+        channel = _Channel(trace, cut_at)
         os.environ[TRACE] = str(path)
         try:
-            result = self.worker.run(request.trial, request.segment, channel, request.rank_info)
+            result = self.worker.run(trial, segment, channel, rank_info)
         finally:
             del os.environ[TRACE]
             if trace is not None:

@@ -62,11 +62,13 @@ def check_text(result: CheckResult) -> str:
     if result.varying:
         names = ", ".join(result.varying)
         lines += _labelled("varying", [f"{names}: differs between equal runs, as what measures time does"])
+    gpu = f", {bytes_text(result.gpu_memory)} on the GPU" if result.gpu_memory else ""
+    size = result.checkpoint_bytes
     lines += [
         "",
-        *_labelled("memory", [_memory(result)]),
+        *_labelled("memory", [f"{bytes_text(result.memory)}{gpu} at most"]),
         *_labelled("iteration", [_seconds(result.seconds)]),
-        *_labelled("checkpoint", [_checkpoint(result)]),
+        *_labelled("checkpoint", ["none" if size is None else bytes_text(size)]),
         *_labelled("lane", [_lane(result)]),
         "",
     ]
@@ -170,20 +172,11 @@ def _advice(comparison: TrialComparison) -> Iterator[str]:
             yield advice
 
 
-def _memory(result: CheckResult) -> str:
-    gpu = f", {bytes_text(result.gpu_memory)} on the GPU" if result.gpu_memory else ""
-    return f"{bytes_text(result.memory)}{gpu} at most"
-
-
 def _seconds(seconds: Sequence[float]) -> str:
     if not seconds:
         return "none was reported"
     texts = [duration(value) if value >= 1 else f"{value * 1000:.3g} ms" for value in seconds]
     return texts[-1] + (f" (the first one {texts[0]})" if len(texts) > 1 else "")
-
-
-def _checkpoint(result: CheckResult) -> str:
-    return "none" if result.checkpoint_bytes is None else bytes_text(result.checkpoint_bytes)
 
 
 def _lane(result: CheckResult) -> str:

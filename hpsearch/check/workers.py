@@ -23,7 +23,7 @@ from hpsearch.errors import SweepError, TrainableError
 from hpsearch.task import Result
 from hpsearch.trial import Failure, Report, Segment, Trial
 from hpsearch.worker.child_process import thread_environment
-from hpsearch.worker.gang import RankInfo, ranks_of_gang
+from hpsearch.worker.gang import ranks_of_gang
 from hpsearch.worker.guardian import MARK, kill_marked, start_guardian
 from hpsearch.worker.job import Job
 from hpsearch.worker.shapes import Shapes
@@ -31,54 +31,11 @@ from hpsearch.worker.shapes import Shapes
 __all__ = [
     "CheckWorkers",
     "FailedRun",
-    "FindShapes",
-    "Open",
-    "Refused",
-    "RunSegment",
     "Scratch",
     "SegmentRun",
     "TimeLimits",
-    "WorkerOpened",
     "scratch",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """Make a worker."""
-
-    job: Job
-    root: Path
-    """Directory of attempts."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunSegment:
-    """Run a segment."""
-
-    trial: Trial
-    segment: Segment
-    cut_at: int | None
-    """The iteration after which it is cut, where the sweep names no last one."""
-    rank_info: RankInfo | None
-
-
-@dataclass(frozen=True, slots=True)
-class FindShapes:
-    """Request to find out whether trials can be lanes."""
-
-    job: Job
-    root: Path
-    """Scratch folder."""
-    trials: Sequence[Trial]
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerOpened:
-    """The worker is there."""
-
-    address: str
-    """Its address for the next gang."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +55,6 @@ class SegmentRun:
     """Most bytes that torch has allocated on a GPU."""
     address: str
     """The worker's address for the next gang."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The worker can't be made, or reached."""
-
-    message: str
-    key: str
-    """As `TrainableError` has it."""
-
-
-Response = WorkerOpened | SegmentRun | Shapes | Refused
 
 
 _LOG_TAIL = 4_000
@@ -209,8 +154,7 @@ class CheckWorkers:
                     **({} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus[rank]}),
                 }
                 self._processes.append(_Process(job.search_path, environment, folder.next_log()))
-            opened = [self._opened(process, Open(job, folder.path)) for process in self._processes]
-            self._addresses = [answer.address for answer in opened]
+            self._addresses = [self._opened(process) for process in self._processes]
         except BaseException:
             self.close()
             raise
@@ -231,13 +175,11 @@ class CheckWorkers:
         seconds, limit = self._limits.of_segment()
         until = None if seconds is None else time.monotonic() + seconds
         for process, info in zip(self._processes, ranks, strict=True):
-            process.send(RunSegment(trial, segment, cut_at, info))
-        runs = []
+            process.call("run", trial, segment, cut_at, info)
+        runs: list[SegmentRun] = []
         for process in self._processes:
             remaining = None if until is None else max(until - time.monotonic(), 0.0)
-            answer = self._answer(process, remaining, limit)
-            assert isinstance(answer, SegmentRun), answer
-            runs.append(answer)
+            runs.append(self._answer(process, remaining, limit))
         self._addresses = [run.address for run in runs]
         failures = [run.result.failure for run in runs if run.result.failure is not None]
         if failures:
@@ -251,10 +193,9 @@ class CheckWorkers:
             FailedRun: To find out ran over a limit, or ended the process.
         """
         seconds, limit = self._limits.of_segment()
-        self._processes[0].send(FindShapes(job, self._scratch.path, trials))
-        answer = self._answer(self._processes[0], seconds, limit)
-        assert isinstance(answer, Shapes), answer
-        return answer
+        self._processes[0].call("shapes", job, self._scratch.path, trials)
+        shapes: Shapes = self._answer(self._processes[0], seconds, limit)
+        return shapes
 
     def close(self) -> None:
         """End the processes, and all that they have started."""
@@ -263,20 +204,20 @@ class CheckWorkers:
         self._processes = []
         self._scratch.end_processes()
 
-    def _opened(self, process: _Process, request: Open) -> WorkerOpened:
-        process.send(request)
-        answer = self._answer(process, self._limits.remaining(), "limits.max_time")
-        assert isinstance(answer, WorkerOpened), answer
-        return answer
+    def _opened(self, process: _Process) -> str:
+        """Make a process's worker; return its address for the next gang."""
+        process.call("open", self._job, self._scratch.path)
+        address: str = self._answer(process, self._limits.remaining(), "limits.max_time")
+        return address
 
-    def _answer(self, process: _Process, seconds: float | None, limit: str) -> Response:
+    def _answer(self, process: _Process, seconds: float | None, limit: str) -> Any:
         try:
             answer = process.receive(seconds)
         except TimeoutError:
             self.close()
             raise FailedRun(Failure("timeout", f"it ran over {limit}", "")) from None
-        if isinstance(answer, Refused):
-            raise TrainableError(answer.message, answer.key)
+        if isinstance(answer, TrainableError):
+            raise answer
         return answer
 
 
@@ -297,13 +238,17 @@ class _Process:
                 process_group=0,  # Ctrl-C reaches the parent alone, which then ends the child
             )
         self._end = os.pidfd_open(self._process.pid)
-        self.send(list(search_path))
+        self._send(list(search_path))
 
-    def send(self, request: object) -> None:
+    def call(self, method: str, *arguments: object) -> None:
+        """Call a method of the process's `_CheckedWorker`, whose result `receive` returns."""
+        self._send((method, arguments))
+
+    def _send(self, message: object) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `receive` reports that it has ended
-            self._connection.send(request)
+            self._connection.send(message)
 
-    def receive(self, seconds: float | None) -> Response:
+    def receive(self, seconds: float | None) -> Any:
         """Wait for an answer.
 
         Raises:
@@ -315,8 +260,7 @@ class _Process:
             raise TimeoutError
         try:
             if self._connection.poll():
-                answer: Response = self._connection.recv()
-                return answer
+                return self._connection.recv()
         except EOFError:
             pass
         status = self._process.wait()

@@ -13,8 +13,7 @@ from hpsearch.cli.arguments import add_format, add_sweep, positive
 from hpsearch.cli.running import blame, notes_of_script, print_notes, with_workers
 from hpsearch.config.import_paths import is_table
 from hpsearch.errors import TrainableError
-from hpsearch.run.plan import make_plan, plan_text
-from hpsearch.run.plan_lanes import shapes_lines
+from hpsearch.run.plan import make_plan, plan_text, shapes_lines
 from hpsearch.run.study_run import trainable_of
 from hpsearch.sweep.file import SweepFile, load_sweep
 from hpsearch.sweep.sweep import Sweep

@@ -208,23 +208,15 @@ class Journal:
         when = time.time() if when is None else when
         texts = [""] * len(events) if followed is None else map(encode_followed, followed)
         columns = [(when, *encode(event), text) for event, text in zip(events, texts, strict=True)]
-        execute = self._connection.execute
         self._check_place()
         if self._synchronous == "FULL" and self._path is not None:
             flush(self._path.parent, [event.checkpoint for event in events if isinstance(event, Saved | Finished)])
         with explained(self._path):
             self._prepare()
-            try:
-                execute("BEGIN IMMEDIATE")
+            with self._transaction():
                 end = self._known_end()
                 rows = list(with_checksums(((seq, *row) for seq, row in enumerate(columns, end[0] + 1)), end[1]))
                 self._connection.executemany(INSERT, rows)
-                execute("COMMIT")
-            except BaseException:
-                # A second Ctrl-C may strike on either side of the commit, and SQLite rolls some errors back itself.
-                if self._connection.in_transaction:
-                    execute("ROLLBACK")
-                raise
         self._end = (rows[-1][0], rows[-1][-1]) if rows else end
         return [(row[0], when) for row in rows]
 
@@ -316,19 +308,12 @@ class Journal:
         self.is_asked = True
         connection = self._connection
         row = (time.time(), verb, by, json.dumps(details or {}, allow_nan=False))
-        with explained(self._path):
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                for column in _ADDED:
-                    if column not in self._request_columns():
-                        connection.execute(f"ALTER TABLE requests ADD COLUMN {column} TEXT NOT NULL DEFAULT ''")
-                insert = "INSERT INTO requests (time, verb, by, details) VALUES (?, ?, ?, ?)"
-                number = connection.execute(insert, row).lastrowid
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+        with explained(self._path), self._transaction():
+            for column in _ADDED:
+                if column not in self._request_columns():
+                    connection.execute(f"ALTER TABLE requests ADD COLUMN {column} TEXT NOT NULL DEFAULT ''")
+            insert = "INSERT INTO requests (time, verb, by, details) VALUES (?, ?, ?, ?)"
+            number = connection.execute(insert, row).lastrowid
         assert number is not None, "a row was inserted"
         return number
 
@@ -376,6 +361,19 @@ class Journal:
 
     def _request_columns(self) -> set[str]:
         return {row[1] for row in self._connection.execute("PRAGMA table_info(requests)")}
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Commit what the block writes, or nothing if it raises."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException:
+            # A second Ctrl-C may strike on either side of the commit, and SQLite rolls some errors back itself.
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
 
     def _check_place(self) -> None:
         """Check that this is the file that others read, and that no other process may write it."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hpsearch.backends.base import Backend
 from hpsearch.decision import Followed
 from hpsearch.errors import HpsearchError, Interrupted, SearcherError
-from hpsearch.events import Asked, Ended, Event, Exhausted, Failed, Pruned, Retried, Saved, Started, Steered
+from hpsearch.events import Asked, Ended, Event, Exhausted, Failed, Lost, Pruned, Retried, Saved, Started, Steered
 from hpsearch.journal.journal import Journal, Request, person
 from hpsearch.observers.base import Observers, Record
 from hpsearch.run.interrupts import Interrupts
@@ -24,7 +24,7 @@ from hpsearch.searchers.first_trials import STAND_IN
 from hpsearch.study.state import Next, SweepState
 from hpsearch.study.stopping import CRITERIA, mistake_of
 from hpsearch.tables.wording import counted
-from hpsearch.task import Gone, Message, Notice, Progress, Result, Task, TimedOut, WorkerShare
+from hpsearch.task import Message, Notice, Progress, Result, Task
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job
 
@@ -67,16 +67,6 @@ class _Remarks:
 
     def end(self, result: Result) -> None:
         """Report what a segment changed of its process, and a checkpoint that it ignored."""
-        self._settings(result)
-        if result.ignored_checkpoint and not self._reported_ignored:
-            self._reported_ignored = True
-            self._observers.say(
-                f"trial {result.trial} went on from a checkpoint without a look at trial.checkpoint: if it trained "
-                "from zero, what it reported isn't of the iterations that it counts for. Load the checkpoint before "
-                "the loop, or report without one: then each promotion starts from zero"
-            )
-
-    def _settings(self, result: Result) -> None:
         trial = result.trial
         new = [setting for setting in result.changed if setting not in self._reported]
         self._reported.update(new)
@@ -89,6 +79,13 @@ class _Remarks:
             self._observers.say(f"{', '.join(changes)} changed while trial {trial} ran: {self._module_changes_stay}")
         if result.stuck:
             self._observers.say(f"trial {trial} changed what couldn't be put back: {', '.join(result.stuck)}")
+        if result.ignored_checkpoint and not self._reported_ignored:
+            self._reported_ignored = True
+            self._observers.say(
+                f"trial {trial} went on from a checkpoint without a look at trial.checkpoint: if it trained "
+                "from zero, what it reported isn't of the iterations that it counts for. Load the checkpoint before "
+                "the loop, or report without one: then each promotion starts from zero"
+            )
 
     def stand_ins(self) -> None:
         """Report how many trials ran a random configuration because no suggestion was ready."""
@@ -109,24 +106,24 @@ class _Room:
     """Available workers: those that would be free if each lane had its own."""
     least: int
     """Workers that a segment takes, where it has no lane."""
-    share: WorkerShare | None
-    """What a segment requests that may be a lane."""
+    lanes: int
+    """As in `Task`, of a segment that may be a lane."""
 
     @classmethod
-    def of(cls, backend: Backend, least: int, share: WorkerShare | None) -> _Room:
+    def of(cls, backend: Backend, least: int, lanes: int) -> _Room:
         """Ask a backend."""
         workers = backend.capacity()
-        return cls(workers // least if share is None else backend.capacity(share), workers, least, share)
+        return cls(workers // least if lanes == 1 else backend.capacity(lanes), workers, least, lanes)
 
     def after(self, widths: Iterable[int]) -> _Room:
         """Return the rest after segments of these widths have started."""
         started = list(widths)
         workers = max(self.workers - sum(started), 0)
-        if self.share is None:
-            return _Room(workers // self.least, workers, self.least, None)
+        if self.lanes == 1:
+            return _Room(workers // self.least, workers, self.least, 1)
         # Which workers a gang takes, and how many lanes with them, is the backend's choice.
         is_known = all(width == 1 for width in started)
-        return _Room(self.starts - len(started) if is_known else 0, workers, self.least, self.share)
+        return _Room(self.starts - len(started) if is_known else 0, workers, self.least, self.lanes)
 
 
 class Orchestrator:
@@ -158,13 +155,12 @@ class Orchestrator:
         self._sweep_state = sweep_state
         self._journal = journal
         self._backend = backend
-        self._share = backend.share(sweep_state.sweep.resources.lanes)
+        self._lanes = sweep_state.sweep.resources.lanes if backend.divides else 1
         self._observers = observers
         self._interrupts = interrupts
         self._discard = discard
         self._edited = edited
-        self._events: list[Event] = []  # applied, but not journaled yet
-        self._followed: list[Followed] = []  # from each of them
+        self._noted: list[tuple[Event, Followed]] = []  # applied, but not journaled yet
         self._remarks = _Remarks(observers, backend.module_changes_stay)
         self._stopping: dict[tuple[int, int], str] = {}  # attempts that the scheduler stops, to why
         self._ending: str | None = None
@@ -220,8 +216,6 @@ class Orchestrator:
             self._check()
             paused = self._time.is_paused
             finished = self._ending is None and not paused and self._fill()
-            if not paused:
-                self._ask_ahead()
             self._commit()
             self._change_widths()
             self._look()
@@ -242,9 +236,14 @@ class Orchestrator:
                 self._handle(message)
 
     def _fill(self) -> bool:
-        """Start what can be started; return whether the sweep has nothing more to start, ever."""
+        """Start what can be started, and request the next suggestion in advance, if the sweep does so.
+
+        Return whether the sweep has nothing more to start, ever.
+        """
         try:
             finished = self._filled()
+            if self._ending is None and (request := self._sweep_state.request()) is not None:
+                self._note(request)
         except SearcherError as error:
             self._end_for(error)
             return False
@@ -253,14 +252,6 @@ class Orchestrator:
         elif self._searching_since is None:
             self._searching_since = self._backend.now()
         return finished
-
-    def _ask_ahead(self) -> None:
-        """Request the next suggestion in advance, if the sweep does so."""
-        try:
-            if self._ending is None and (request := self._sweep_state.request()) is not None:
-                self._note(request)
-        except SearcherError as error:
-            self._end_for(error)
 
     def _has_waited(self) -> bool:
         """Return whether a worker has waited too long for a suggestion.
@@ -271,14 +262,14 @@ class Orchestrator:
         return since is not None and count > 0 and self._backend.now() - since >= _SEARCHING_SHARE * seconds / count
 
     def _filled(self) -> bool:
-        room = _Room.of(self._backend, self._sweep_state.widths.least, self._share)
+        room = _Room.of(self._backend, self._sweep_state.widths.least, self._lanes)
         while True:
             starts: list[Started] = []
             upcoming = self._sweep_state.upcoming(self._has_waited())
             answer: Next | None = None
             # Those that have a company wait for workers of their own. What they take isn't known, so that nothing else
             # starts before the backend has them.
-            restricted = self._sweep_state.restricted_count() if self._share is not None else 0
+            restricted = self._sweep_state.restricted_count() if self._lanes > 1 else 0
             while len(starts) < (restricted or room.starts):
                 answer = next(upcoming)
                 if not isinstance(answer, Started):
@@ -317,20 +308,17 @@ class Orchestrator:
     def _note(self, event: Event) -> None:
         self._is_settled = False
         self._ended = event if isinstance(event, Ended) else self._ended
-        followed = self._sweep_state.apply(event)
-        self._events.append(event)
-        self._followed.append(followed)
+        self._noted.append((event, self._sweep_state.apply(event)))
 
     def _commit(self) -> None:
         """Write what was noted in one transaction, and only then act on it."""
-        if not self._events:
+        if not self._noted:
             return
-        written = self._journal.append(self._events, self._followed, self._backend.wall())
-        committed = list(zip(written, self._events, self._followed, strict=True))
-        self._events.clear()
-        self._followed.clear()
+        events, consequences = zip(*self._noted, strict=True)
+        written = self._journal.append(events, consequences, self._backend.wall())
+        committed, self._noted = self._noted, []
         self._is_settled = True
-        for (seq, when), event, followed in committed:
+        for (seq, when), (event, followed) in zip(written, committed, strict=True):
             self._observers.observe(Record(seq, when, event, followed.decisions))
             if isinstance(event, Started):
                 self._start(event)
@@ -341,9 +329,9 @@ class Orchestrator:
         timeout = self._sweep_state.sweep.limits.trial_timeout
         remaining = None if timeout is None else max(timeout - record.charged, 0.001)
         self._remarks.start(event, record.trial)
-        share = None if event.segment.width > 1 or record.alone else self._share
-        company = () if share is None else record.company
-        self._backend.start(Task(record.trial, event.segment, remaining, share, company))
+        lanes = 1 if event.segment.width > 1 or record.alone else self._lanes
+        company = () if lanes == 1 else record.company
+        self._backend.start(Task(record.trial, event.segment, remaining, lanes, company))
 
     def _handle(self, message: Message) -> None:
         match message:
@@ -352,7 +340,7 @@ class Orchestrator:
                 self._watch(reports)
             case Saved():
                 self._note(message)
-            case Result() | TimedOut() | Gone():
+            case Result() | Lost():
                 self._take_end(message)
             case Notice(text=text):
                 self._observers.say(text)
@@ -363,7 +351,7 @@ class Orchestrator:
             if self._stopping.setdefault((segment.trial, segment.attempt), reason) is reason:
                 self._backend.cut(segment.trial, segment.attempt)
 
-    def _take_end(self, ended: Result | TimedOut | Gone) -> None:
+    def _take_end(self, ended: Result | Lost) -> None:
         if isinstance(ended, Result):
             count, seconds = self._segment_seconds
             self._segment_seconds = count + 1, seconds + ended.seconds
@@ -371,7 +359,7 @@ class Orchestrator:
         # A sweep that met a criterion may still continue in this run, which must not lose a trial's worker for ever.
         ending = self._ending is not None and self._ending not in CRITERIA
         stopped = self._stopping.pop((ended.trial, ended.attempt), "")
-        proven, shares = self._sweep_state.finished_segments > 0, self._share is not None
+        proven, shares = self._sweep_state.finished_segments > 0, self._lanes > 1
         rules = Rules(self._sweep_state.sweep, proven, ending, shares, self._backend.workers().wanted, stopped)
         follows = verdict(ended, self._sweep_state.record(ended.trial), rules)
         if follows.message:

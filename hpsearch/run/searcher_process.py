@@ -13,8 +13,10 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from hpsearch.errors import SearcherError
 from hpsearch.searchers import Past
@@ -44,17 +46,20 @@ class ProcessCalls(Calls):
     """
 
     def __init__(self, sweep: Sweep, past: Sequence[Past] = ()) -> None:
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
         path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", "from hpsearch.run.searcher_process import serve; serve()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            # With one thread sums are made in one order, and trials keep their cores.
-            env={**os.environ, **thread_environment(1), "PYTHONPATH": path},
-            start_new_session=True,  # Ctrl-C is for the sweep, which ends it
-        )
+        self._connection, other = Pipe()
+        with other:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", f"from hpsearch.run.searcher_process import serve; serve({other.fileno()})"],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                pass_fds=(other.fileno(),),
+                # With one thread sums are made in one order, and trials keep their cores.
+                env={**os.environ, **thread_environment(1), "PYTHONPATH": path},
+                start_new_session=True,  # Ctrl-C is for the sweep, which ends it
+            )
         self._thread = ThreadPoolExecutor(1, "hpsearch-searcher")
         self._answers: list[Future[SearcherAnswer]] = []
         self._queued: list[_Call] = []
@@ -90,23 +95,18 @@ class ProcessCalls(Calls):
         self._process.kill()
         self._process.wait()
         self._thread.shutdown(cancel_futures=True)
-        for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()  # type: ignore[union-attr]
-        self._stderr.close()
+        self._connection.close()
+        self._output.close()
 
     def _send(self, message: Any) -> None:
         """Send a message; a dead process is reported when its answer is missing."""
-        assert self._process.stdin is not None
         with contextlib.suppress(OSError):
-            pickle.dump(message, self._process.stdin)
-            self._process.stdin.flush()
+            self._connection.send(message)
 
     def _call(self, message: Any) -> SearcherAnswer:
         self._send(message)
-        assert self._process.stdout is not None
         try:
-            answer: SearcherAnswer | SearcherError = pickle.load(self._process.stdout)
+            answer: SearcherAnswer | SearcherError = self._connection.recv()
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             raise SearcherError(self._death()) from error
         if isinstance(answer, SearcherError):
@@ -115,8 +115,8 @@ class ProcessCalls(Calls):
 
     def _death(self) -> str:
         code = self._process.wait()
-        self._stderr.seek(max(self._stderr.seek(0, os.SEEK_END) - _MOST_SAID, 0))
-        output = self._stderr.read().decode(errors="replace").strip()
+        self._output.seek(max(self._output.seek(0, os.SEEK_END) - _MOST_SAID, 0))
+        output = self._output.read().decode(errors="replace").strip()
         last = f"; it said last:\n{output}" if output else ""
         return (
             f"the searcher's process must live as long as the sweep, but it ended with exit code {code}: resume the "
@@ -124,14 +124,16 @@ class ProcessCalls(Calls):
         )
 
 
-def _serve(calls_in: IO[bytes], answers_out: IO[bytes]) -> None:
-    """Execute calls until the pipe is closed."""
+def serve(descriptor: int) -> None:
+    """Be the process: execute calls until the pipe is closed."""
+    ignore_preemption()
+    connection = Connection(descriptor)
     failed: SearcherError | None = None
     calls: Calls | None = None
     while True:
         try:
-            message = pickle.load(calls_in)
-        except EOFError:
+            message = connection.recv()
+        except (EOFError, OSError):
             return
         batch: list[_Call] = []
         try:
@@ -148,16 +150,5 @@ def _serve(calls_in: IO[bytes], answers_out: IO[bytes]) -> None:
             failed = SearcherError(f"the searcher can't be built: {error}")
         if batch and batch[-1][0] == "ask":
             answer = calls.answer() if calls is not None and failed is None else failed
-            pickle.dump(answer, answers_out)
-            answers_out.flush()
-
-
-def serve() -> None:
-    """Be the process."""
-    ignore_preemption()
-    calls_in, answers_out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    nowhere = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nowhere, 0)
-    os.dup2(2, 1)  # what a searcher prints is no answer
-    with contextlib.suppress(BrokenPipeError):
-        _serve(calls_in, answers_out)
+            with contextlib.suppress(BrokenPipeError):
+                connection.send(answer)

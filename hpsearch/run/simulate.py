@@ -12,13 +12,13 @@ from hpsearch.observers.base import Observers, Record
 from hpsearch.results.study import Study, study_of
 from hpsearch.run.interrupts import Interrupts, interrupted
 from hpsearch.run.orchestrator import Orchestrator
+from hpsearch.run.study_run import job_of
 from hpsearch.searchers import Past
 from hpsearch.study.state import SweepState
 from hpsearch.study.warm_start import WarmStart
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
 from hpsearch.trial import Report
-from hpsearch.worker.job import Job
 
 __all__ = ["IN_MEMORY", "Nobody", "run_in_memory", "simulate"]
 
@@ -86,18 +86,5 @@ def _run(
     sweep_state = SweepState(sweep, past=past, restart=0.0)
     opened = Opened(backend.name, None, process="", command="")  # the same in every process
     journal.append([opened], [sweep_state.apply(opened)], backend.wall())
-    Orchestrator(sweep_state, journal, backend, observers, Interrupts()).run(_job(sweep))
+    Orchestrator(sweep_state, journal, backend, observers, Interrupts()).run(job_of(sweep, "", "", (), None))
     return sweep_state
-
-
-def _job(sweep: Sweep) -> Job:
-    return Job(
-        study="",
-        name=sweep.name,
-        trainable="",
-        search_path=(),
-        objective=sweep.objective,
-        save_every=None,
-        threads=1,
-        widest=sweep.resources.widest,
-    )

@@ -114,8 +114,9 @@ def _added(points: Sequence[Mapping[str, Any]], sweep_state: SweepState, where: 
         point = sweep.added_point(("params", index) if len(points) > 1 else ("params",), values, len(rows) + index)
         key = _key(point, space)
         if key is not None and (former := reasons.get(key)) is not None:
+            shown = ",".join(f"{name}={value}" for name, value in point.items())
             raise SweepError(
-                f"a point must be a new one, but {_shown(point)} is not: {former}. To run a configuration again with "
+                f"a point must be a new one, but {shown} is not: {former}. To run a configuration again with "
                 f"another seed: hpsearch rerun {where}"
             )
         reasons[key] = "it stands there twice"
@@ -169,10 +170,6 @@ def _pruned(trials: Sequence[int], requester: str, sweep_state: SweepState) -> l
             running = "" if record.state is TrialState.RUNNING else "; it can be pruned while it runs"
             raise SweepError(f"trial {trial} waits, and this scheduler takes back none that does{running}") from None
     return [Pruned(trial, f"pruned by {requester}" if requester else "pruned") for trial in chosen]
-
-
-def _shown(point: Mapping[str, Any]) -> str:
-    return ",".join(f"{name}={value}" for name, value in point.items())
 
 
 def retries(sweep_state: SweepState, requested: Sequence[int], where: str | None = None) -> list[Retried]:

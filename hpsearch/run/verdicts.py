@@ -12,7 +12,7 @@ from hpsearch.events import NO_MEMORY, Dropped, Ended, Event, Failed, Finished, 
 from hpsearch.objective import Metric
 from hpsearch.study.trial_record import TrialRecord
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.task import Gone, Result, TimedOut
+from hpsearch.task import Result
 from hpsearch.trial import Failure
 
 __all__ = ["MOST_LOSSES", "Rules", "Verdict", "broken_off", "diverged", "verdict"]
@@ -62,7 +62,7 @@ def broken_off(error: BaseException, is_asked: bool) -> Ended:
     return Ended("error", str(error) if isinstance(error, HpsearchError) else exception_line(error))
 
 
-def verdict(ended: Result | TimedOut | Gone, record: TrialRecord, rules: Rules) -> Verdict:
+def verdict(ended: Result | Lost, record: TrialRecord, rules: Rules) -> Verdict:
     """Return the events that follow from the end of an attempt.
 
     Args:
@@ -71,11 +71,8 @@ def verdict(ended: Result | TimedOut | Gone, record: TrialRecord, rules: Rules) 
         rules: The sweep's rules.
     """
     trial, attempt = ended.trial, ended.attempt
-    match ended:
-        case TimedOut(failure=failure, seconds=seconds):
-            return Verdict((Failed(trial, attempt, failure, False, (), seconds),))
-        case Gone():
-            return _of_loss(ended, record, rules)
+    if isinstance(ended, Lost):
+        return _of_loss(ended, record, rules)
     harm = _harm(ended, record, rules)
     if harm is not None:
         return _go_back(ended, record, harm, ended.seconds, ended.checkpoint)
@@ -103,7 +100,7 @@ def _of_failure(ended: Result, failure: Failure, record: TrialRecord, rules: Rul
         message = f"trial {trial} starts again from {_beginning(record)}: {failure.message}"
         return Verdict((lost, Dropped(trial, failure.message)), message)
     if failure.kind == "died":
-        return _of_loss(Gone(trial, attempt, failure.message, seconds=seconds), record, rules)
+        return _of_loss(Lost(trial, attempt, failure.message, seconds=seconds), record, rules)
     if failure.kind == "storage":
         return Verdict((lost,), mistake=StorageError(failure.message))
     if failure.kind == "memory":
@@ -133,18 +130,15 @@ def _beginning(record: TrialRecord) -> str:
     return "zero" if parent is None or parent.checkpoint is None else f"the checkpoint of trial {parent.number}"
 
 
-def _of_loss(gone: Gone, record: TrialRecord, rules: Rules) -> Verdict:
-    if record.losses + (gone.counts_against_trial) < MOST_LOSSES or rules.ending:
-        lost = Lost(gone.trial, gone.attempt, gone.reason, gone.counts_against_trial, gone.seconds)
-        if len(gone.company) == 1:
-            lost = replace(lost, then="alone")
-        elif gone.company:
-            lost = replace(lost, then="halved", company=gone.company)
-        return Verdict((lost,))
-    message = f"its worker died {MOST_LOSSES} times in a row without progress; the last time: {gone.reason}"
+def _of_loss(lost: Lost, record: TrialRecord, rules: Rules) -> Verdict:
+    if record.losses + lost.counts_against_trial < MOST_LOSSES or rules.ending:
+        if len(lost.company) == 1:
+            return Verdict((replace(lost, then="alone", company=()),))
+        return Verdict((replace(lost, then="halved") if lost.company else lost,))
+    message = f"its worker died {MOST_LOSSES} times in a row without progress; the last time: {lost.reason}"
     if record.rollback_point is not None:
-        return _go_back(gone, record, message, gone.seconds)
-    return Verdict((Failed(gone.trial, gone.attempt, Failure("died", message, ""), False, (), gone.seconds),))
+        return _go_back(lost, record, message, lost.seconds)
+    return Verdict((Failed(lost.trial, lost.attempt, Failure("died", message, ""), False, (), lost.seconds),))
 
 
 def _harm(result: Result, record: TrialRecord, rules: Rules) -> str | None:
@@ -166,7 +160,7 @@ def _harm(result: Result, record: TrialRecord, rules: Rules) -> str | None:
 
 
 def _go_back(
-    ended: Result | Gone, record: TrialRecord, harm: str, seconds: float, checkpoint: str | None = None
+    ended: Result | Lost, record: TrialRecord, harm: str, seconds: float, checkpoint: str | None = None
 ) -> Verdict:
     """Revert the trial to its state before it was widened."""
     assert record.rollback_point is not None, "only a trial that was widened goes back"

@@ -65,21 +65,15 @@ class Requested:
     def suggestion(self, requested: int | Params, number: int) -> Suggestion:
         """Return what trial `number` is to run."""
         if isinstance(requested, int):
-            return _once_more(self._records.of(requested).trial)
+            trial = self._records.of(requested).trial
+            # With its weights, too, where it inherited some at its own beginning.
+            parent = trial.parent if trial.start == 0 else None
+            return Suggestion(trial.params, RETRY, None if parent is None else StateAt(parent.number, parent.iteration))
         return Suggestion(self._space.complete(requested, self._seed, number), ADDED)
 
     def take(self) -> None:
         """Remove the first one: a trial has it."""
         self._queue.popleft()
-
-
-def _once_more(trial: Trial) -> Suggestion:
-    """Return a trial's params for another one; its weights too, where it inherited some at its own beginning."""
-    return Suggestion(trial.params, RETRY, _state_of(trial.parent) if trial.start == 0 else None)
-
-
-def _state_of(parent: Parent | None) -> StateAt | None:
-    return None if parent is None else StateAt(parent.number, parent.iteration)
 
 
 def first_start(

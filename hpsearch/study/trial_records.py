@@ -84,7 +84,8 @@ class TrialRecords:
         if event.new is not None:
             self._all.append(TrialRecord(event.new, self._is_asynchronous(event.new.params)))
             self.counts[TrialState.WAITING] += 1
-            self._hold(self._all[-1])
+            if (source := self._all[-1].source) is not None:
+                self._fork_counts[source] += 1
         record = self._all[segment.trial]
         record.bracket, record.rung = event.bracket, event.rung
         record.attempts, record.segment, record.until = segment.attempt, segment, segment.end
@@ -243,10 +244,6 @@ class TrialRecords:
         former, self._best_ended = self._best_ended, set(self._objective.front(scores, self._best_ended))
         self._touched |= former - self._best_ended
         self._decided.clear()
-
-    def _hold(self, fork: TrialRecord) -> None:
-        if fork.source is not None:
-            self._fork_counts[fork.source] += 1
 
     def _release(self, fork: TrialRecord) -> None:
         if fork.source is not None:

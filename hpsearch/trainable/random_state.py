@@ -8,6 +8,7 @@ Before that, torch stores a seed until then.
 from __future__ import annotations
 
 import base64
+import io
 import random
 import sys
 from array import array
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["RandomState", "capture", "from_json", "restore", "seed_all", "seed_when_imported", "to_json"]
+__all__ = ["RandomState", "capture", "from_text", "restore", "seed_all", "seed_when_imported", "to_text"]
 
 RandomState = Mapping[str, Any]
 """Plain containers and tensors, which `torch.load(weights_only=True)` can read."""
@@ -115,26 +116,21 @@ def restore(state: RandomState) -> None:
         torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])
 
 
-def to_json(state: Any) -> Any:
-    """Return a captured state as plain containers for JSON."""
-    if isinstance(state, Mapping):
-        return {name: to_json(value) for name, value in state.items()}
-    if isinstance(state, list):
-        return [to_json(value) for value in state]
-    if isinstance(state, (bool, int, float, str)) or state is None:
-        return state
-    return {"base64": base64.b64encode(state.numpy().tobytes()).decode("ascii")}
+def to_text(state: RandomState) -> str:
+    """Return a captured state as text."""
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
-def from_json(state: Any) -> Any:
-    """Undo `to_json`."""
-    if isinstance(state, list):
-        return [from_json(value) for value in state]
-    if not isinstance(state, dict):
-        return state
-    if state.keys() == {"base64"}:
-        return _tensor(array("B", base64.b64decode(state["base64"])))
-    return {name: from_json(value) for name, value in state.items()}
+def from_text(text: str) -> RandomState:
+    """Undo `to_text`."""
+    import torch
+
+    state: RandomState = torch.load(io.BytesIO(base64.b64decode(text)), weights_only=True, map_location="cpu")
+    return state
 
 
 def _tensor(buffer: array[int]) -> Tensor:

@@ -338,10 +338,10 @@ class RunningTrial:
         message = None
         if self.rank == 0:
             cut = self._listener.cut_requested() or self._assignment.reached(numbers)
-            message = [cut, random_state.to_json(random_state.capture())]
+            message = [cut, random_state.to_text(random_state.capture())]
         cut, state = self.group.broadcast_object(message)
         if self.rank > 0:
-            random_state.restore(random_state.from_json(state))
+            random_state.restore(random_state.from_text(state))
         return bool(cut)
 
     def _read(self, path: str | None) -> Any:

@@ -18,7 +18,7 @@ import sys
 import warnings
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
@@ -278,11 +278,13 @@ def _type_name(entry: object) -> str:
 
 def _advice(entry: object) -> str:
     """Return what to save instead of an entry: a converted form that can be read, if there is one."""
-    for form, convert in _forms(entry):
+    import torch
+
+    for form in _forms(entry):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of torch, about memory that is not writable
-                if _is_readable(convert(entry)):
+                if _is_readable(eval(form, {"dataclasses": dataclasses, "torch": torch, "value": entry})):
                     return f"save {form}"
         except Exception:  # the conversion failed
             continue
@@ -293,44 +295,36 @@ def _advice(entry: object) -> str:
     return "save its numbers as tensors or lists, or write a directory"
 
 
-def _forms(entry: object) -> Iterator[tuple[str, Callable[[Any], object]]]:
-    """Yield the possible conversions of an entry by its type: code to show, and a function."""
+def _forms(entry: object) -> Sequence[str]:
+    """Return the possible conversions of an entry by its type, as code."""
     import numpy
     import torch
 
-    if isinstance(entry, numpy.ma.MaskedArray):
-        yield "value.tolist()", lambda value: value.tolist()  # with None where it is masked
-    elif isinstance(entry, numpy.ndarray):
-        yield "torch.from_numpy(value)", torch.from_numpy
-        yield "torch.from_numpy(value.copy())", lambda value: torch.from_numpy(value.copy())
-        if entry.dtype.kind in "mM":
-            yield 'torch.from_numpy(value.view("int64"))', lambda value: torch.from_numpy(value.view("int64"))
-        yield "value.tolist()", lambda value: value.tolist()
-        yield 'torch.from_numpy(value.astype("float64"))', lambda value: torch.from_numpy(value.astype("float64"))
-    elif isinstance(entry, numpy.generic):
-        yield "value.item()", lambda value: value.item()
-        yield "str(value)", str
-    elif isinstance(entry, torch.Generator):
-        yield "value.get_state()", lambda value: value.get_state()
-    elif isinstance(entry, numpy.random.Generator):
-        yield "value.bit_generator.state", lambda value: value.bit_generator.state
-    elif isinstance(entry, random.Random):
-        yield "value.getstate()", lambda value: value.getstate()
-    elif isinstance(entry, torch.Tensor):
-        yield "value.detach().as_subclass(torch.Tensor)", lambda value: value.detach().as_subclass(torch.Tensor)
-    elif isinstance(entry, enum.Enum):
-        yield "value.value", lambda value: value.value
-    elif isinstance(entry, datetime.date | datetime.time):
-        yield "value.isoformat()", lambda value: value.isoformat()
-    elif isinstance(entry, os.PathLike | decimal.Decimal | fractions.Fraction):
-        yield "str(value)", str
-    elif isinstance(entry, Mapping):
-        yield "dict(value)", dict
-    elif isinstance(entry, tuple):
-        yield "tuple(value)", tuple
-    elif isinstance(entry, list | collections.deque):
-        yield "list(value)", list
-    elif dataclasses.is_dataclass(entry) and not isinstance(entry, type):
-        yield "dataclasses.asdict(value)", dataclasses.asdict
-    elif callable(getattr(entry, "state_dict", None)) and not isinstance(entry, type):
-        yield "value.state_dict()", lambda value: value.state_dict()
+    is_date = isinstance(entry, numpy.ndarray) and entry.dtype.kind in "mM"
+    dates = ('torch.from_numpy(value.view("int64"))',) if is_date else ()
+    conversions: tuple[tuple[Any, Sequence[str]], ...] = (
+        (numpy.ma.MaskedArray, ("value.tolist()",)),  # with None where it is masked
+        (
+            numpy.ndarray,
+            (
+                "torch.from_numpy(value)",
+                "torch.from_numpy(value.copy())",
+                *dates,
+                "value.tolist()",
+                'torch.from_numpy(value.astype("float64"))',
+            ),
+        ),
+        (numpy.generic, ("value.item()", "str(value)")),
+        (torch.Generator, ("value.get_state()",)),
+        (numpy.random.Generator, ("value.bit_generator.state",)),
+        (random.Random, ("value.getstate()",)),
+        (torch.Tensor, ("value.detach().as_subclass(torch.Tensor)",)),
+        (enum.Enum, ("value.value",)),
+        (datetime.date | datetime.time, ("value.isoformat()",)),
+        (os.PathLike | decimal.Decimal | fractions.Fraction, ("str(value)",)),
+        (Mapping, ("dict(value)",)),
+        (tuple, ("tuple(value)",)),
+        (list | collections.deque, ("list(value)",)),
+    )
+    others = ("dataclasses.asdict(value)", "value.state_dict()")
+    return next((forms for kinds, forms in conversions if isinstance(entry, kinds)), others)

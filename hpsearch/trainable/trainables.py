@@ -39,12 +39,10 @@ def resolve_trainable(spec: str | Trainable, search_path: Sequence[str] = ()) ->
     Raises:
         TrainableError: The path cannot be imported, or the object is not a trainable.
     """
-    if not isinstance(spec, str):
-        return _checked(spec, getattr(unwrapped(spec), "__qualname__", repr(spec)))
-    return _checked(import_object(spec, "trainable", TrainableError, search_path), spec)
-
-
-def _checked(target: Any, named: str) -> Trainable:
+    if isinstance(spec, str):
+        named, target = spec, import_object(spec, "trainable", TrainableError, search_path)
+    else:
+        named, target = getattr(unwrapped(spec), "__qualname__", repr(spec)), spec
     if getattr(target, "simulated", False):
         raise TrainableError(
             f"{named} is a simulation, which trains nothing: run it with --backend simulated "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["LOG", "Attempt", "AttemptLog", "LaneLog", "attempt_directory", "file_log"]
 
 
-def attempt_directory(segment: Segment, rank: int = 0) -> str:
+def attempt_directory(attempt: Segment | Result, rank: int = 0) -> str:
     """Return the attempt's own directory, relative to the study's: `trials/00012/3`, or `trials/00012/3/rank-1`."""
-    directory = f"trials/{segment.trial:05d}/{segment.attempt}"
+    directory = f"trials/{attempt.trial:05d}/{attempt.attempt}"
     return directory if rank == 0 else f"{directory}/rank-{rank}"
 
 
@@ -34,12 +34,29 @@ class Attempt:
     """The `Listener` of a `RunningTrial`: records an attempt, and forwards live reports to the `Channel`.
 
     In a gang only rank 0 uses the channel; the others record their last iteration.
+
+    Args:
+        segment: The segment.
+        channel: Receives its messages.
+        rank: This worker's rank.
+        timeout: Seconds after which it is cut; None: no limit.
+        ran: Returns the seconds that count toward the timeout.
     """
 
-    def __init__(self, segment: Segment, channel: Channel, rank: int = 0) -> None:
+    def __init__(
+        self,
+        segment: Segment,
+        channel: Channel,
+        rank: int = 0,
+        timeout: float | None = None,
+        ran: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self._segment = segment
         self._channel = channel
         self._leads = rank == 0
+        self._timeout = timeout
+        self._ran = ran
+        self._late = False
         self._saved: tuple[int, str] | None = None
         self._returned = False
         self.iteration = segment.start
@@ -82,9 +99,10 @@ class Attempt:
             self._channel.reported(report)
 
     def cut_requested(self) -> bool:
-        """Return whether the channel requests the segment's end."""
+        """Return whether the segment exceeded its timeout, or the channel requests its end."""
+        self._late = self._timeout is not None and self._ran() > self._timeout
         with self._channel_at_fault():
-            return self._leads and self._channel.cut_requested()
+            return self._leads and (self._late or self._channel.cut_requested())
 
     def was_cut(self) -> None:
         """Record that the segment ended early at the last report, as requested."""
@@ -110,19 +128,22 @@ class Attempt:
             self.reports.clear()
 
     def result(self, seconds: float, failure: Failure | None, lanes: int = 1) -> Result:
-        """Return the attempt's result.
+        """Return the attempt's result. If it was cut because it exceeded its timeout, that is its failure.
 
         Args:
             seconds: Its time.
             failure: Its failure; None without one.
             lanes: Largest number of trials that trained an iteration together.
         """
+        if is_late := self._late and self.cut and failure is None:
+            left = f"ran over its trial_timeout; {self._timeout:g} s of it were left for this segment"
+            failure = Failure("timeout", left, "")
         return Result(
             trial=self._segment.trial,
             attempt=self._segment.attempt,
             iteration=self.iteration,
             checkpoint=None if failure else self.checkpoint,
-            reports=tuple(self.reports),
+            reports=() if is_late else tuple(self.reports),
             cut=self.cut and failure is None,
             seconds=seconds,
             failure=None if failure is None else bounded(failure),
@@ -187,12 +208,12 @@ class AttemptLog:
             self._at_hand.unlink(missing_ok=True)
 
 
-def file_log(log: Path, directory: Path) -> None:
-    """Append a log, if it exists, to the one in an attempt's directory."""
+def file_log(log: Path, directory: Path, *, shared: bool = False) -> None:
+    """Append a log, if it exists, to the one in an attempt's directory, to which others may write if it is shared."""
     directory.mkdir(parents=True, exist_ok=True)
     target = directory / LOG
     with contextlib.suppress(FileNotFoundError):
-        if not target.exists():
+        if not shared and not target.exists():
             log.rename(target)
             return
         content = log.read_bytes()
@@ -221,22 +242,14 @@ class LaneLog:
         if self.path != self._log_path:
             with contextlib.suppress(FileNotFoundError):
                 if self.path.stat().st_size:
-                    if self._shared:
-                        with self._prepared_path().open("ab") as log:
-                            log.write(self.path.read_bytes())
-                        self.path.unlink()
-                    else:
-                        self.path.rename(self._prepared_path())
+                    file_log(self.path, self._log_path.parent, shared=self._shared)
                     self.path = self._log_path
 
     def add(self, text: str) -> None:
         """Append text; errors are ignored."""
         with contextlib.suppress(OSError):
             if text:
-                with self._prepared_path().open("a", encoding="utf-8", errors="backslashreplace") as file:
+                self._log_path.parent.mkdir(parents=True, exist_ok=True)
+                with self._log_path.open("a", encoding="utf-8", errors="backslashreplace") as file:
                     file.write(text)
                 self.path = self._log_path
-
-    def _prepared_path(self) -> Path:
-        self._log_path.parent.mkdir(parents=True, exist_ok=True)
-        return self._log_path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,17 +12,12 @@ from hpsearch.errors import TrainableError
 from hpsearch.trainable.trainables import class_of
 from hpsearch.worker.child_process import environment
 
-__all__ = ["check_one_gpu", "free_shared_gpu", "hide_gpus", "part_of_gpu", "without_gpus"]
+__all__ = ["check_one_gpu", "free_shared_gpu", "part_of_gpu", "without_gpus"]
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _hiding = threading.Lock()
 _hidden = ExitStack()
 _users = 0
-
-
-def hide_gpus() -> None:
-    """Hide all GPUs from this process and its children. Call it before CUDA is first used."""
-    os.environ[_VISIBLE] = ""
 
 
 @contextlib.contextmanager

@@ -128,7 +128,9 @@ def kill_marked(name: str, value: str, group: int = 0, badge: str = "") -> None:
         victims = [
             pid
             for pid in _other_processes()
-            if _in_group(pid, group) or _has_entry(pid, entry) or (badge and _has_badge(pid, badge))
+            if _in_group(pid, group)
+            or entry in _read(f"/proc/{pid}/environ").split(b"\0")
+            or (badge and _has_badge(pid, badge))
         ]
         clean = 0 if victims else clean + 1
         for pid in victims:
@@ -152,11 +154,6 @@ def _in_group(pid: int, group: int) -> bool:
     # The command, in parentheses, may contain anything; then come state, parent and group.
     state, _, its_group = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[:3] or (b"X", b"", b"0")
     return int(its_group) == group and state not in (b"Z", b"X")
-
-
-def _has_entry(pid: int, entry: bytes) -> bool:
-    """Return whether this process has the entry in its environment; False for a dead one."""
-    return entry in _read(f"/proc/{pid}/environ").split(b"\0")
 
 
 def _has_badge(pid: int, badge: str) -> bool:

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hpsearch.errors import Interrupted, StorageError, UnwritableError
-from hpsearch.events import Saved
 from hpsearch.trainable import checkpoints, random_state
 from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trainable.packs import Parts
 from hpsearch.trainable.random_state import RandomState
 from hpsearch.trainable.running_trial import RunningTrial
-from hpsearch.trial import Failure, Report, Segment
+from hpsearch.trial import Failure, Segment
 from hpsearch.worker.attempt import Attempt, LaneLog
 from hpsearch.worker.job import Channel
 
@@ -51,12 +50,10 @@ class Lane:
         self, assignment: Assignment, segment: Segment, channel: Channel, timeout: float | None, at_hand: Path
     ) -> None:
         self.assignment = assignment
-        self.segment = segment
-        self.attempt = Attempt(segment, _Charged(channel, self))
+        self.attempt = Attempt(segment, channel, timeout=timeout, ran=lambda: self.seconds)
         self.log = LaneLog(at_hand, Path(assignment.directory))
         self.standing: BuiltTrainer | None = None
         self.timeout = timeout
-        self.late = False
         self.seconds = 0.0
         """Seconds that count toward its timeout."""
         self.generators: random_state.RandomState = {}
@@ -118,25 +115,6 @@ class Lane:
         if self._alone_because != reason:
             self._alone_because = reason
             self.log.add(f"hpsearch: this trial trains alone: {reason}\n")
-
-
-class _Charged:
-    """A lane's channel, which cuts it when it has exceeded its timeout."""
-
-    def __init__(self, channel: Channel, lane: Lane) -> None:
-        self._channel = channel
-        self._lane = lane
-
-    def reported(self, report: Report) -> None:
-        self._channel.reported(report)
-
-    def saved(self, saved: Saved) -> None:
-        self._channel.saved(saved)
-
-    def cut_requested(self) -> bool:
-        lane = self._lane
-        lane.late = lane.timeout is not None and lane.seconds > lane.timeout
-        return lane.late or self._channel.cut_requested()
 
 
 _LARGEST_KEPT = 4 << 20

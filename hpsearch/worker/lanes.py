@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from hpsearch.errors import Interrupted, StorageError, TrainableError, UnwritableError
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from hpsearch_trainers import Trainer
     from hpsearch_trainers.lanes import Fuser, Stepped
 
-__all__ = ["AroundBuild", "EndedLane", "Lanes", "no_limit", "why_whole"]
+__all__ = ["AroundBuild", "Lanes", "why_whole"]
 
-AroundBuild = Callable[[float | None], AbstractContextManager[None]]
+AroundBuild = Callable[[float | None], AbstractContextManager[Any]]
 
 _VERDICT = "lane"
 """Key beside the generators' states, if lanes may round: why the trial runs alone; empty if it is a lane.
@@ -69,20 +69,6 @@ def why_whole(target: object, threads: int, gpus: float, *, rounded: bool = Fals
             "several workers share it"
         )
     return f"torch has {threads} threads, and bits depend on how many" if threads > 1 else None
-
-
-def no_limit(seconds: float | None) -> AbstractContextManager[None]:
-    """Set no limit on a build."""
-    return contextlib.nullcontext()
-
-
-class EndedLane(NamedTuple):
-    """A segment that has ended."""
-
-    segment: Segment
-    result: Result
-    late: bool
-    """It was cut because it exceeded its timeout."""
 
 
 @contextlib.contextmanager
@@ -125,7 +111,7 @@ class Lanes:
         *,
         packs: bool,
         rounded: bool,
-        around_build: AroundBuild = no_limit,
+        around_build: AroundBuild = contextlib.nullcontext,
     ) -> None:
         import torch
 
@@ -174,8 +160,8 @@ class Lanes:
         """
         self._new.append(Lane(assignment, segment, channel, timeout, self._at_hand))
 
-    def round(self) -> list[EndedLane]:
-        """Begin new segments, train each for an epoch, and return those that have ended.
+    def round(self) -> list[Result]:
+        """Begin new segments, train each for an epoch, and return the results of those that have ended.
 
         Raises:
             Interrupted: The user ends the process at once.
@@ -356,7 +342,7 @@ class Lanes:
         finally:
             lane.generators = generators
 
-    def _leave(self, lane: Lane) -> EndedLane:
+    def _leave(self, lane: Lane) -> Result:
         from hpsearch_trainers.lanes import storages_of
 
         attempt, failure = lane.attempt, lane.failure
@@ -375,7 +361,7 @@ class Lanes:
         lane.log.add(log_text + notes_on_settings(attempt.settings) + note_on_modules(changes))
         result = attempt.result(lane.seconds, failure, lane.fused)
         lane.forget()
-        return EndedLane(lane.segment, result, lane.late and result.cut)
+        return result
 
 
 @contextlib.contextmanager

@@ -52,21 +52,15 @@ class OwnFiles:
 
     def edit_note(self) -> str | None:
         """Return a message on a file that was edited since; None: there is none."""
-        if (path := self.edited()) is None:
-            return None
-        return (
-            f"{path} was edited, but the trials of a run must run the same code: ending at the next reports; a resume "
-            "goes on with the new code"
-        )
-
-    def edited(self) -> Path | None:
-        """Return a file that was edited since; None: there is none. A missing file may be about to return."""
         for path, stamp in self._stamps.items():
             now = _stamp(path)
             if now is None or now == stamp or path == self._by_value:
-                continue
+                continue  # a missing file may be about to return
             if _content(path) not in ("", self._digests[path]):
-                return path
+                return (
+                    f"{path} was edited, but the trials of a run must run the same code: ending at the next reports; a "
+                    "resume goes on with the new code"
+                )
             self._stamps[path] = now
         return None
 

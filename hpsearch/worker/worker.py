@@ -8,7 +8,7 @@ import math
 import os
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from hpsearch.worker.gang import GangListener, GangStore, RankInfo
 from hpsearch.worker.gpus import check_one_gpu, free_shared_gpu, part_of_gpu, without_gpus
 from hpsearch.worker.in_process import InProcess
 from hpsearch.worker.job import Channel, CommandLine, Job
-from hpsearch.worker.lanes import AroundBuild, EndedLane, Lanes, no_limit, why_whole
+from hpsearch.worker.lanes import AroundBuild, Lanes, why_whole
 
 __all__ = ["Worker"]
 
@@ -61,7 +61,7 @@ class Worker:
         log: Path | None = None,
         node: str = "",
         interface: str | None = None,
-        around_build: AroundBuild = no_limit,
+        around_build: AroundBuild = contextlib.nullcontext,
     ) -> None:
         self._job = job
         self._root = root.absolute()
@@ -110,7 +110,14 @@ class Worker:
         except ConfigurationError as error:
             raise BackendError(str(error)) from error
 
-    def run(self, trial: Trial, segment: Segment, channel: Channel, rank_info: RankInfo | None = None) -> Result:
+    def run(
+        self,
+        trial: Trial,
+        segment: Segment,
+        channel: Channel,
+        rank_info: RankInfo | None = None,
+        timeout: float | None = None,
+    ) -> Result:
         """Run one segment. Output goes to `output.log` in the attempt's directory.
 
         The user's mistakes are failures in the result, never exceptions. `Interrupted` passes through, and so do
@@ -123,9 +130,13 @@ class Worker:
                 a cut.
             rank_info: This worker's rank in the gang of a wide segment. Rank 1 writes to `rank-1` within the attempt's
                 directory, and so on.
+            timeout: Seconds after which it is cut at its next report; None: no limit.
         """
         if self._lanes is not None and self._job.rounded and rank_info is None:
-            return self._run_in_lanes(trial, segment, channel)
+            self.enter(trial, segment, channel, timeout)
+            while not (results := self.round()):  # it is the only lane
+                pass
+            return results[0]
         began = time.perf_counter()
         assert segment.width == (1 if rank_info is None else rank_info.width), (
             "a wide segment takes a gang of its width"
@@ -133,7 +144,7 @@ class Worker:
         rank = 0 if rank_info is None else rank_info.rank
         assignment = _assignment_of(self._job, self._root, trial, segment, rank)
         directory = assignment.directory
-        attempt = Attempt(segment, channel, rank)
+        attempt = Attempt(segment, channel, rank, timeout, lambda: time.perf_counter() - began)
         beside = contextlib.nullcontext() if self._lanes is None else self._lanes.beside_another()
         try:
             with beside, writing(f"the attempt's directory {directory}"):  # exceptions of the trainable are failures
@@ -146,14 +157,6 @@ class Worker:
         if attempt.channel_error is not None:
             raise attempt.channel_error
         return attempt.result(time.perf_counter() - began, failure)
-
-    def _run_in_lanes(self, trial: Trial, segment: Segment, channel: Channel) -> Result:
-        """Run one segment as the only lane."""
-        self.enter(trial, segment, channel, None)
-        ended: Sequence[EndedLane] = ()
-        while not ended:
-            ended = self.round()
-        return ended[0].result
 
     @property
     def lanes(self) -> int:
@@ -174,17 +177,17 @@ class Worker:
         self._runner.forget()  # a lane's build may change what the warm object uses
         self._lanes.enter(_assignment_of(self._job, self._root, trial, segment), segment, channel, timeout)
 
-    def round(self) -> list[EndedLane]:
-        """Train each lane for an epoch; return those that have ended.
+    def round(self) -> list[Result]:
+        """Train each lane for an epoch; return the results of those that have ended.
 
         The user's mistakes are failures in the results, never exceptions. `Interrupted` passes through, and so do
         exceptions of a channel.
         """
         assert self._lanes is not None, "segments run one at a time"
-        ended = self._lanes.round()
-        if ended:
+        results = self._lanes.round()
+        if results:
             free_shared_gpu(self._job.gpus)
-        return ended
+        return results
 
     def build(self, trial: Trial) -> Any:
         """Build a trial's object as its first segment does, to inspect it.
@@ -290,7 +293,7 @@ def _assignment_of(job: Job, root: Path, trial: Trial, segment: Segment, rank: i
         parent = None  # there is no parent's state, or the trial has its own checkpoint
     return Assignment(
         number=trial.number,
-        params=_params(job, trial),
+        params=copy.deepcopy(dict(trial.params)) if job.parameters is None else job.parameters.nest(trial.params),
         seed=trial.seed,
         directory=f"{root}/{attempt_directory(segment, rank)}",  # a Path for each attempt would be slow
         start=segment.start,
@@ -317,8 +320,3 @@ def _changed(params: Params, parents: Params) -> dict[str, tuple[float, float]]:
         if isinstance(theirs, int | float) and isinstance(value, int | float)
         if not math.isclose(theirs, value, rel_tol=1e-5)  # float32's resolution
     }
-
-
-def _params(job: Job, trial: Trial) -> dict[str, Any]:
-    """Return a trial's params as the trainable sees them: a deep copy."""
-    return copy.deepcopy(dict(trial.params)) if job.parameters is None else job.parameters.nest(trial.params)

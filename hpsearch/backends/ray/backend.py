@@ -13,13 +13,12 @@ from pathlib import Path
 import ray
 from ray.exceptions import RayError
 
-from hpsearch.backends.base import Backend, tasks_on
+from hpsearch.backends.base import Backend
 from hpsearch.backends.gangs import CLOSE_SECONDS, Gang, Loss, LossKind, halved
 from hpsearch.backends.ray.failures import as_backend_error, first_line
 from hpsearch.backends.ray.inbox import Inbox, Rounds
 from hpsearch.backends.ray.mailbox import Heartbeat, Key
 from hpsearch.backends.ray.messages import (
-    LaneEnd,
     RunRequest,
     RunResponse,
     pack_checkpoint,
@@ -31,19 +30,9 @@ from hpsearch.backends.ray.replacing import MODULE_CHANGES_STAY, close_hung, ove
 from hpsearch.backends.ray.session import connect, is_cluster
 from hpsearch.backends.ray.worker_pool import WorkerPool
 from hpsearch.backends.slots import Flight, Slot
+from hpsearch.events import Lost
 from hpsearch.sweep.parts import Resources
-from hpsearch.task import (
-    WHOLE_WORKER,
-    Allocation,
-    Gone,
-    Message,
-    Notice,
-    Task,
-    TimedOut,
-    Workers,
-    WorkerShare,
-)
-from hpsearch.trial import Failure
+from hpsearch.task import Message, Notice, Task, Workers
 from hpsearch.worker.attempt import attempt_directory, file_log
 from hpsearch.worker.gang import ranks_of_gang
 from hpsearch.worker.job import CommandLine, Job
@@ -110,12 +99,12 @@ class RayBackend(Backend):
         self._worker_pool.start()  # once it is stored, so that `close` ends them whenever Ctrl-C comes
         self._collect()
 
-    def capacity(self, allocation: Allocation = WHOLE_WORKER) -> int:
+    def capacity(self, lanes: int = 1) -> int:
         """Return the number of free workers, released ones that can be started again included."""
-        if isinstance(allocation, WorkerShare):
+        if lanes > 1:
             # A task waits for a whole worker, and no other may overtake it.
             return 0 if self._waiting else self._opened.capacity(0, whole_workers=False)
-        return tasks_on(self._opened.capacity(self._missing()), allocation)
+        return self._opened.capacity(self._missing())
 
     @as_backend_error()
     def start(self, task: Task) -> None:
@@ -196,7 +185,7 @@ class RayBackend(Backend):
         packed = None if all(slot.sees for slot in slots) else pack_checkpoint(self._study, task.segment)
         gang = Gang(task)
         number = task.trial.number
-        if task.share is not None and slots[0].lanes > 1:
+        if task.lanes > 1 and slots[0].lanes > 1:
             self._send_lane(slots[0], gang, packed)
             return
         rank_infos = ranks_of_gang([slot.address for slot in slots], [slot.node for slot in slots])
@@ -237,7 +226,7 @@ class RayBackend(Backend):
 
     def _spare(self, task: Task) -> None:
         """Report a task that was cut before it began."""
-        self._inbox.put(Gone(*task.key, "it was cut before it began", counts_against_trial=False))
+        self._inbox.put(Lost(*task.key, "it was cut before it began", counts_against_trial=False))
 
     # Receiving results.
 
@@ -252,33 +241,27 @@ class RayBackend(Backend):
         if response is None:  # taken back, and its worker returned before a heartbeat could say so
             self._take_back(slot, flight)
             return ()
-        self._opened.ran(slot)
-        saves, result = read_response(self._study, flight, response, slot.sees)
-        messages: list[Message] = [*saves]
-        self._slots.land(slot, flight, self.now(), result.seconds)
-        flight.gang.landed(flight.rank, result, self.now())
-        messages += self._finish_task(flight)
+        messages, reason = self._take_response(slot, flight, response)
         slot.address = response.address
-        if (reason := why_replaced(slot, result, response.memory, self._scripts)) is not None:
+        if reason is not None:
             messages += self._replace(slot, reason)
         elif self._fresh:
             messages += self._retire(slot)
         self._send_waiting()
         return messages
 
-    def _lane_landed(self, slot: Slot, flight: Flight, end: LaneEnd) -> Sequence[Message]:
+    def _take_response(self, slot: Slot, flight: Flight, response: RunResponse) -> tuple[list[Message], str | None]:
+        """Return the messages of a worker that is done with a task, and why it must be replaced, or None."""
         self._opened.ran(slot)
-        saves, result = read_response(self._study, flight, end.response, slot.sees)
-        messages: list[Message] = [*saves]
+        saves, result = read_response(self._study, flight, response, slot.sees)
         self._slots.land(slot, flight, self.now(), result.seconds)
-        if end.late:
-            del self._flights[flight.task.key]
-            message = f"ran over its trial_timeout; {flight.task.timeout:g} s of it were left for this segment"
-            messages.append(TimedOut(*flight.task.key, Failure("timeout", message, ""), result.seconds))
-        else:
-            flight.gang.landed(0, result, self.now())
-            messages += self._finish_task(flight)
-        if (reason := why_replaced(slot, result, end.response.memory, self._scripts)) is not None:
+        flight.gang.landed(flight.rank, result, self.now())
+        reason = why_replaced(slot, result, response.memory, self._scripts)
+        return [*saves, *self._finish_task(flight)], reason
+
+    def _lane_landed(self, slot: Slot, flight: Flight, response: RunResponse) -> Sequence[Message]:
+        messages, reason = self._take_response(slot, flight, response)
+        if reason is not None:
             self._slots.drain(slot, reason)
         if slot.draining and not slot.flights:
             messages += self._replace(slot, slot.draining)
@@ -395,7 +378,7 @@ class RayBackend(Backend):
         if short or self._opened.is_stuck(now, needed):
             if short or needed > self._least:  # the orchestrator may narrow it
                 reason = f"there is no place for {needed} workers at present"
-                messages.append(Gone(*self._waiting.popleft().key, reason, counts_against_trial=False))
+                messages.append(Lost(*self._waiting.popleft().key, reason, counts_against_trial=False))
                 self._send_waiting()  # a task behind it may find workers
             else:
                 self._opened.give_way(now)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ray.exceptions import RayError
 
-from hpsearch.backends.ray.messages import LaneEnd, RoundsEnd, RunRequest
+from hpsearch.backends.ray.messages import RoundsEnd, RunRequest, RunResponse
 from hpsearch.backends.slots import Flight, Slot
 from hpsearch.task import Message
 
@@ -64,7 +64,7 @@ class Rounds:
         self,
         inbox: Inbox,
         now: Callable[[], float],
-        landed: Callable[[Slot, Flight, LaneEnd], Sequence[Message]],
+        landed: Callable[[Slot, Flight, RunResponse], Sequence[Message]],
         lost: Callable[[Slot, RayError], Sequence[Message]],
     ) -> None:
         self._inbox = inbox
@@ -108,5 +108,5 @@ class Rounds:
         flights = {flight.task.key: flight for flight in slot.flights}
         messages: list[Message] = []
         for end in answer.ends:
-            messages += self._landed(slot, flights[end.trial, end.attempt], end)
+            messages += self._landed(slot, flights[end.result.trial, end.result.attempt], end)
         return messages

@@ -21,7 +21,6 @@ from hpsearch.worker.gang import RankInfo
 
 __all__ = [
     "Hello",
-    "LaneEnd",
     "Location",
     "RoundsEnd",
     "RunRequest",
@@ -99,21 +98,10 @@ class RunResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class LaneEnd:
-    """A worker's result of a segment that ran as a lane."""
-
-    trial: int
-    attempt: int
-    response: RunResponse
-    late: bool = False
-    """It was cut because it exceeded its timeout."""
-
-
-@dataclass(frozen=True, slots=True)
 class RoundsEnd:
     """A worker's result of rounds of its lanes."""
 
-    ends: tuple[LaneEnd, ...]
+    ends: tuple[RunResponse, ...]
     """Lanes that have ended."""
     trained: int
     """Rounds that were trained."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import os
 import pickle
@@ -18,8 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from hpsearch.backends.ray.mailbox import Heartbeat, HeartbeatReply, Key
-from hpsearch.backends.ray.messages import Hello, LaneEnd, Location, RoundsEnd, RunRequest, RunResponse
+from hpsearch.backends.ray.messages import Hello, Location, RoundsEnd, RunRequest, RunResponse
 from hpsearch.errors import HpsearchError
 from hpsearch.events import Saved
 from hpsearch.journal.directory import OUTPUT_AT_HAND, Lock, hold_as_worker
@@ -30,7 +33,6 @@ from hpsearch.trainable.failures import failure_of
 from hpsearch.trial import Report, Segment
 from hpsearch.worker.attempt import LOG, attempt_directory
 from hpsearch.worker.child_process import ignore_preemption
-from hpsearch.worker.gpus import hide_gpus
 from hpsearch.worker.guardian import start_guardian
 from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.own_files import LoadedCode
@@ -60,7 +62,7 @@ class RayWorker:
 
     def __init__(self, name: str, mailbox: Any, location: Callable[[], Location], gpus: float = 0) -> None:
         if not gpus:  # Ray hides them only from actors that have some of them
-            hide_gpus()  # before the trainable's module is imported, which may look for GPUs at once
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before a trainable's module is imported, which may look for some
         ignore_preemption()
         self._name = name
         self._mailbox = mailbox
@@ -164,13 +166,13 @@ class RayWorker:
         try:
             self._unpack(segment, packed)
         except HpsearchError as error:
-            return self._undone(segment, error)
+            return self._undone(segment, segment.start, error)
         self._channels[key] = channel
         try:
             result = self._worker.run(trial, segment, channel, request.rank_info)
         finally:
             del self._channels[key]
-        return self._answer(segment, result, channel, 0 if request.rank_info is None else request.rank_info.rank)
+        return self._answer(result, channel, 0 if request.rank_info is None else request.rank_info.rank)
 
     def round(self, requests: bytes, ends_heard: int) -> bytes:
         """Add new lanes, and train all for an epoch, or for several short ones, until one ends.
@@ -194,16 +196,15 @@ class RayWorker:
             try:
                 self._unpack(segment, request.packed)
             except HpsearchError as error:
-                ends.append(LaneEnd(segment.trial, segment.attempt, self._undone(segment, error)))
+                ends.append(self._undone(segment, segment.start, error))
                 continue
             self._channels[key] = channel
             self._worker.enter(request.trial, segment, channel, request.timeout)
         until, trained = time.monotonic() + _ROUNDS_SECONDS, 0
         while self._channels and self._ends + len(ends) == ends_heard:
             trained += 1
-            for segment, result, late in self._worker.round():
-                channel = self._channels.pop((self._study, segment.trial, segment.attempt))
-                ends.append(LaneEnd(segment.trial, segment.attempt, self._answer(segment, result, channel, 0), late))
+            for result in self._worker.round():
+                ends.append(self._answer(result, self._channels.pop((self._study, result.trial, result.attempt)), 0))
             if time.monotonic() >= until:
                 break
         self._ends += len(ends)
@@ -216,7 +217,7 @@ class RayWorker:
         if packed is not None and segment.checkpoint is not None:
             unpack(packed, self._root / segment.checkpoint)
 
-    def _answer(self, segment: Segment, result: Result, channel: _Channel, rank: int) -> RunResponse:
+    def _answer(self, result: Result, channel: _Channel, rank: int) -> RunResponse:
         """Return a segment's result, with the files that the driver can't see."""
         saves = tuple(channel.saves)
         if self._sees:
@@ -225,19 +226,19 @@ class RayWorker:
         try:
             packed = None if newest is None else pack(self._root / newest)
         except HpsearchError as error:
-            return self._undone(segment, error)
+            return self._undone(result, result.iteration, error)
         if result.checkpoint is not None:
             result = replace(result, checkpoint=path_of(result.checkpoint))  # it arrives there as a file of its own
-        log = _end_of_log(self._root / attempt_directory(segment, rank))
-        shutil.rmtree(self._root / attempt_directory(segment), ignore_errors=True)
+        log = _end_of_log(self._root / attempt_directory(result, rank))
+        shutil.rmtree(self._root / attempt_directory(result), ignore_errors=True)
         log_of_lanes = _end_of_log(self._root / PACKS)
         (self._root / PACKS / LOG).unlink(missing_ok=True)
         return replace(self._response(result), saves=saves, packed=packed, log=log, log_of_lanes=log_of_lanes)
 
-    def _undone(self, segment: Segment, error: HpsearchError) -> RunResponse:
+    def _undone(self, attempt: Segment | Result, iteration: int, error: HpsearchError) -> RunResponse:
         """Return a segment whose checkpoint couldn't be written here or read."""
         failure = failure_of(error)
-        return self._response(Result(segment.trial, segment.attempt, segment.start, None, (), False, 0.0, failure))
+        return self._response(Result(attempt.trial, attempt.attempt, iteration, None, (), False, 0.0, failure))
 
     def _response(self, result: Result) -> RunResponse:
         assert self._worker is not None
@@ -247,7 +248,7 @@ class RayWorker:
         now = time.monotonic()
         if now >= self._next_weighing:
             self._next_weighing = now + _WEIGHING_SECONDS
-            self._memory = _resident_bytes()
+            self._memory = psutil.Process().memory_info().rss
         return self._memory
 
     def release(self) -> None:
@@ -362,11 +363,6 @@ class _Channel:
         return Heartbeat(self._worker, self.key, reports, saves, packed, recalled)
 
 
-def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
 def _end_of_log(directory: Path) -> bytes | None:
     try:
         return (directory / LOG).read_bytes()[-_LARGEST_LOG:]
@@ -382,35 +378,16 @@ def _unreachable_code(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def limited(
-    seconds: float | None, later: float = _LATER_SECONDS, end: Callable[[], object] = lambda: os._exit(1)
-) -> Iterator[None]:
-    """End this process if the block takes longer than `seconds`.
-
-    Args:
-        seconds: Its limit; None: no limit.
-        later: Seconds in addition.
-        end: Ends the process.
-    """
+def limited(seconds: float | None) -> Iterator[None]:
+    """End this process if the block takes longer than `seconds`, and print where it was; None: no limit."""
     if seconds is None:
         yield
         return
-    guard, is_over = threading.Lock(), False
-
-    def strike() -> None:
-        with guard:  # so that the block can't end meanwhile
-            if not is_over:
-                end()
-
-    timer = threading.Timer(seconds + later, strike)
-    timer.name, timer.daemon = "hpsearch-build-limit", True  # a daemon, which the process doesn't wait for
-    timer.start()
+    faulthandler.dump_traceback_later(seconds + _LATER_SECONDS, exit=True, file=2)
     try:
         yield
     finally:
-        timer.cancel()
-        with guard:
-            is_over = True
+        faulthandler.cancel_dump_traceback_later()
 
 
 _LOCK_SECONDS = 1.0

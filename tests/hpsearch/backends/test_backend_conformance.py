@@ -15,7 +15,7 @@ from hpsearch.events import Saved
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.objective import Metric, Objective
 from hpsearch.sweep.parts import Resources
-from hpsearch.task import Message, Progress, Result, Task, WorkerGang, WorkerShare
+from hpsearch.task import Message, Progress, Result, Task
 from hpsearch.trial import Parent, Segment, Trial
 from hpsearch.worker.job import Job
 from tests.hpsearch.support import backend_trainables as trainables
@@ -220,8 +220,8 @@ def test_a_share_of_a_worker_is_all_of_it_or_refused_where_trials_run_one_at_a_t
     shipped.wait_for_capacity()
     whole = shipped.backend.capacity()
     trial = Trial(0, {"x": X, "folder": str(shipped.study)}, seed=0, origin="random")
-    task = Task(trial, Segment(0, 0, 1, None, 1), None, WorkerShare(2))
-    assert shipped.backend.capacity(WorkerShare(2)) == (whole if shipped.backend.divides else 0)
+    task = Task(trial, Segment(0, 0, 1, None, 1), None, 2)
+    assert shipped.backend.capacity(2) == (whole if shipped.backend.divides else 0)
     if shipped.backend.divides:
         shipped.backend.start(task)
         assert list(shipped.results(1)) == [0]
@@ -260,7 +260,7 @@ def test_a_wide_task_takes_as_many_workers_as_its_width_and_gives_one_result(wid
     wide.open(trainables.total, widest=2)
     wide.wait_for_capacity(2)
     wide.start(0, 0, 3, width=2)
-    assert wide.backend.capacity() == wide.backend.capacity(WorkerGang(2)) == 0
+    assert wide.backend.capacity() == 0
     assert wide.backend.workers().busy == 2
     result = wide.results(1)[0]
     assert [dict(report.metrics) for report in result.reports] == [{"value": X}, {"value": 2 * X}, {"value": 3 * X}]

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from hpsearch.backends.inline import InlineBackend
 from hpsearch.objective import Metric, Objective
-from hpsearch.task import Message, Notice, Result, Task, WorkerShare
+from hpsearch.task import Message, Notice, Result, Task
 from hpsearch.trial import Segment, Trial
 from hpsearch.worker.job import Job
 
@@ -44,17 +44,17 @@ def test_closing_an_object_is_no_part_of_the_next_trials_time(tmp_path: Path) ->
 
 def test_trials_of_a_company_run_one_after_the_other_where_the_worker_can_have_but_one(tmp_path: Path) -> None:
     """They were lanes in a former run, of a trainable that had no `close()` yet."""
-    backend, share = InlineBackend(), WorkerShare(3)
+    backend = InlineBackend()
     job = Job(str(tmp_path), "sweep", SlowToClose, (), Objective(Metric("loss")), None, 1, lanes=3)
     backend.open(job, lambda message: None)
-    for number, (part, company) in enumerate([(share, (0, 1)), (share, (0, 1)), (None, ())]):
+    for number, (part, company) in enumerate([(3, (0, 1)), (3, (0, 1)), (1, ())]):
         backend.start(Task(Trial(number, {}, 0, "random"), Segment(number, 0, 3, None, 1), None, part, company))
-        assert backend.capacity(share) == 0
+        assert backend.capacity(3) == 0
     outcomes: list[Message] = []
     while len(outcomes) < 3:
         outcomes += [message for message in backend.wait(None) if not isinstance(message, Notice)]
     assert all(isinstance(outcome, Result) and outcome.iteration == 3 for outcome in outcomes)
-    assert backend.capacity(share) == 1
+    assert backend.capacity(3) == 1
     backend.close()
 
 

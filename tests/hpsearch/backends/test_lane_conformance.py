@@ -13,12 +13,13 @@ import pytest
 
 from hpsearch.backends.base import Backend
 from hpsearch.backends.inline import InlineBackend
+from hpsearch.events import Lost
 from hpsearch.sweep.parts import Resources
-from hpsearch.task import WHOLE_WORKER, Gone, Result, TimedOut, WorkerShare
-from tests.hpsearch.support.driver import Driver
+from hpsearch.task import Result
+from tests.hpsearch.support.driver import Driver, is_timeout
 from tests.hpsearch.support.packing import PackingBackend
 
-SHARE = WorkerShare(3)
+LANES = 3
 LONG = 100_000
 SMALL = "tests.hpsearch.support.lane_trainables:Held"
 ON_RAY = [pytest.mark.ray, pytest.mark.exhaustive]
@@ -42,7 +43,7 @@ class Place:
         params = {"lr": 0.1, "hidden": 8, "dropout": 0.0, "fault": fault, "folder": str(self.folder)}
         if self.packing is not None and fault:
             self.packing.fail(number)
-        self.driver.start(number, params, end, share=SHARE, at_once="company" in given, **given)
+        self.driver.start(number, params, end, lanes=LANES, at_once="company" in given, **given)
 
     def start_whole(self, number: int, end: int = 3) -> None:
         """Start a trial that is to have the worker for itself, whether there is room or not."""
@@ -71,7 +72,7 @@ def made(kind: str, tmp_path: Path) -> Iterator[Place]:
         backend = RayBackend(Resources(workers=1, trials_per_worker=3))
     driver = Driver(backend, tmp_path / "study", SMALL, lanes=3, metric="loss")
     place = Place(driver, tmp_path, backend if isinstance(backend, PackingBackend) else None)
-    driver.wait_for(lambda: backend.capacity(SHARE) == 3)
+    driver.wait_for(lambda: backend.capacity(LANES) == 3)
     yield place
     backend.close(kill=True)
 
@@ -99,16 +100,16 @@ def check_whole(outcome: Any, end: int = 3) -> None:
 
 
 def test_lanes_are_taken_one_by_one_and_come_back_one_by_one(place: Place):
-    room = [place.backend.capacity(SHARE)]
+    room = [place.backend.capacity(LANES)]
     for number in range(3):
         place.start(number, end=LONG)
-        room.append(place.backend.capacity(SHARE))
+        room.append(place.backend.capacity(LANES))
     assert room == [3, 2, 1, 0]
     assert place.backend.capacity() == 0
     for number in range(3):
         place.backend.cut(number, 1)
         place.driver.outcome(number)
-        assert place.backend.capacity(SHARE) == number + 1
+        assert place.backend.capacity(LANES) == number + 1
     place.driver.wait_for(lambda: place.backend.capacity() == 1)
 
 
@@ -147,7 +148,7 @@ def test_a_failure_ends_one_lane(place: Place):
 def test_a_timeout_ends_one_lane(place: Place):
     for number in range(3):
         place.start(number, end=LONG if number == 1 else 3, timeout=2.0 if number == 1 else None)
-    assert isinstance(place.driver.outcome(1), TimedOut)
+    assert is_timeout(place.driver.outcome(1))
     for number in (0, 2):
         check_whole(place.driver.outcome(number))
 
@@ -156,37 +157,37 @@ def test_a_task_that_is_to_have_a_worker_for_itself_waits_for_its_lanes_and_noth
     place.start(0, end=LONG)
     place.start(1, end=2)
     place.start_whole(2)
-    assert place.backend.capacity(SHARE) == 0
+    assert place.backend.capacity(LANES) == 0
     check_whole(place.driver.outcome(1), 2)
-    assert place.backend.capacity(SHARE) == 0, "a lane is free, but something waits"
+    assert place.backend.capacity(LANES) == 0, "a lane is free, but something waits"
     place.backend.cut(0, 1)
     place.driver.outcome(0)
     alone = place.driver.outcome(2)
     check_whole(alone)
     assert alone.lanes == 1
-    place.driver.wait_for(lambda: place.backend.capacity(SHARE) == 3)
-    assert place.backend.capacity(WHOLE_WORKER) == 1
+    place.driver.wait_for(lambda: place.backend.capacity(LANES) == 3)
+    assert place.backend.capacity() == 1
 
 
 def test_trials_of_a_company_run_beside_each_other_and_beside_no_others(place: Place):
     place.start(0, end=LONG)
     for number in (1, 2):
         place.start(number, end=LONG, company=(1, 2))
-    assert place.backend.capacity(SHARE) == 0, "a lane is free, but something waits"
+    assert place.backend.capacity(LANES) == 0, "a lane is free, but something waits"
     place.driver.wait_for(lambda: len(place.driver.reports(0)) > 2)
     assert not [*place.driver.reports(1), *place.driver.reports(2)]
     place.backend.cut(0, 1)
     place.driver.outcome(0)
     for number in (1, 2):
         place.driver.metrics(number)  # both run
-    assert place.backend.capacity(SHARE) == 0
+    assert place.backend.capacity(LANES) == 0
     place.start(3, company=(3, 4))
     for number in (1, 2):
         place.backend.cut(number, 1)
         assert not place.driver.reports(3)
         assert place.driver.outcome(number).cut
     check_whole(place.driver.outcome(3))
-    place.driver.wait_for(lambda: place.backend.capacity(SHARE) == 3)
+    place.driver.wait_for(lambda: place.backend.capacity(LANES) == 3)
 
 
 def test_what_waits_for_a_worker_and_is_cut_does_not_begin(place: Place):
@@ -195,7 +196,7 @@ def test_what_waits_for_a_worker_and_is_cut_does_not_begin(place: Place):
         place.start(number, company=(1, 2))
     place.backend.cut(1, 1)
     gone = place.driver.outcome(1)
-    assert isinstance(gone, Gone)
+    assert isinstance(gone, Lost)
     assert (gone.counts_against_trial, gone.company) == (False, ())
     place.backend.cut(0, 1)
     assert place.driver.outcome(0).cut
@@ -210,7 +211,7 @@ def test_the_lanes_of_a_worker_that_dies_are_nobodys_fault_and_are_to_run_in_hal
     mortal.kill()
     for number in range(3):
         gone = mortal.driver.outcome(number)
-        assert isinstance(gone, Gone)
+        assert isinstance(gone, Lost)
         assert (gone.counts_against_trial, gone.company) == (False, (2,) if number == 2 else (0, 1))
     mortal.folder.joinpath("hold").unlink()
 
@@ -220,6 +221,6 @@ def test_a_worker_that_dies_with_one_trial_counts_against_it(mortal: Place):
     mortal.start_whole(0)
     mortal.kill()
     gone = mortal.driver.outcome(0)
-    assert isinstance(gone, Gone)
+    assert isinstance(gone, Lost)
     assert (gone.counts_against_trial, gone.company) == (True, ())
     mortal.folder.joinpath("hold").unlink()

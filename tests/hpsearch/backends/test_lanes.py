@@ -7,20 +7,17 @@ from collections.abc import Sequence
 import pytest
 
 from hpsearch.errors import BackendError
+from hpsearch.events import Lost
 from hpsearch.objective import Metric, Objective
 from hpsearch.task import (
-    WHOLE_WORKER,
-    Gone,
     Message,
     Progress,
     Result,
     Task,
-    TimedOut,
-    WorkerGang,
-    WorkerShare,
 )
 from hpsearch.trial import Segment, Trial
 from hpsearch.worker.job import Job
+from tests.hpsearch.support.driver import is_timeout
 from tests.hpsearch.support.packing import PackingBackend
 
 
@@ -32,10 +29,9 @@ def packing() -> PackingBackend:
     return made
 
 
-def task(number: int, end: int = 3, lanes: int | None = 3, timeout: float | None = None, width: int = 1) -> Task:
-    share = None if lanes is None else WorkerShare(lanes)
+def task(number: int, end: int = 3, lanes: int = 3, timeout: float | None = None, width: int = 1) -> Task:
     trial = Trial(number, {}, 0, "random")
-    return Task(trial, Segment(number, 0, end, None, 1, width), timeout, share)
+    return Task(trial, Segment(number, 0, end, None, 1, width), timeout, lanes)
 
 
 def outcomes(packing: PackingBackend) -> dict[int, Message]:
@@ -43,7 +39,7 @@ def outcomes(packing: PackingBackend) -> dict[int, Message]:
     ended: dict[int, Message] = {}
     while messages := packing.wait(None):
         for message in messages:
-            if isinstance(message, Result | TimedOut | Gone):
+            if isinstance(message, Result | Lost):
                 assert message.trial not in ended
                 ended[message.trial] = message
     return ended
@@ -66,28 +62,22 @@ def start_three(packing: PackingBackend, timeout: float | None = None) -> None:
     assert all(isinstance(message, Progress) for message in packing.wait(None))
 
 
-def test_a_task_asks_for_a_worker_a_gang_or_a_share():
-    assert task(0, lanes=None).allocation == WHOLE_WORKER
-    assert task(0, lanes=None, width=2).allocation == WorkerGang(2)
-    assert task(0, lanes=4).allocation == WorkerShare(4)
-
-
 def test_capacity_is_asked_for_each_kind_of_place(packing):
     def capacities() -> list[int]:
-        return [packing.capacity(place) for place in (WHOLE_WORKER, WorkerGang(2), WorkerShare(3), WorkerShare(2))]
+        return [packing.capacity(lanes) for lanes in (1, 3, 2)]
 
-    assert capacities() == [2, 1, 6, 4]
+    assert capacities() == [2, 6, 4]
     packing.start(task(0))
-    assert capacities() == [1, 0, 5, 3]
-    packing.start(task(1, lanes=None))
-    assert capacities() == [0, 0, 2, 1]
+    assert capacities() == [1, 5, 3]
+    packing.start(task(1, lanes=1))
+    assert capacities() == [0, 2, 1]
     packing.start(task(2))
     packing.start(task(3))
-    assert capacities() == [0, 0, 0, 0]
-    with pytest.raises(BackendError, match="no room for WorkerShare"):
+    assert capacities() == [0, 0, 0]
+    with pytest.raises(BackendError, match="no room for trial 4"):
         packing.start(task(4))
     outcomes(packing)
-    assert capacities() == [2, 1, 6, 4]
+    assert capacities() == [2, 6, 4]
 
 
 def test_tasks_join_and_leave_a_worker_at_any_time(packing):
@@ -117,7 +107,7 @@ def test_a_cut_ends_one_lane(packing):
 def test_a_timeout_ends_one_lane(packing):
     start_three(packing, timeout=2.0)
     ended = outcomes(packing)
-    assert isinstance(ended.pop(1), TimedOut)
+    assert is_timeout(ended.pop(1))
     whole(list(ended.values()))
     assert sorted(ended) == [0, 2]
 
@@ -141,5 +131,5 @@ def test_a_lost_worker_loses_all_its_lanes_and_no_others_each_with_one_outcome(p
     ended = outcomes(packing)
     whole([ended.pop(3)])
     assert sorted(ended) == [0, 1, 2]
-    assert all(isinstance(message, Gone) for message in ended.values())
-    assert packing.capacity(WorkerShare(3)) == 6
+    assert all(isinstance(message, Lost) for message in ended.values())
+    assert packing.capacity(3) == 6

@@ -24,7 +24,7 @@ from hpsearch.study.state import SweepState
 from hpsearch.sweep.parts import Limits
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.trials import rows_to_csv
-from hpsearch.task import Progress, Result, Task, TimedOut, Workers
+from hpsearch.task import Progress, Result, Task, Workers
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job
 from tests.hpsearch.support.functions import Functions, simulated_backend
@@ -163,7 +163,9 @@ def test_an_attempt_that_runs_over_its_timeout_is_killed_at_that_very_moment(liv
         ends += [(simulated.now(), message) for message in messages if not isinstance(message, Progress)]
     (first, cut), (second, killed), (third, done) = ends
     assert (first, second, third) == (10.0, 25.0, 30.0)
-    assert isinstance(killed, TimedOut)
+    assert isinstance(killed, Result)
+    assert killed.failure is not None
+    assert killed.failure.kind == "timeout"
     assert isinstance(cut, Result)
     assert isinstance(done, Result)
     assert (cut.cut, killed.trial, killed.seconds, done.cut) == (True, 0, 25.0, False)

@@ -6,14 +6,14 @@ import pytest
 
 from hpsearch.backends.gangs import Gang
 from hpsearch.backends.slots import STUCK_SECONDS, Flight, Slot, Slots
-from hpsearch.task import Company, Task, WorkerShare
+from hpsearch.task import Company, Task
 from hpsearch.trial import Segment, Trial
 
 
 def flight_of(trial: int, end: int | None = 1, company: Company = ()) -> Flight:
     """Give a task that may be a lane."""
     segment = Segment(trial, 0, end, None, 1)
-    return Flight(Gang(Task(Trial(trial, {}, 0, "random"), segment, None, WorkerShare(4), company)), 0)
+    return Flight(Gang(Task(Trial(trial, {}, 0, "random"), segment, None, 4, company)), 0)
 
 
 class Pool:

@@ -31,7 +31,7 @@ class Mortal(PackingBackend):
 
     def __init__(self, workers: int, chance: random.Random, mortality: float) -> None:
         super().__init__(workers, metric=metric)
-        self.memory = lambda task, beside: task.segment.trial % 5 != 2 or (task.share is None and not beside)
+        self.memory = lambda task, beside: task.segment.trial % 5 != 2 or (task.lanes == 1 and not beside)
         self._chance = chance
         self._mortality = mortality
 
@@ -55,7 +55,7 @@ def check(tasks: Sequence[Task]) -> None:
     """See that those that share a worker may."""
     assert len({task.company for task in tasks}) <= 1
     assert all(task.trial.number in task.company for task in tasks if task.company)
-    assert len(tasks) == 1 or all(task.share is not None for task in tasks)
+    assert len(tasks) == 1 or all(task.lanes > 1 for task in tasks)
 
 
 def table(study: Study) -> str:

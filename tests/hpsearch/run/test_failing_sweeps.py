@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpsearch.errors import SweepError, TrainableError
-from hpsearch.events import Ended, Failed, Retried, Started
+from hpsearch.events import Ended, Failed, Lost, Retried, Started
 from hpsearch.results.study import Study, load
 from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.sweep.parts import Limits
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.trials import rows_to_csv
-from hpsearch.task import Gone, Message, Task
+from hpsearch.task import Message, Task
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.scripted import (
     ScriptedBackend,
@@ -64,7 +64,7 @@ def test_failed_attempts_count_towards_a_trials_time_and_its_timeout(tmp_path):
 def test_lost_attempts_count_towards_a_trials_time_and_not_its_timeout(tmp_path):
     def answer(task: Task) -> Sequence[Message]:
         attempt = task.segment.attempt
-        return [Gone(0, attempt, "node 7 died", seconds=2.0)] if attempt < 3 else [done(task)]
+        return [Lost(0, attempt, "node 7 died", seconds=2.0)] if attempt < 3 else [done(task)]
 
     backend = ScriptedBackend(answer)
     study = run_scripted(tmp_path / "s", sweep_of(**FLAT, run_cap=1, limits=Limits(trial_timeout=2.5)), backend)

@@ -97,7 +97,7 @@ def test_a_trial_that_takes_much_memory_ends_with_the_workers_that_it_needs_and_
     sweep = sweep_of(early_terminate=SuccessiveHalving(9), resources=resources)
 
     def memory(task: Task, beside: int) -> bool:
-        alone = task.share is None and beside == 0
+        alone = task.lanes == 1 and beside == 0
         return task.segment.trial != 2 or (alone and task.segment.width >= needs)
 
     backend = PackingBackend(4, metric=lambda trial, iteration: trial.seed % 1009 / iteration)

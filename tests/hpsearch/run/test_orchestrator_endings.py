@@ -18,7 +18,7 @@ from hpsearch.results.study import load
 from hpsearch.run.simulate import simulate
 from hpsearch.run.study_run import RunSettings, create_study, run_study
 from hpsearch.sweep.parts import Limits
-from hpsearch.task import WHOLE_WORKER, Allocation, Message, Task
+from hpsearch.task import Message, Task
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.functions import Functions
 from tests.hpsearch.support.scripted import (
@@ -192,8 +192,8 @@ class LastWorkersGone(SimulatedBackend):
         super().start(task)
         self._left -= 1
 
-    def capacity(self, allocation: Allocation = WHOLE_WORKER) -> int:
-        return super().capacity(allocation) if self._left else 0
+    def capacity(self, lanes: int = 1) -> int:
+        return super().capacity(lanes) if self._left else 0
 
 
 def test_a_sweep_that_has_nothing_more_to_run_waits_for_no_worker():

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpsearch.run.plan import Plan, make_plan
-from hpsearch.run.plan_lanes import lanes_lines, lanes_makespan
+from hpsearch.run.plan import Plan, lanes_lines, lanes_makespan, make_plan
 from hpsearch.schedulers.halving import SuccessiveHalving
 from hpsearch.sweep.parts import Resources
 from hpsearch.worker.shapes import Shapes

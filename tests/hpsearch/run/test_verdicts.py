@@ -12,7 +12,7 @@ from hpsearch.events import Dropped, Failed, Finished, Lost, Reverted
 from hpsearch.run.verdicts import MOST_LOSSES, Rules, Verdict, verdict
 from hpsearch.study.trial_record import RollbackPoint, TrialRecord, TrialResult
 from hpsearch.sweep.parts import Limits, Metric, Resources, Scaling
-from hpsearch.task import Gone, Result, TimedOut
+from hpsearch.task import Result, Task
 from hpsearch.trial import Failure, Parent, Report, Segment, Trial
 from tests.hpsearch.support.scripted import sweep_of
 
@@ -47,7 +47,9 @@ def rules(proven: bool = True, ending: bool = False, scaling: Scaling | None = N
 
 
 RAISED, CONTRACT = failure("raised"), failure("contract")
-TIMEOUT, GONE = failure("timeout"), Gone(3, 2, "node 7 died", seconds=0.5)
+TIMED_OUT = Task(TRIAL, Segment(3, 3, 9, "c3", 2), 9.0).timed_out("", 9.0)
+TIMEOUT = Failure("timeout", "killed: it ran over its trial_timeout", "")
+GONE = Lost(3, 2, "node 7 died", seconds=0.5)
 FAILED = Failed(3, 2, RAISED, False, REPORTS, 1.5)
 RETRY = Failed(3, 2, RAISED, True, (), 1.5)
 BROKEN = Failed(3, 2, CONTRACT, False, REPORTS, 1.5)
@@ -72,7 +74,7 @@ def reverted(why: str, seconds: float = 1.5) -> Reverted:
         (result(RAISED), {"seconds": 9.0, "excused": 4.0}, rules(max_retries=2, trial_timeout=10), (RETRY,)),
         (result(CONTRACT), {}, rules(max_retries=2), (BROKEN,)),
         (result(CONTRACT), {"rollback_point": ROLLBACK_POINT}, rules(proven=False), (BROKEN,)),
-        (TimedOut(3, 2, TIMEOUT, 9.0), {}, rules(max_retries=2), (Failed(3, 2, TIMEOUT, False, (), 9.0),)),
+        (TIMED_OUT, {}, rules(max_retries=2), (Failed(3, 2, TIMEOUT, False, (), 9.0),)),
         (result(failure("checkpoint")), {}, rules(), (Lost(3, 2, "m", False, 1.5), Dropped(3, "m"))),
         # A fork goes back to what it was forked from, and fails where that is what is damaged.
         (result(failure("checkpoint")), {"trial": FORK}, rules(), (Lost(3, 2, "m", False, 1.5), Dropped(3, "m"))),

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 
 from hpsearch.backends.base import Backend
+from hpsearch.events import Lost
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.objective import Metric, Objective
-from hpsearch.task import WHOLE_WORKER, Company, Gone, Message, Progress, Result, Task, TimedOut, WorkerShare
+from hpsearch.task import Company, Message, Progress, Result, Task
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job
 from tests.hpsearch.support.conditions import living_below
 
-__all__ = ["ROOT", "Driver", "closed_in_the_end"]
+__all__ = ["ROOT", "Driver", "closed_in_the_end", "is_timeout"]
 
 ROOT = Path(__file__).parents[3]
 
@@ -46,6 +47,11 @@ def _ray() -> str:
     free = {kind: count for kind, count in ray.available_resources().items() if kind in ("CPU", "GPU")}
     names = [actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)]
     return f"free {free}, actors {names}, workers {[child.name() for child in living_below(os.getpid(), 'ray::')]}"
+
+
+def is_timeout(outcome: Message) -> bool:
+    """Whether an attempt ended because it exceeded its timeout."""
+    return isinstance(outcome, Result) and outcome.failure is not None and outcome.failure.kind == "timeout"
 
 
 class Driver:
@@ -96,18 +102,18 @@ class Driver:
         width: int = 1,
         timeout: float | None = None,
         after: Result | None = None,
-        share: WorkerShare | None = None,
+        lanes: int = 1,
         company: Company = (),
         attempt: int = 1,
         at_once: bool = False,
     ) -> None:
         """Start a trial's first attempt, or the one that goes on after a result, when there is room, or at once."""
-        self.wait_for(lambda: at_once or self.backend.capacity(share or WHOLE_WORKER) >= width)
+        self.wait_for(lambda: at_once or self.backend.capacity(lanes) >= width)
         trial = Trial(number, params, seed=number, origin="random")
         segment = Segment(number, 0, end, None, attempt, width)
         if after is not None:
             segment = Segment(number, after.iteration, end, after.checkpoint, after.attempt + 1, width)
-        self.backend.start(Task(trial, segment, timeout, share, company))
+        self.backend.start(Task(trial, segment, timeout, lanes, company))
 
     def results(self) -> list[int]:
         return [message.trial for message in self.messages if isinstance(message, Result)]
@@ -116,7 +122,7 @@ class Driver:
         """Wait for what becomes of an attempt."""
 
         def outcomes() -> list[Message]:
-            kinds = (Result, TimedOut, Gone)
+            kinds = (Result, Lost)
             return [m for m in self.messages if isinstance(m, kinds) and (m.trial, m.attempt) == (number, attempt)]
 
         self.wait_for(outcomes)

@@ -9,18 +9,14 @@ from fractions import Fraction
 from hpsearch.backends.base import Backend
 from hpsearch.backends.gangs import halved
 from hpsearch.errors import BackendError
+from hpsearch.events import Lost
 from hpsearch.task import (
-    WHOLE_WORKER,
-    Allocation,
     Company,
-    Gone,
     Message,
     Progress,
     Result,
     Task,
-    TimedOut,
     Workers,
-    WorkerShare,
 )
 from hpsearch.trial import Failure, Report, Trial
 from hpsearch.worker.attempt import attempt_directory
@@ -42,7 +38,7 @@ class _Attempt:
     @property
     def part(self) -> Fraction:
         """What it takes of each of its workers."""
-        return Fraction(1, self.task.share.lanes if self.task.share else 1)
+        return Fraction(1, self.task.lanes)
 
 
 class PackingBackend(Backend):
@@ -70,17 +66,17 @@ class PackingBackend(Backend):
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
         (self._name,) = job.objective.names
 
-    def capacity(self, allocation: Allocation = WHOLE_WORKER) -> int:
+    def capacity(self, lanes: int = 1) -> int:
         if self._waiting:
             return 0
-        if isinstance(allocation, WorkerShare):
-            return sum(int(self._free[worker] * allocation.lanes) for worker in self._open_to(()))
+        if lanes > 1:
+            return sum(int(self._free[worker] * lanes) for worker in self._open_to(()))
         shared = sum(max(len(self._on(worker)) - 1, 0) for worker in range(len(self._free)))
-        return max(self._free.count(Fraction(1)) - shared, 0) // getattr(allocation, "width", 1)
+        return max(self._free.count(Fraction(1)) - shared, 0)
 
     def start(self, task: Task) -> None:
-        if task.share is not None and not task.company and not self.capacity(task.allocation):
-            raise BackendError(f"there is no room for {task.allocation}: start no more than capacity() says")
+        if task.lanes > 1 and not task.company and not self.capacity(task.lanes):
+            raise BackendError(f"there is no room for trial {task.trial.number}: start no more than capacity() says")
         self._waiting.append(task)
         self._send_waiting()
 
@@ -121,7 +117,7 @@ class PackingBackend(Backend):
             self._running[trial, attempt].cut = True
         for task in [task for task in self._waiting if task.key == (trial, attempt)]:
             self._waiting.remove(task)
-            self._messages.append(Gone(*task.key, "it was cut before it began", counts_against_trial=False))
+            self._messages.append(Lost(*task.key, "it was cut before it began", counts_against_trial=False))
             self._send_waiting()
 
     def fail(self, trial: int) -> None:
@@ -138,7 +134,7 @@ class PackingBackend(Backend):
             self._give_back(attempt)
             company = halves[attempt.task.trial.number] if together else ()
             seconds = float(len(attempt.reports))
-            self._messages.append(Gone(*attempt.task.key, "the worker died", not together, seconds, company))
+            self._messages.append(Lost(*attempt.task.key, "the worker died", not together, seconds, company=company))
         self._send_waiting()
 
     def _on(self, worker: int) -> list[_Attempt]:
@@ -174,7 +170,7 @@ class PackingBackend(Backend):
             return Result(*key, segment.start, None, (), False, 0.0, Failure("memory", "no room", ""))
         if task.timeout is not None and ran + 1 > task.timeout:
             self._end(key)
-            return TimedOut(*key, Failure("timeout", "ran over its trial_timeout", ""), task.timeout)
+            return task.timed_out("", task.timeout)
         if segment.trial in self._failing:
             self._end(key)
             failure = Failure("raised", "ValueError: no", "Traceback")

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hpsearch.backends.base import Backend, tasks_on
-from hpsearch.events import Event, Saved
+from hpsearch.backends.base import Backend
+from hpsearch.events import Event, Lost, Saved
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
 from hpsearch.observers.display import SilentDisplay
@@ -20,13 +20,9 @@ from hpsearch.space import Space, Uniform
 from hpsearch.sweep.parts import Metric
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import (
-    WHOLE_WORKER,
-    Allocation,
-    Gone,
     Message,
     Result,
     Task,
-    TimedOut,
     Workers,
 )
 from hpsearch.trial import Failure, Report, Segment
@@ -107,8 +103,8 @@ class ScriptedBackend(Backend):
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
         self.job = job
 
-    def capacity(self, allocation: Allocation = WHOLE_WORKER) -> int:
-        return tasks_on(self.size - sum(task.segment.width for task in self.running), allocation)
+    def capacity(self, lanes: int = 1) -> int:
+        return self.size - sum(task.segment.width for task in self.running) if lanes == 1 else 0
 
     def start(self, task: Task) -> None:
         assert self.capacity() >= task.segment.width
@@ -175,14 +171,14 @@ def failed(task: Task, kind: str = "raised", message: str = "ValueError: no") ->
     return replace(result, iteration=task.segment.start, checkpoint=None, reports=(), failure=failure)
 
 
-def gone(task: Task) -> Gone:
+def gone(task: Task) -> Lost:
     """The task vanished with its worker."""
-    return Gone(task.segment.trial, task.segment.attempt, "node 7 died")
+    return Lost(task.segment.trial, task.segment.attempt, "node 7 died")
 
 
-def timed_out(task: Task) -> TimedOut:
+def timed_out(task: Task) -> Result:
     """The task was killed, because it took too long."""
-    return TimedOut(task.segment.trial, task.segment.attempt, Failure("timeout", "ran over its trial_timeout", ""))
+    return task.timed_out("", 0.0)
 
 
 def _reports(segment: Segment, start: int, end: int, loss: Callable[[int, int], float]) -> tuple[Report, ...]:

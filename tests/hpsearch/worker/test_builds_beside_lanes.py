@@ -89,7 +89,7 @@ def ended(many: Worker) -> dict[int, Result]:
     """Train what there is to its end."""
     found: dict[int, Result] = {}
     while many._lanes is not None and (many._lanes._lanes or many._lanes._new):
-        found |= {one.segment.trial: one.result for one in many.round()}
+        found |= {one.trial: one for one in many.round()}
     return found
 
 

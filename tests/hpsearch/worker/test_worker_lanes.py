@@ -24,7 +24,7 @@ from hpsearch.trainable.addresses import path_of
 from hpsearch.trainable.checkpoints import read_random_state, read_state, user_path
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job
-from hpsearch.worker.lanes import AroundBuild, no_limit, why_whole
+from hpsearch.worker.lanes import AroundBuild, why_whole
 from hpsearch.worker.worker import Worker
 from hpsearch_trainers.lanes import Fuser, verdicts
 from hpsearch_trainers.lanes.bits import same_bits
@@ -69,7 +69,7 @@ def worker(
     *,
     rounded: bool = False,
     kind: str = "Small",
-    around_build: AroundBuild = no_limit,
+    around_build: AroundBuild = contextlib.nullcontext,
 ) -> Worker:
     (root / "trials").mkdir(parents=True, exist_ok=True)
     trainable = f"tests.hpsearch.support.lane_trainables:{kind}"
@@ -149,12 +149,11 @@ def test_segments_that_come_and_go_are_as_they_are_alone(
                     running[trial.number] = following, Heard(cut_at)
                     many.enter(trial, following, running[trial.number][1], None)
         for ended in many.round():
-            segment, heard = running.pop(ended.segment.trial)
-            assert segment == ended.segment
-            assert ended.result.checkpoint is None or read_state(together / ended.result.checkpoint) is not None
-            assert not ended.late
-            found[segment.trial, segment.attempt] = told(together, heard, ended.result)
-            addresses[segment.trial, segment.attempt] = str(ended.result.checkpoint)
+            segment, heard = running.pop(ended.trial)
+            assert (segment.trial, segment.attempt) == (ended.trial, ended.attempt)
+            assert ended.checkpoint is None or read_state(together / ended.checkpoint) is not None
+            found[segment.trial, segment.attempt] = told(together, heard, ended)
+            addresses[segment.trial, segment.attempt] = str(ended.checkpoint)
     assert not running
     one.close()
     many.close()
@@ -194,12 +193,12 @@ def test_a_checkpoint_holds_a_lane_and_not_its_neighbours(tmp_path):
     for number in range(4):
         many.enter(Trial(number, params, number, "random"), Segment(number, 0, 1, None, 1, 1), Heard(), None)
     ended = many.round()
-    assert [one.result.lanes for one in ended] == [4] * 4
+    assert [one.lanes for one in ended] == [4] * 4
     one = worker(tmp_path / "alone", 1)
     alone = one.run(Trial(0, params, 0, "random"), Segment(0, 0, 1, None, 1, 1), Heard())
     sizes = {
         user_path(root / str(result.checkpoint)).stat().st_size
-        for root, result in [(tmp_path, ended[0].result), (tmp_path / "alone", alone)]
+        for root, result in [(tmp_path, ended[0]), (tmp_path / "alone", alone)]
     }
     assert max(sizes) < 1.05 * min(sizes)
     many.close()
@@ -217,11 +216,11 @@ def test_objects_are_kept_for_as_long_as_there_is_room_for_their_data(tmp_path, 
     ]
     for trial in trials:
         many.enter(trial, Segment(trial.number, 0, 1, None, 1, 1), Heard(), None)
-    ended = {one.segment.trial: one.result for one in many.round()}
+    ended = {one.trial: one for one in many.round()}
     for trial in trials:
         checkpoint = ended[trial.number].checkpoint
         many.enter(trial, Segment(trial.number, 1, 2, checkpoint, 2, 1), Heard(), None)
-    assert [one.result.failure for one in many.round()] == [None] * 3
+    assert [one.failure for one in many.round()] == [None] * 3
     assert len((tmp_path / "builds").read_text()) == builds, (
         "of three with 100 MiB each there is room for two; a try builds two, too"
     )
@@ -240,7 +239,7 @@ def test_objects_of_trials_that_are_over_are_gone_before_pythons_collector_comes
             many.enter(Trial(number, params, number, "random"), Segment(number, 0, 2, None, 1, 1), Heard(), None)
         ended = [*many.round(), *many.round()]
         many.close()
-        assert sorted(one.segment.trial for one in ended) == [0, 1, 2]
+        assert sorted(one.trial for one in ended) == [0, 1, 2]
         left = [one.params["fault"] for one in gc.get_objects() if isinstance(one, Small)]
         assert left == (["step"] if fault == "step" else [])  # whose loss is a method of its own, a user's circle
     finally:
@@ -276,7 +275,7 @@ def test_a_full_disk_is_the_storages_fault_and_no_trials(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("hpsearch.worker.output._open_above", full)
-    failures = [ended.result.failure for ended in many.round()]
+    failures = [ended.failure for ended in many.round()]
     assert [failure and failure.kind for failure in failures] == ["storage"] * 2
     many.close()
 

@@ -46,7 +46,7 @@ def blind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayWorker
 
 def ends(worker: RayWorker, *requests: RunRequest) -> dict[int, Any]:
     """Give the answers to a round, by trial, with all heard that has ended."""
-    return {end.trial: end.response for end in trained(worker, worker._ends, *requests).ends}
+    return {end.result.trial: end for end in trained(worker, worker._ends, *requests).ends}
 
 
 def trained(worker: RayWorker, ends_heard: int, *requests: RunRequest) -> RoundsEnd:
@@ -103,13 +103,13 @@ def test_nothing_is_trained_between_the_end_of_a_lane_and_what_is_decided_on_it(
         RunRequest(Trial(of.trial, PARAMS, of.trial, "random"), of, None, None) for of in (short, long, next_one)
     ]
     first = trained(blind, 0, *requests[:2])
-    assert ([end.trial for end in first.ends], first.trained) == ([0], 1)
+    assert ([end.result.trial for end in first.ends], first.trained) == ([0], 1)
     assert trained(blind, 0) == RoundsEnd((), 0)
     assert trained(blind, 0, requests[2]) == RoundsEnd((), 0)  # it was asked for before that was heard
     second = trained(blind, 1)
-    assert ([end.trial for end in second.ends], second.trained) == ([2], 1)
-    assert second.ends[0].response.result.lanes == 2
-    assert ([end.trial for end in trained(blind, 2).ends]) == [1]
+    assert ([end.result.trial for end in second.ends], second.trained) == ([2], 1)
+    assert second.ends[0].result.lanes == 2
+    assert ([end.result.trial for end in trained(blind, 2).ends]) == [1]
 
 
 def test_a_call_trains_short_rounds_until_a_lane_ends(blind: RayWorker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,5 +117,5 @@ def test_a_call_trains_short_rounds_until_a_lane_ends(blind: RayWorker, monkeypa
     ends_at = [Segment(number, 0, end, None, 1, 1) for number, end in enumerate((2, 5))]
     requests = [RunRequest(Trial(of.trial, PARAMS, of.trial, "random"), of, None, None) for of in ends_at]
     answers = [trained(blind, 0, *requests), trained(blind, 1)]
-    assert [([end.trial for end in answer.ends], answer.trained) for answer in answers] == [([0], 2), ([1], 3)]
+    assert [([end.result.trial for end in answer.ends], answer.trained) for answer in answers] == [([0], 2), ([1], 3)]
     assert trained(blind, 2) == RoundsEnd((), 0)

@@ -1,38 +1,38 @@
-"""The end of a process whose build takes too long, with something else in the place of that end."""
+"""The end of a process whose build takes too long."""
 
 from __future__ import annotations
 
-import contextlib
-import threading
+import subprocess
+import sys
 
 import pytest
 
-from hpsearch.backends.ray.worker import limited
-from tests.hpsearch.support.conditions import wait_until
+from tests.hpsearch.support.driver import ROOT
 
 
-def timers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "hpsearch-build-limit"]
+def ended(block: str, seconds: str) -> subprocess.CompletedProcess[str]:
+    """Run a block of code that has this limit, in a process of its own."""
+    code = f"""
+import contextlib, time
+from hpsearch.backends.ray import worker
+worker._LATER_SECONDS = 0.01
+with contextlib.suppress(ValueError), worker.limited({seconds}):
+    {block}
+time.sleep(0.2)
+print("came to its end")
+"""
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def test_what_takes_longer_than_it_may_ends_the_process_in_the_middle_of_it():
-    struck = threading.Event()
-    with limited(0.01, later=0.01, end=struck.set):
-        assert all(timer.daemon for timer in timers()), "a process that exits would wait for it"
-        assert struck.wait(60.0)
+    process = ended("time.sleep(600)", "0.01")
+    assert (process.returncode, process.stdout) == (1, "")
+    assert "line 6 in <module>" in process.stderr
 
 
-@pytest.mark.parametrize("error", [None, ValueError("it bursts"), SystemExit(1)])
-def test_what_has_ended_or_raised_ends_no_process(error):
-    struck = threading.Event()
-    with contextlib.suppress(ValueError, SystemExit), limited(600.0, end=struck.set):
-        assert len(timers()) == 1
-        if error is not None:
-            raise error
-    wait_until(lambda: not timers())
-    assert not struck.is_set()
-
-
-def test_what_may_take_any_time_has_no_timer():
-    with limited(None):
-        assert not timers()
+@pytest.mark.parametrize(
+    ("block", "seconds"), [("pass", "0.15"), ("raise ValueError('it bursts')", "0.15"), ("time.sleep(0.1)", "None")]
+)
+def test_what_has_ended_or_raised_or_may_take_any_time_ends_no_process(block, seconds):
+    process = ended(block, seconds)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "came to its end\n", "")

@@ -17,10 +17,11 @@ import hpsearch
 from hpsearch.backends import gangs
 from hpsearch.backends.ray import replacing, worker_pool
 from hpsearch.backends.ray.backend import RayBackend
+from hpsearch.events import Lost
 from hpsearch.sweep.parts import Resources
-from hpsearch.task import Gone, Notice, Result, TimedOut
+from hpsearch.task import Notice, Result
 from tests.hpsearch.support.conditions import gone, limits, wait_until
-from tests.hpsearch.support.driver import ROOT, Driver
+from tests.hpsearch.support.driver import ROOT, Driver, is_timeout
 
 pytestmark = pytest.mark.ray
 
@@ -91,7 +92,7 @@ def test_a_rank_that_is_killed_ends_the_attempt_and_leaves_the_other_worker_warm
     known = pair.metrics(0)
     os.kill(int(known[f"pid{rank}"]), signal.SIGKILL)
     outcome = pair.outcome(0)
-    assert isinstance(outcome, Gone)
+    assert isinstance(outcome, Lost)
     assert outcome.counts_against_trial
     assert f"rank {rank} of 2" in outcome.reason
     pair.start(1, {"x": X})
@@ -123,7 +124,7 @@ def test_a_wide_task_over_its_timeout_is_killed_on_all_ranks(pair):
         if pair.reports(number):
             break
     known = pair.metrics(number)
-    assert isinstance(outcome, TimedOut)
+    assert is_timeout(outcome)
     assert outcome.failure.kind == "timeout"
     wait_until(lambda: gone(known["pid0"]) and gone(known["pid1"]))
 
@@ -157,7 +158,7 @@ def test_gangs_stay_on_a_node_where_they_can_and_survive_the_loss_of_one(ray_clu
     driver.start(3, {"x": X, "pause": 0.1}, end=100_000, width=4)
     pids = {pid for name, pid in driver.metrics(3).items() if name.startswith("pid")}
     node.lose()
-    assert isinstance(driver.outcome(3), Gone)
+    assert isinstance(driver.outcome(3), Lost)
     left = {pid for pid in pids if not gone(pid)}
     assert len(left) == 2
     driver.start(4, {"x": X}, width=2)
@@ -176,11 +177,11 @@ def test_a_trial_that_is_too_wide_for_the_nodes_that_are_left_waits_for_others_a
     driver.wait_for(lambda: driver.backend.capacity() == 4)
     node.lose()
     driver.start(0, {"x": X}, width=3, at_once=True)
-    assert isinstance(driver.outcome(0), Gone)
+    assert isinstance(driver.outcome(0), Lost)
     driver.wait_for(lambda: driver.backend.capacity() == 2)
     driver.start(0, {"x": X}, width=3, attempt=2, at_once=True)
     outcome = driver.outcome(0, attempt=2)
-    assert isinstance(outcome, Gone)
+    assert isinstance(outcome, Lost)
     assert not outcome.counts_against_trial
     told = (
         r"waiting for nodes: a trial needs 3 workers at once, each of 1 CPU; the nodes hold 2 \([\d.]+: 2 CPUs\) = 2 of"
@@ -235,7 +236,7 @@ def test_idle_workers_are_given_back_and_had_again_for_a_wide_task(ray_cluster, 
     driver.start(0, {"x": X}, width=2)
     assert driver.backend.capacity() == 0
     outcome = driver.outcome(0)  # it may begin with less, rather than wait for the other's place
-    assert isinstance(outcome, Gone)
+    assert isinstance(outcome, Lost)
     assert not outcome.counts_against_trial
     driver.start(1, {"x": X})
     assert ended(driver.outcome(1))["size"] == 1
@@ -288,7 +289,7 @@ def test_two_sweeps_that_hold_half_a_gang_each_both_finish(ray_cluster, tmp_path
             assert re.search(r"a trial needs 2 workers, each 1 CPU; 0 CPUs are free; taken: 2 of \w+ \(", notice)
             os.kill(pid, signal.SIGKILL)  # its place goes to the one that waits
             assert second.stdout.readline() == "holds one\n"
-            assert isinstance(first.outcome(0), Gone)
+            assert isinstance(first.outcome(0), Lost)
             first.start(1, {"x": X}, end=2, width=2)
             assert ended(first.outcome(1))["value"] == 4 * X
             first.backend.close(kill=True)

@@ -15,11 +15,11 @@ from hpsearch.events import Failed, Finished, Lost, Started
 from hpsearch.results.study import Study
 from hpsearch.run import verdicts
 from hpsearch.sweep.parts import Resources
-from hpsearch.task import Gone, Result, TimedOut, WorkerShare
+from hpsearch.task import Result
 from hpsearch.worker.attempt import attempt_directory
 from tests.hpsearch.support import killing_schedule, lane_trainables
 from tests.hpsearch.support.conditions import beside, wait_until
-from tests.hpsearch.support.driver import Driver
+from tests.hpsearch.support.driver import Driver, is_timeout
 from tests.hpsearch.support.lane_sweeps import FAULTS, results, search, table
 from tests.hpsearch.support.merged import merged
 from tests.hpsearch.support.scripted import events_of
@@ -169,19 +169,18 @@ def test_a_node_without_sight_of_the_study_gives_the_same_table(ray_cluster, tmp
 def test_a_round_that_hangs_costs_the_one_that_hangs_alone(ray_cluster, tmp_path):
     backend = RayBackend(Resources(workers=1, trials_per_worker=3))
     driver = Driver(backend, tmp_path / "study", SMALL, lanes=3, metric="loss")
-    share = WorkerShare(3)
-    driver.wait_for(lambda: backend.capacity(share) == 3)
+    driver.wait_for(lambda: backend.capacity(3) == 3)
     params = {"lr": 0.1, "hidden": 24, "dropout": 0.0}
     for number, fault in enumerate(("", "hangs")):  # the first one still runs when the other one hangs
-        driver.start(number, {**params, "fault": fault}, end=100_000, timeout=3.0, share=share)
-    assert backend.capacity(share) == 1
+        driver.start(number, {**params, "fault": fault}, end=100_000, timeout=3.0, lanes=3)
+    assert backend.capacity(3) == 1
     outcomes = [driver.outcome(number) for number in range(2)]
-    assert [(type(outcome), outcome.counts_against_trial) for outcome in outcomes] == [(Gone, False)] * 2
+    assert [(type(outcome), outcome.counts_against_trial) for outcome in outcomes] == [(Lost, False)] * 2
     assert [outcome.company for outcome in outcomes] == [(0,), (1,)]
     for number, fault in enumerate(("", "hangs")):
         driver.start(number, {**params, "fault": fault}, end=3, timeout=3.0, attempt=2)
     assert isinstance(driver.outcome(0, 2), Result)
-    assert isinstance(driver.outcome(1, 2), TimedOut)
+    assert is_timeout(driver.outcome(1, 2))
     backend.close()
 
 
@@ -189,21 +188,20 @@ def test_a_round_that_hangs_costs_the_one_that_hangs_alone(ray_cluster, tmp_path
 def test_a_build_that_hangs_ends_its_worker_after_its_own_time_and_not_that_of_all(ray_cluster, tmp_path):
     backend = RayBackend(Resources(workers=1, trials_per_worker=3))
     driver = Driver(backend, tmp_path / "study", SMALL, lanes=3, metric="loss")
-    share = WorkerShare(3)
-    driver.wait_for(lambda: backend.capacity(share) == 3)
+    driver.wait_for(lambda: backend.capacity(3) == 3)
     params = {"lr": 0.1, "hidden": 24, "dropout": 0.0}
-    driver.start(0, {**params, "fault": ""}, end=100_000, timeout=10_000.0, share=share)
+    driver.start(0, {**params, "fault": ""}, end=100_000, timeout=10_000.0, lanes=3)
     driver.metrics(0)
-    driver.start(1, {**params, "fault": "endless build"}, end=3, timeout=2.0, share=share)
+    driver.start(1, {**params, "fault": "endless build"}, end=3, timeout=2.0, lanes=3)
     outcomes = [driver.outcome(number) for number in range(2)]
-    assert [(type(outcome), outcome.counts_against_trial) for outcome in outcomes] == [(Gone, False)] * 2
+    assert [(type(outcome), outcome.counts_against_trial) for outcome in outcomes] == [(Lost, False)] * 2
     assert [outcome.company for outcome in outcomes] == [(0,), (1,)]
     for number, (fault, timeout) in enumerate((("", 10_000.0), ("endless build", 2.0))):
         driver.start(number, {**params, "fault": fault}, end=3, timeout=timeout, attempt=2)
     assert isinstance(driver.outcome(0, 2), Result)
-    assert isinstance(driver.outcome(1, 2), TimedOut)
-    driver.start(2, {**params, "fault": "endless build"}, end=3, timeout=2.0, share=share)
-    assert isinstance(driver.outcome(2), TimedOut), "as the only lane of its worker it is known to be to blame"
+    assert is_timeout(driver.outcome(1, 2))
+    driver.start(2, {**params, "fault": "endless build"}, end=3, timeout=2.0, lanes=3)
+    assert is_timeout(driver.outcome(2)), "as the only lane of its worker it is known to be to blame"
     backend.close(kill=True)
 
 
@@ -211,10 +209,9 @@ def test_a_build_that_hangs_ends_its_worker_after_its_own_time_and_not_that_of_a
 def test_a_cut_ends_one_lane_at_a_report_with_a_checkpoint_and_no_other(ray_cluster, tmp_path):
     backend = RayBackend(Resources(workers=1, trials_per_worker=3))
     driver = Driver(backend, tmp_path / "study", SMALL, lanes=3, metric="loss")
-    share = WorkerShare(3)
     params = {"lr": 0.1, "hidden": 24, "dropout": 0.0, "fault": ""}
     for number in range(3):
-        driver.start(number, params, end=100_000, share=share)
+        driver.start(number, params, end=100_000, lanes=3)
         driver.metrics(number)
     backend.cut(1, 1)
     cut = driver.outcome(1)
@@ -222,9 +219,9 @@ def test_a_cut_ends_one_lane_at_a_report_with_a_checkpoint_and_no_other(ray_clus
     assert (tmp_path / "study" / cut.checkpoint / "state.pt").is_file()
     before = {number: len(driver.reports(number)) for number in (0, 2)}
     driver.wait_for(lambda: all(len(driver.reports(number)) > before[number] for number in (0, 2)))
-    driver.start(1, params, end=cut.iteration + 2, after=cut, share=share)
+    driver.start(1, params, end=cut.iteration + 2, after=cut, lanes=3)
     assert driver.outcome(1, 2).iteration == cut.iteration + 2
-    assert not [message for message in driver.messages if isinstance(message, Gone)]
+    assert not [message for message in driver.messages if isinstance(message, Lost)]
     backend.close(kill=True)
 
 

@@ -16,7 +16,7 @@ from hpsearch.backends.ray.backend import RayBackend
 from hpsearch.backends.ray.inbox import Inbox
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.decision import Decision
-from hpsearch.events import Event, Finished, Started
+from hpsearch.events import Event, Finished, Lost, Started
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
 from hpsearch.observers.base import Record
@@ -25,7 +25,7 @@ from hpsearch.simulation import Step
 from hpsearch.study.state import SweepState
 from hpsearch.sweep.parts import Resources
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.task import WHOLE_WORKER, Allocation, Gone, Message, Result, Task
+from hpsearch.task import Message, Result, Task
 from hpsearch.trial import Segment, Trial
 from tests.hpsearch.support import backend_trainables as trainables
 from tests.hpsearch.support.driver import Driver
@@ -172,7 +172,7 @@ def test_tasks_that_were_taken_back_run_on_the_same_worker_unless_they_were_cut(
         driver.start(number, params)
     first_behind = long + 1  # the last to be taken back
     driver.backend.cut(first_behind, 1)
-    assert driver.outcome(first_behind) == Gone(first_behind, 1, "it was cut before it began", False)
+    assert driver.outcome(first_behind) == Lost(first_behind, 1, "it was cut before it began", False)
     (tmp_path / "go").touch()
     driver.wait_for(lambda: len(driver.results()) == long + 3)
     assert sorted(driver.results()) == [*range(first_behind), long + 2, long + 3]
@@ -235,7 +235,7 @@ class AsRecorded(SimulatedBackend):
         results = [message for message in super().wait(timeout) if isinstance(message, Result)]
         return sorted(results, key=lambda message: order.index((message.trial, message.iteration)))
 
-    def capacity(self, allocation: Allocation = WHOLE_WORKER) -> int:
+    def capacity(self, lanes: int = 1) -> int:
         return self.starts[self.now()] if self.starts.total() else 1  # at last, to hear that nothing is left
 
     def start(self, task: Task) -> None:

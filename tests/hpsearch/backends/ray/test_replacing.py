@@ -21,16 +21,16 @@ from hpsearch.backends.ray.replacing import (
 )
 from hpsearch.backends.slots import Flight, Slot, Slots
 from hpsearch.errors import BackendError
-from hpsearch.task import Result, Task, WorkerShare
+from hpsearch.task import Result, Task
 from hpsearch.trial import Failure, Segment, Trial
 
 
-def flight_of(trial: int, timeout: float | None, width: int = 1, share: WorkerShare | None = None) -> Flight:
-    task = Task(Trial(trial, {}, 0, "random"), Segment(trial, 0, 1, None, 1, width), timeout, share)
+def flight_of(trial: int, timeout: float | None, width: int = 1, lanes: int = 1) -> Flight:
+    task = Task(Trial(trial, {}, 0, "random"), Segment(trial, 0, 1, None, 1, width), timeout, lanes)
     return Flight(Gang(task), 0)
 
 
-SHARE = WorkerShare(4)
+LANES = 4
 
 
 def pool(*flights: Flight, lanes: int = 1, closes: bool = False) -> tuple[Slots, Slot]:
@@ -90,7 +90,7 @@ def test_a_retired_worker_that_does_not_close_is_given_up():
 
 @pytest.mark.parametrize(("limits", "allowed"), [([2.0, 3.0, 4.0], 9.0), ([2.0], 2.0)])
 def test_lanes_may_be_silent_for_as_long_as_all_of_them_together_may_run(limits, allowed):
-    flights = [flight_of(trial, limit, share=SHARE) for trial, limit in enumerate(limits)]
+    flights = [flight_of(trial, limit, lanes=LANES) for trial, limit in enumerate(limits)]
     slots, slot = pool(*flights, lanes=4)
     slot.round_since = 10.0
     assert not list(overdue(slots, 10.0 + allowed))
@@ -99,7 +99,7 @@ def test_lanes_may_be_silent_for_as_long_as_all_of_them_together_may_run(limits,
 
 
 def test_one_lane_without_a_limit_lets_the_round_take_for_ever():
-    slots, _ = pool(flight_of(0, 1.0, share=SHARE), flight_of(1, None, share=SHARE), lanes=4)
+    slots, _ = pool(flight_of(0, 1.0, lanes=LANES), flight_of(1, None, lanes=LANES), lanes=4)
     assert not list(overdue(slots, 1e9))
 
 
