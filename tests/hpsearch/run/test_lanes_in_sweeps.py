@@ -13,6 +13,8 @@ import hpsearch
 import hpsearch_trainers.lanes
 from hpsearch.results.study import Study
 from hpsearch_trainers.lanes import Fuser
+from hpsearch.worker.lane import Lane
+from hpsearch.worker.lanes import Lanes
 from tests.hpsearch.support import lane_trainables
 from tests.hpsearch.support.lane_sweeps import FAULTS, results, search, table
 from tests.hpsearch.support.step_hooks import Clipped
@@ -141,9 +143,22 @@ def _stopping(count: int) -> Any:
 
 
 def test_a_trial_over_its_timeout_leaves_and_its_neighbours_stay(tmp_path, monkeypatch):
-    sleep, clock, slept = time.sleep, time.perf_counter, [0.0]
+    sleep, clock, begin, slept, building = time.sleep, time.perf_counter, Lanes._begin, [0.0], [False]
+
+    def begun(lanes: Lanes, lane: Lane) -> None:
+        building[0] = True
+        begin(lanes, lane)
+        building[0] = False
+
+    def slept_at_once(seconds: float) -> None:
+        if seconds < 1000:
+            sleep(seconds)
+        elif building[0]:  # when lanes are tried they are built again, at the cost of all in the pack
+            slept.append(seconds)
+
     # A build that sleeps for long is over at once, and late by the clock.
-    monkeypatch.setattr(time, "sleep", lambda seconds: slept.append(seconds) if seconds >= 1000 else sleep(seconds))
+    monkeypatch.setattr(Lanes, "_begin", begun)
+    monkeypatch.setattr(time, "sleep", slept_at_once)
     monkeypatch.setattr(time, "perf_counter", lambda: clock() + sum(slept))
     options = {"early_terminate": None, "run_cap": 6, "max_iter": 3, "limits": {"trial_timeout": 900}}
     study = search(tmp_path / "study", ("", "endless build"), resources={"trials_per_worker": 7}, **options)
