@@ -14,7 +14,7 @@ from hpsearch_trainers.lanes.at_once import means_at_once
 from hpsearch_trainers.lanes.cross_entropy import are_scores, log_likelihoods, mean_losses
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
-from hpsearch_trainers.lanes.lane_tensor import LaneTensor, lane_values, split_lanes
+from hpsearch_trainers.lanes.lane_tensor import LaneTensor, split_lanes
 
 __all__ = ["LossSums", "Losses"]
 
@@ -57,7 +57,7 @@ class Losses:
             NotFusible: The output is of a kind that can't be taken apart, or is not all that has gradients.
         """
         with self._lanes[0].autocast():
-            lane_outputs = lane_values(split_lanes(output), len(targets.generators))
+            lane_outputs = split_lanes(output, len(targets.generators))
             pairs = zip(lane_outputs, targets.slices, strict=True)
             losses = [lane.loss(*pair) for lane, pair in zip(self._lanes, pairs, strict=False)]
         if any(isinstance(loss, LaneTensor) for loss in losses):

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hpsearch_trainers.lanes.lane_tensor import Generators, LaneTensor, map_items
+from hpsearch_trainers.lanes.lane_tensor import Generators, LaneTensor, leaves_of, map_leaves
 
 __all__ = ["Form", "flatten_output"]
 
@@ -20,12 +20,15 @@ class Form:
     Attributes:
         value: With a `TensorRange` for each LaneTensor.
         requires_grad: Of which tensors gradients are wanted.
-        plain: Nothing is in it but LaneTensors, texts and numbers.
     """
 
     value: Any
     requires_grad: Sequence[bool]
-    plain: bool
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is in it but LaneTensors, texts and numbers."""
+        return all(isinstance(leaf, TensorRange | str | int | float | None) for leaf in leaves_of(self.value))
 
     def unflatten(self, tensors: Sequence[Tensor], generators: Generators) -> Any:
         """Return such a value of other tensors.
@@ -34,9 +37,11 @@ class Form:
             tensors: As many as it was made of, in their order.
             generators: A random generator of each lane.
         """
-        return _Unflattener(tensors, generators).unflatten(self.value)
+        ranges = [leaf for leaf in leaves_of(self.value) if isinstance(leaf, TensorRange)]
+        made: dict[Any, LaneTensor] = {one: one.lane_tensor(tensors, generators) for one in ranges}
+        return map_leaves(lambda leaf: made[leaf] if isinstance(leaf, TensorRange) else leaf, self.value)
 
-    def leaves(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def detached(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the same numbers, where gradients of what is computed from them end."""
         return [
             tensor.detach().requires_grad_(requires_grad)
@@ -46,55 +51,27 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class TensorRange:
-    """Of which tensors a LaneTensor is made."""
+    """Of which tensors a LaneTensor is made: the stack, or one of each lane."""
 
     first: int
     count: int
     stacked: bool
 
+    def lane_tensor(self, tensors: Sequence[Tensor], generators: Generators) -> LaneTensor:
+        """Make it of them."""
+        if self.stacked:
+            return LaneTensor.of_stack(tensors[self.first], generators)
+        return LaneTensor.of_slices(tensors[self.first : self.first + self.count], generators)
+
 
 def flatten_output(value: Any) -> tuple[Form, list[Tensor]]:
     """Return the form of a value, and the tensors that it is made of: stacks of all lanes, or one of each."""
-    flattener = _Flattener()
-    form = flattener.form_of(value)
-    return Form(form, [tensor.requires_grad for tensor in flattener.tensors], flattener.plain), flattener.tensors
-
-
-# Both have methods, as functions that name themselves within others are circles, which would keep tensors until
-# Python's collector comes by.
-
-
-class _Unflattener:
-    def __init__(self, tensors: Sequence[Tensor], generators: Generators) -> None:
-        self._tensors = tensors
-        self._generators = generators
-        self._cache: dict[TensorRange, LaneTensor] = {}
-
-    def unflatten(self, value: Any) -> Any:
-        if not isinstance(value, TensorRange):
-            return map_items(self.unflatten, value)
-        if value not in self._cache:
-            if value.stacked:
-                tensor = LaneTensor.of_stack(self._tensors[value.first], self._generators)
-            else:
-                tensor = LaneTensor.of_slices(self._tensors[value.first : value.first + value.count], self._generators)
-            self._cache[value] = tensor
-        return self._cache[value]
-
-
-class _Flattener:
-    def __init__(self) -> None:
-        self.tensors: list[Tensor] = []
-        self.plain = True
-        self._ranges: dict[int, TensorRange] = {}
-
-    def form_of(self, value: Any) -> Any:
-        if not isinstance(value, LaneTensor):
-            inner = map_items(self.form_of, value)
-            self.plain = self.plain and (inner is not value or isinstance(value, str | int | float | None))
-            return inner
-        if id(value) not in self._ranges:
-            parts = (value.stack,) if value.is_stack else value.slices
-            self._ranges[id(value)] = TensorRange(len(self.tensors), len(parts), value.is_stack)
-            self.tensors.extend(parts)
-        return self._ranges[id(value)]
+    tensors: list[Tensor] = []
+    ranges: dict[int, TensorRange] = {}
+    for leaf in leaves_of(value):
+        if isinstance(leaf, LaneTensor) and id(leaf) not in ranges:
+            parts = (leaf.stack,) if leaf.is_stack else leaf.slices
+            ranges[id(leaf)] = TensorRange(len(tensors), len(parts), leaf.is_stack)
+            tensors.extend(parts)
+    form = map_leaves(lambda leaf: ranges.get(id(leaf), leaf), value)
+    return Form(form, [tensor.requires_grad for tensor in tensors]), tensors

@@ -15,7 +15,7 @@ from hpsearch_trainers.lanes import batched, dropout, elementwise, linear, max_p
 from hpsearch_trainers.lanes.averages import Averages
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
-from hpsearch_trainers.lanes.lane_tensor import Generators, lane_values, split_lanes
+from hpsearch_trainers.lanes.lane_tensor import Generators, split_lanes
 from hpsearch_trainers.lanes.losses import Losses, LossSums
 from hpsearch_trainers.lanes.models import copied
 from hpsearch_trainers.lanes.noise import Noise
@@ -188,7 +188,7 @@ class Pack:
         with torch.no_grad(), self._lanes[0].autocast():
             self._shell.module.eval()
             inputs, _ = self._rows(rows.expand(self._places, -1))
-            return [*lane_values(split_lanes(self._shell(inputs)), self._places)]
+            return split_lanes(self._shell(inputs), self._places)
 
     @property
     def _places(self) -> int:
@@ -287,7 +287,7 @@ class Pack:
         all_rows = torch.arange(len(first.validation[0]), device=self._device)
         for rows in torch.split(all_rows, first.trainer.parts.validation_batch_size):
             output, targets = self._evaluation(rows.expand(self._places, -1))
-            of_places = zip(lane_values(split_lanes(output), self._places), targets.slices, strict=True)
+            of_places = zip(split_lanes(output, self._places), targets.slices, strict=True)
             losses = self._losses.of_validation(output, targets)
             for total, loss, (lane_output, lane_targets) in zip(totals, losses, of_places, strict=False):
                 total.add(lane_output, lane_targets, len(rows), first.autocast, loss)

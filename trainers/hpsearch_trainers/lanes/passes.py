@@ -309,7 +309,7 @@ class TrainingPasses:
 
     def _lane_losses(self, form: Form, tensors: Sequence[Tensor], loss_weight: float) -> tuple[Tensor, _Gradients]:
         """Return the losses of output and targets, and the gradients of the tensors of these."""
-        leaves = form.leaves(tensors)
+        leaves = form.detached(tensors)
         output, targets = form.unflatten(leaves, self._shell.generators)
         losses = self._losses.lane_losses(output, targets, loss_weight)
         return losses, [leaf.grad for leaf in leaves]
