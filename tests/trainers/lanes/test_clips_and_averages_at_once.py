@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from hpsearch_trainers.lanes.averages import Averages
 from hpsearch_trainers.lanes.bits import nearly_equal, same_bits
 from hpsearch_trainers.lanes.lane import Lane
-from hpsearch_trainers.lanes.updates import Clipping
+from hpsearch_trainers.lanes.updates import Averages, Clipping
 from tests.trainers.lanes.networks import Drawn, made
 from tests.trainers.lanes.ways import ALL_WAYS
 
