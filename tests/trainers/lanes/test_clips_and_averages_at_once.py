@@ -85,7 +85,7 @@ def test_an_average_begins_with_the_model_and_keeps_what_has_no_average():
     lanes = [Lane(trainer) for trainer in trainers]
     of_averages, of_models = (
         [torch.stack([one.detach() for one in own]) for own in zip(*map(_tensors, given), strict=True)]
-        for given in ([lane.average for lane in lanes], models)
+        for given in ([average.module for average in averages if average is not None], models)
     )
     together = Averages(lanes, of_averages, of_models)
     for _ in range(2):
@@ -100,7 +100,9 @@ def test_an_average_begins_with_the_model_and_keeps_what_has_no_average():
     ] * 3
     for place, lane in enumerate(lanes):
         assert lane.average is not None
-        assert nearly_equal([one[place] for one in of_averages], [*map(torch.Tensor.detach, _tensors(lane.average))])
+        assert nearly_equal(
+            [one[place] for one in of_averages], [*map(torch.Tensor.detach, _tensors(lane.average.module))]
+        )
 
 
 def _tensors(model: Any) -> list[torch.Tensor]:

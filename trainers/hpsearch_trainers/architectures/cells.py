@@ -1,8 +1,8 @@
 """Cells, stacks of them, and operations of published cells, under their published names.
 
-The operations keep an image's shape if the stride is 1. A convolution is always ReLU, convolution and batch normalization, in this order. NASNet: Zoph et al., CVPR 2018.
-NAS-Bench-201: Dong and Yang, ICLR 2020. DARTS: Liu et al., ICLR 2019; its search has a batch normalization after each
-pool, which is left out here.
+The operations keep an image's shape if the stride is 1. A convolution is always ReLU, convolution and batch
+normalization, in this order. NASNet: Zoph et al., CVPR 2018. NAS-Bench-201: Dong and Yang, ICLR 2020. DARTS: Liu et
+al., ICLR 2019; its search has a batch normalization after each pool, which is left out here.
 """
 
 from __future__ import annotations

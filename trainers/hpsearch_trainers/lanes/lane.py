@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hpsearch_trainers.evaluation import Totals, loss_of
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.models import tensors_of
-from hpsearch_trainers.lanes.optimizers import Stepper, clip_gradients, stepper
+from hpsearch_trainers.lanes.optimizers import Stepper, stepper
 from hpsearch_trainers.moving_average import MovingAverage
 from hpsearch_trainers.shards import epoch_order
 from hpsearch_trainers.trainer import Trainer
@@ -147,7 +147,8 @@ class Lane:
     def clip(self, gradients: Sequence[Tensor | None]) -> None:
         """Scale the gradient of each parameter, in place, where the trainer clips them."""
         if self.trainer.parts.clip_norm is not None:
-            clip_gradients(self.trainer.optimizer, self.trained, gradients, self.trainer.parts.clip_norm)
+            assert self._step is not None
+            self._step.clip(gradients)
 
     def update(self, gradients: Sequence[Tensor | None]) -> None:
         """Take the optimizer's step, with the gradient of each parameter."""

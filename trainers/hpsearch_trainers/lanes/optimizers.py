@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,6 @@ __all__ = [
     "OTHERWISE_AT_ONCE",
     "StepVariant",
     "Stepper",
-    "clip_gradients",
     "indices_in",
     "is_plain",
     "is_ready",
@@ -29,26 +28,6 @@ __all__ = [
     "stepper",
     "variant_of",
 ]
-
-
-class Stepper(Protocol):
-    """Takes the steps of an epoch.
-
-    Attributes:
-        releases_gradients: Whether it is of no consequence what becomes of the gradients' memory behind a step.
-    """
-
-    releases_gradients: bool
-
-    def __call__(self, gradients: Sequence[Tensor | None]) -> None:
-        """Take a step, with a gradient for each parameter, None for one that has none."""
-
-    def end(self) -> None:
-        """See that what it took for settled in the epoch was it.
-
-        Raises:
-            NotFusible: It wasn't.
-        """
 
 
 def stepper(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip: float | None) -> Stepper:
@@ -64,16 +43,16 @@ def stepper(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip
     """
     ids = {id(parameter) for parameter in parameters}
     all_trained = all(id(parameter) in ids for parameter in parameters_of(optimizer))  # else some are frozen
-    optimizer_step = _OptimizerStep(optimizer, parameters, clip)
-    return (
-        _FusedStep(optimizer, parameters, optimizer_step)
-        if clip is None and all_trained and _is_plain_fused(optimizer)
-        else optimizer_step
-    )
+    is_fused = clip is None and all_trained and _is_plain_fused(optimizer)
+    return (_FusedStep if is_fused else Stepper)(optimizer, parameters, clip)
 
 
-class _OptimizerStep:
-    """What a backward pass and `optimizer.step()` do, whatever that is."""
+class Stepper:
+    """Takes the steps of an epoch: what a backward pass and `optimizer.step()` do, whatever that is.
+
+    Attributes:
+        releases_gradients: Whether it is of no consequence what becomes of the gradients' memory behind a step.
+    """
 
     releases_gradients = False
 
@@ -84,28 +63,32 @@ class _OptimizerStep:
         self._trained = parameters_of(optimizer)
 
     def __call__(self, gradients: Sequence[Tensor | None]) -> None:
-        _set_gradients(self._parameters, gradients)
-        if self._clip is not None:
-            torch.nn.utils.clip_grad_norm_(self._trained, self._clip)
+        """Take a step, with a gradient for each parameter, None for one that has none."""
+        self._set_gradients(gradients)
+        self._clip_gradients()
         self._optimizer.step()
-        _set_gradients(self._parameters, [None] * len(self._parameters))
+        self._set_gradients([None] * len(self._parameters))
+
+    def clip(self, gradients: Sequence[Tensor | None]) -> None:
+        """Scale gradients in place, as a step does."""
+        self._set_gradients(gradients)
+        self._clip_gradients()
+        self._set_gradients([None] * len(self._parameters))
 
     def end(self) -> None:
-        pass
+        """See that what it took for settled in the epoch was it.
 
+        Raises:
+            NotFusible: It wasn't.
+        """
 
-def clip_gradients(
-    optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], clip: float
-) -> None:
-    """Scale gradients in place, as a stepper does; arguments as there."""
-    _set_gradients(parameters, gradients)
-    torch.nn.utils.clip_grad_norm_(parameters_of(optimizer), clip)
-    _set_gradients(parameters, [None] * len(parameters))
+    def _clip_gradients(self) -> None:
+        if self._clip is not None:
+            torch.nn.utils.clip_grad_norm_(self._trained, self._clip)
 
-
-def _set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        parameter.grad = gradient
+    def _set_gradients(self, gradients: Sequence[Tensor | None]) -> None:
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
 
 
 def is_plain(optimizer: torch.optim.Optimizer) -> bool:
@@ -129,15 +112,14 @@ def _is_plain_fused(optimizer: torch.optim.Optimizer) -> bool:
     return all(group["fused"] for group in groups) and not of_tensors and not as_adamw
 
 
-class _FusedStep:
+class _FusedStep(Stepper):
     """What a plain optimizer computes with `fused`, once it keeps what it will, and where each gradient is there."""
 
     releases_gradients = True
 
-    def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], step: Stepper) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip: float | None) -> None:
+        super().__init__(optimizer, parameters, clip)
         indices = {id(parameter): number for number, parameter in enumerate(parameters)}
-        self._step = step
-        self._optimizer = optimizer
         self._run = _FUSED[type(optimizer)]
         self._indices = [[indices[id(parameter)] for parameter in group["params"]] for group in optimizer.param_groups]
         self._states = self._find_states()
@@ -148,7 +130,7 @@ class _FusedStep:
     def __call__(self, gradients: Sequence[Tensor | None]) -> None:
         if gradients is not self._last_gradients:
             if self._states is None or len([grad for grad in gradients if grad is not None]) < len(gradients):
-                self._step(gradients)
+                super().__call__(gradients)
                 self._states = self._find_states()
                 return
             of_groups = [[gradients[index] for index in indices] for indices in self._indices]
