@@ -37,7 +37,7 @@ def restore(target: Optimizer | LRScheduler, state: Mapping[str, Any]) -> None:
     from torch.optim.lr_scheduler import LRScheduler
 
     from hpsearch_comm.data_parallel.optimizer_state import load_exactly
-    from hpsearch_trainers.rate_schedulers import replay
+    from hpsearch_trainers.rates import replay
 
     forked = in_trial() and current_trial().parent is not None
     if isinstance(target, LRScheduler):

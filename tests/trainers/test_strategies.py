@@ -14,7 +14,7 @@ import torch
 
 from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_trainers.lanes.tries import replica
+from hpsearch_trainers.lanes.probe import replica
 from hpsearch_trainers.strategies import STRATEGIES, Options, Strategy, strategy_of
 from tests.comm.thread_ranks import run_ranks
 from tests.trainers.test_trainer import FakeTrial, Small

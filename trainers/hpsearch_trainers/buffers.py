@@ -20,22 +20,58 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
-from hpsearch_comm import Group, SyncBatchNorm
+from hpsearch_comm import Group, SyncBatchNorm, convert_sync_batchnorm
 from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
-from hpsearch_trainers.normalization import normalizations
 from hpsearch_trainers.optimizers import parameters_of
 
 __all__ = [
     "differing",
     "digest",
-    "fingerprint",
+    "hold_statistics",
+    "normalizations",
     "preserve_buffers",
+    "synchronize",
     "synchronize_buffers",
     "synchronize_untrained",
     "untrained",
 ]
+
+
+def normalizations(model: nn.Module) -> Iterator[_BatchNorm]:
+    """Return the model's batch normalizations."""
+    return (layer for layer in model.modules() if isinstance(layer, _BatchNorm))
+
+
+def synchronize(model: nn.Module, group: Group | None) -> bool:
+    """Let batch normalizations that don't yet normalize by the rows of all workers; a collective where there are some.
+
+    Args:
+        model: Its layers stay the same objects.
+        group: The workers; None where each is to normalize by its own rows.
+
+    Returns:
+        Whether a layer normalizes by the rows of all.
+    """
+    layers = list(normalizations(model))
+    if group is not None and not all(isinstance(layer, SyncBatchNorm) for layer in layers):
+        convert_sync_batchnorm(model, group)
+    return any(isinstance(layer, SyncBatchNorm) for layer in layers)
+
+
+def hold_statistics(model: nn.Module, *, local_only: bool = False) -> None:
+    """Let batch normalizations use their running statistics and keep them, until the next `train()`.
+
+    Args:
+        model: Its layers are changed.
+        local_only: Whether synchronized layers go on as they are: in them all workers take part.
+    """
+    for layer in normalizations(model):
+        if not (local_only and isinstance(layer, SyncBatchNorm)):
+            layer.eval()
+
 
 _OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _AT_ONCE = 1 << 24

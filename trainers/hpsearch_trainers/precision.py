@@ -1,4 +1,4 @@
-"""What forward passes are computed in."""
+"""Where a trial trains, and what its forward passes are computed in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import torch
 
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["check_precision", "precision"]
+__all__ = ["check_precision", "precision", "training_device"]
+
+
+def training_device() -> torch.device:
+    """Return the GPU that is torch's current one, or the CPU where none is seen."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def check_precision(device: torch.device, dtype: torch.dtype | None) -> None:

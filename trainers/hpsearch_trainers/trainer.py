@@ -38,13 +38,17 @@ from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.architectures import architecture_of
 from hpsearch_trainers.batches import Batches, in_whole_batches
-from hpsearch_trainers.buffers import preserve_buffers, synchronize_buffers, synchronize_untrained
-from hpsearch_trainers.evaluation import evaluate, measured
+from hpsearch_trainers.buffers import (
+    hold_statistics,
+    preserve_buffers,
+    synchronize,
+    synchronize_buffers,
+    synchronize_untrained,
+)
+from hpsearch_trainers.evaluation import evaluate, loss_of, measured
 from hpsearch_trainers.forks import load_average, load_optimizer
 from hpsearch_trainers.inheritance import Inherited, inherit
-from hpsearch_trainers.losses import loss_of
 from hpsearch_trainers.moving_average import MovingAverage
-from hpsearch_trainers.normalization import hold_statistics, synchronize
 from hpsearch_trainers.optimizers import (
     attributes_of,
     check_parameters,
@@ -54,14 +58,12 @@ from hpsearch_trainers.optimizers import (
 )
 from hpsearch_trainers.own_methods import METHODS, checked
 from hpsearch_trainers.parts import Parts
-from hpsearch_trainers.precision import check_precision, precision
-from hpsearch_trainers.rate_schedulers import load_schedulers, save_schedulers
-from hpsearch_trainers.rates import Rates
+from hpsearch_trainers.precision import check_precision, precision, training_device
+from hpsearch_trainers.rates import Rates, load_schedulers, save_schedulers
 from hpsearch_trainers.scaling import Scaling, Stage, describe_target, rate_factor, rule_for
 from hpsearch_trainers.shards import Shard, rows_of_rank
 from hpsearch_trainers.strategies import strategy_of
 from hpsearch_trainers.strategies.strategy import Trained
-from hpsearch_trainers.training_device import training_device
 from hpsearch_trainers.trial import Beginning, Parametrized
 
 __all__ = ["Trainer"]

@@ -26,7 +26,7 @@ from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job
 from hpsearch.worker.lanes import AroundBuild, why_whole
 from hpsearch.worker.worker import Worker
-from hpsearch_trainers.lanes import Fuser, verdicts
+from hpsearch_trainers.lanes import Fuser
 from hpsearch_trainers.lanes.bits import same_bits
 from tests.hpsearch.support.lane_trainables import Small, function
 
@@ -209,7 +209,7 @@ def test_a_checkpoint_holds_a_lane_and_not_its_neighbours(tmp_path):
 
 @pytest.mark.parametrize(("shared", "builds"), [(False, 6), (True, 5)])
 def test_objects_are_kept_for_as_long_as_there_is_room_for_their_data(tmp_path, shared, builds, monkeypatch):
-    monkeypatch.setattr(verdicts, "_results", {})
+    monkeypatch.setattr("hpsearch_trainers.lanes.fuser._results", {})
     many = worker(tmp_path, 3, kind="Large")
     trials = [
         Trial(number, {**SMALL, "shared": shared, "folder": str(tmp_path)}, number, "random") for number in range(3)

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpsearch_trainers.lanes import NotFusible, algorithms
 from hpsearch_trainers.lanes.algorithms import deterministic_algorithms
-from hpsearch_trainers.lanes.at_once import cross_entropies_at_once, sums
 from hpsearch_trainers.lanes.bits import nearly_equal
+from hpsearch_trainers.lanes.losses import cross_entropies_at_once, sums
 from tests.trainers.lanes.networks import Drawn, made
 from tests.trainers.lanes.ways import FEW_CALLS
 

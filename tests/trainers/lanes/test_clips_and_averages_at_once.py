@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from hpsearch_trainers.lanes.averages import Averages
 from hpsearch_trainers.lanes.bits import nearly_equal, same_bits
 from hpsearch_trainers.lanes.lane import Lane
-from hpsearch_trainers.lanes.updates import Clipping
+from hpsearch_trainers.lanes.updates import Averages, Clipping
 from tests.trainers.lanes.networks import Drawn, made
 from tests.trainers.lanes.ways import ALL_WAYS
 
@@ -86,7 +85,7 @@ def test_an_average_begins_with_the_model_and_keeps_what_has_no_average():
     lanes = [Lane(trainer) for trainer in trainers]
     of_averages, of_models = (
         [torch.stack([one.detach() for one in own]) for own in zip(*map(_tensors, given), strict=True)]
-        for given in ([lane.average for lane in lanes], models)
+        for given in ([average.module for average in averages if average is not None], models)
     )
     together = Averages(lanes, of_averages, of_models)
     for _ in range(2):
@@ -101,7 +100,9 @@ def test_an_average_begins_with_the_model_and_keeps_what_has_no_average():
     ] * 3
     for place, lane in enumerate(lanes):
         assert lane.average is not None
-        assert nearly_equal([one[place] for one in of_averages], [*map(torch.Tensor.detach, _tensors(lane.average))])
+        assert nearly_equal(
+            [one[place] for one in of_averages], [*map(torch.Tensor.detach, _tensors(lane.average.module))]
+        )
 
 
 def _tensors(model: Any) -> list[torch.Tensor]:

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from hpsearch_trainers.lanes import cross_entropy, losses
+from hpsearch_trainers.lanes import losses
 from hpsearch_trainers.lanes.bits import same_bits
-from hpsearch_trainers.lanes.cross_entropy import cross_entropies, log_likelihoods, mean_losses
-from hpsearch_trainers.lanes.losses import LossSums
+from hpsearch_trainers.lanes.losses import LossSums, cross_entropies, log_likelihoods, mean_losses
 
 SCALES = st.sampled_from([1e-20, 1.0, 30.0, 1e10])
 
@@ -59,9 +58,9 @@ def test_a_class_that_there_isnt_is_refused(kinds):
 
 
 def test_where_the_two_ways_differ_the_slower_one_is_taken(monkeypatch):
-    monkeypatch.setattr(cross_entropy, "_columns_agree", lambda kinds: False)
-    monkeypatch.setattr(cross_entropy, "_sums_agree", lambda rows: False)
-    monkeypatch.setattr(cross_entropy, "_columns", None)
+    monkeypatch.setattr(losses, "_columns_agree", lambda kinds: False)
+    monkeypatch.setattr(losses, "_sums_agree", lambda rows: False)
+    monkeypatch.setattr(losses, "_columns", None)
     scores, classes = torch.randn(3, 8, 5), torch.randint(5, (3, 8))
     assert same_bits(together(scores, classes, 1), alone(scores, classes, 1))
 

@@ -20,7 +20,7 @@ from hpsearch_trainers import Parts, Trainer
 from hpsearch_trainers.digits import CNN, MLP
 from hpsearch_trainers.lanes import Fuser, NotFusible, Pack, Stepped, check_pack, probe
 from hpsearch_trainers.lanes.bits import same_bits
-from hpsearch_trainers.lanes.verdicts import ProbeResult
+from hpsearch_trainers.lanes.fuser import ProbeResult
 from tests.trainers.lanes.networks import Drawn, assert_same, made
 
 LANES = [{"lr": lr, "dropout": dropout, "layers": ["relu"]} for lr in (0.01, 0.3) for dropout in (0.0, 0.5)]

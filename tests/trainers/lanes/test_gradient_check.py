@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from hpsearch_trainers.lanes import Pack
-from hpsearch_trainers.lanes.gradient_check import check_gradients
 from hpsearch_trainers.lanes.lane_tensor import LaneTensor, rounded_rule
+from hpsearch_trainers.lanes.probe import check_gradients
 from hpsearch_trainers.trainer import Trainer
 from tests.trainers.lanes.networks import LAYERS, Drawn, assert_same, made
 from tests.trainers.lanes.ways import ALL_WAYS

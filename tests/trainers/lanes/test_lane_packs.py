@@ -6,9 +6,13 @@ import re
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional
 
+from hpsearch_trainers import Parts
 from hpsearch_trainers.lanes import Fuser, NotFusible, Pack
 from tests.trainers.lanes.networks import IMAGE_LAYERS, LAYERS, LOSSES, OPTIMIZERS, Drawn, assert_same, made
 
@@ -112,4 +116,38 @@ def test_lanes_in_bfloat16_are_fused_or_say_why_they_arent(layers):
     for _ in range(3):
         stepped = fuser.step(ours)
         assert all(one.lanes == 4 or one.alone_because for one in stepped)
+        assert_same([one.metrics for one in stepped], [one.step() for one in theirs], ours, theirs)
+
+
+class ByName(nn.Module):
+    """Gives torch's functions their arguments by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(7, 12)
+        self.last = nn.Linear(12, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.linear(input=x, weight=self.layer.weight, bias=self.layer.bias)
+        x = functional.dropout(input=functional.relu(input=x), p=0.25, training=self.training)
+        x = torch.transpose(input=x.unsqueeze(dim=0), dim0=1, dim1=2).transpose(dim0=2, dim1=1).squeeze(dim=0)
+        x = torch.mul(input=x, other=torch.sigmoid(input=x)).add(other=x)
+        return functional.linear(x, weight=self.last.weight)
+
+
+class WithNames(Drawn):
+    def build(self, params):
+        parts = super().build({"layers": [], "batch_size": 16})  # type: ignore[no-untyped-call]
+        model = ByName()
+        optimizer = torch.optim.SGD(model.parameters(), lr=params["lr"])
+        return Parts(model, optimizer, parts.loss, parts.train, parts.validation, batch_size=16)
+
+
+def test_arguments_may_be_given_by_name():
+    lanes = [{"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}]
+    ours, theirs = made(WithNames, lanes), made(WithNames, lanes)
+    fuser = Fuser(fewest=2)
+    for _ in range(2):
+        stepped = fuser.step(ours)
+        assert [(one.lanes, one.alone_because) for one in stepped] == [(3, None)] * 3
         assert_same([one.metrics for one in stepped], [one.step() for one in theirs], ours, theirs)

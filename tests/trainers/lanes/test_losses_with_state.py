@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from hpsearch_trainers import Parts
 from hpsearch_trainers.lanes import Fuser, NotFusible, Pack
-from hpsearch_trainers.lanes.attributes import describe
+from hpsearch_trainers.lanes.shape_key import describe
 from tests.trainers.lanes.networks import Drawn, assert_same, made
 
 

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-import hpsearch_trainers.lanes.max_pool  # noqa: F401 (its rule is in force once it is imported)
+import hpsearch_trainers.lanes.rules  # noqa: F401 (its rule is in force once it is imported)
 from hpsearch_trainers.lanes.bits import same_bits
 from hpsearch_trainers.lanes.lane_tensor import Generators, LaneTensor
 

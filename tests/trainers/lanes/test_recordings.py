@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hpsearch_trainers import Parts, Trainer
-from hpsearch_trainers.lanes import Fuser, Pack, Stepped, check_pack, verdicts
+from hpsearch_trainers.lanes import Fuser, Pack, Stepped, check_pack
 from hpsearch_trainers.lanes.passes import Recorded
 from hpsearch_trainers.lanes.recorder import Recorder, as_one_call
 from hpsearch_trainers.lanes.shell import Shell
@@ -162,7 +162,7 @@ def test_what_is_called_as_one_is_called_with_what_its_arguments_are_by_then():
 @pytest.mark.some_cases(1)
 @pytest.mark.parametrize("layer", ["batch norm", "gated", "attending"])
 def test_one_recording_of_each_kind_of_batch_is_made_for_all_packs_of_a_size(layer, monkeypatch):
-    monkeypatch.setattr(verdicts, "_results", {})
+    monkeypatch.setattr("hpsearch_trainers.lanes.fuser._results", {})
     lanes = [{"layers": [layer], "lr": 0.1 * (1 + number), "batch_size": 16} for number in range(4)]
     Fuser(fewest=2).step(made(Drawn, lanes))  # a process tries once how many fit, and keeps what these trials recorded
     trainers = made(Drawn, lanes)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from hpsearch_trainers.lanes.bits import nearly_equal, same_bits
+from hpsearch_trainers.lanes.optimizers import kind_at_once, kind_of
 from hpsearch_trainers.lanes.stacked_steps import StackedSteps, stacked_steps
-from hpsearch_trainers.lanes.step_kinds import kind_at_once, kind_of
 
 SHAPES = st.lists(st.lists(st.integers(0, 40), min_size=0, max_size=3), min_size=1, max_size=4)
 RATES = st.floats(1e-6, 1.0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hpsearch_trainers.strategies.adagrad import Adagrad
+from hpsearch_trainers.strategies.downpour import Adagrad
 
 
 def gradients(steps: int) -> list[Tensor]:

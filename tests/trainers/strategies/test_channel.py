@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_trainers.strategies.channel import Channel, packed, unpacked
+from hpsearch_trainers.strategies.pipeline import Channel, packed, unpacked
 from tests.comm.thread_ranks import run_ranks
 
 MESSAGES: list[list[Tensor | None]] = [

@@ -17,8 +17,8 @@ from torch.nn import functional
 from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.shards import Shard
-from hpsearch_trainers.strategies import downpour_server, strategy_of
-from hpsearch_trainers.strategies.downpour_server import Clocks
+from hpsearch_trainers.strategies import downpour, strategy_of
+from hpsearch_trainers.strategies.downpour import Clocks
 from tests.comm.thread_ranks import run_ranks
 from tests.trainers.test_trainer import ROWS, FakeTrial, Rows, Small, data, mlp
 
@@ -236,7 +236,7 @@ def test_clocks_let_one_train_after_another(order):
 
 
 def test_those_who_have_ended_hear_that_it_goes_on(monkeypatch):
-    monkeypatch.setattr(downpour_server, "_PATIENCE", -1.0)
+    monkeypatch.setattr(downpour, "_PATIENCE", -1.0)
     for servers in (1, 2):
         states = trained(2 + servers, 2, {"servers": servers})
         for state in states[1:]:

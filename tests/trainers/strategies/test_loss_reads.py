@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_trainers.strategies.loss_reads import of_output_alone
+from hpsearch_trainers.strategies.divided import of_output_alone
 from tests.comm.process_ranks import ProcessRanks
 
 INPUTS = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))

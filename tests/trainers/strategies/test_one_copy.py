@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hpsearch_comm import Group, MismatchError
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_trainers.strategies.one_copy import OneCopy
+from hpsearch_trainers.strategies.hogwild import OneCopy
 from tests.comm.thread_ranks import run_ranks
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from hpsearch_trainers.architectures.costs import Costs, costs
 from hpsearch_trainers.architectures.errors import ArchitectureError
 from hpsearch_trainers.architectures.layers import Layer, layers
-from hpsearch_trainers.architectures.network import network, shape_after
-from hpsearch_trainers.architectures.recorded import architecture_of, weights_in
+from hpsearch_trainers.architectures.network import architecture_of, network, shape_after, weights_in
 from hpsearch_trainers.architectures.registry import OPERATIONS, operation
 from hpsearch_trainers.architectures.shapes import Shape
 from hpsearch_trainers.architectures.standalone import standalone

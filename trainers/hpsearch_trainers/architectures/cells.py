@@ -1,19 +1,28 @@
-"""Cells, and stacks of them."""
+"""Cells, stacks of them, and operations of published cells, under their published names.
+
+The operations keep an image's shape if the stride is 1. A convolution is always ReLU, convolution and batch
+normalization, in this order. NASNet: Zoph et al., CVPR 2018. NAS-Bench-201: Dong and Yang, ICLR 2020. DARTS: Liu et
+al., ICLR 2019; its search has a batch normalization after each pool, which is left out here.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from hpsearch_trainers.architectures.calls import Call, Planned
-from hpsearch_trainers.architectures.cell_modules import EdgeCell, NodeCell
-from hpsearch_trainers.architectures.errors import ArchitectureError
-from hpsearch_trainers.architectures.plan import named, operation_named
-from hpsearch_trainers.architectures.shapes import Shape, halved
+from torch import nn
 
-__all__ = ["Plan", "inputs_of", "is_cell", "plan_cell", "used_nodes"]
+from hpsearch_trainers.architectures.calls import Call, Planned
+from hpsearch_trainers.architectures.cell_modules import CellStack, EdgeCell, NodeCell, Step
+from hpsearch_trainers.architectures.errors import ArchitectureError
+from hpsearch_trainers.architectures.plan import check_parameters, named, operation_named
+from hpsearch_trainers.architectures.registry import operation
+from hpsearch_trainers.architectures.shapes import Shape, described, halved, image, one_of, positive_int
+
+__all__ = ["Plan", "is_cell", "plan_cell", "plan_stack"]
 
 Plan = Callable[[Any, Shape, str], Planned]
 """Plans any value, for an input shape, at its path."""
@@ -142,3 +151,252 @@ def _with_stride(value: Any, path: str) -> dict[str, Any]:
     if "stride" in params:
         raise ArchitectureError(f"{path}.{name}", f"must not give 'stride' at a reduction cell's input, got {params}")
     return {name: {**params, "stride": 2}}
+
+
+def _signature(
+    shape: Shape,
+    cell: Any,
+    repeats: int = 1,
+    stages: int = 1,
+    channels: int | None = None,
+    reduction: Any = None,
+    join: str = "concat",
+) -> nn.Module:
+    """Declare the parameters of `cells`."""
+    raise NotImplementedError
+
+
+def plan_stack(params: Mapping[str, Any], shape: Shape, path: str, plan: Plan) -> Planned:
+    """Plan `cells`: `stages` times `repeats` cells, with a reduction between two stages.
+
+    A cell's inputs are the outputs of the cells before it, the newest one last. An input with other channels or larger
+    sides than the cell goes through `projection` or `reduction` first, as in NASNet. Each reduction doubles the
+    channels.
+    """
+    check_parameters(_signature, params, path)
+    cell, reduction = params["cell"], params.get("reduction")
+    if not is_cell(cell):
+        raise ArchitectureError(f"{path}.cell", f"must be a cell, got {cell!r}")
+    try:
+        repeats, stages = (
+            positive_int("repeats", params.get("repeats", 1)),
+            positive_int("stages", params.get("stages", 1)),
+        )
+        requested = params.get("channels")
+        channels = (
+            (shape[-1] if len(shape) == 2 else shape[0]) if requested is None else positive_int("channels", requested)
+        )
+        join = one_of("join", params.get("join", "concat"), ("concat", "mean"))
+    except ValueError as error:
+        raise ArchitectureError(path, str(error)) from error
+    if stages == 1 and reduction is not None:
+        raise ArchitectureError(f"{path}.reduction", "is between two stages, but stages is 1: leave it out")
+    if stages > 1 and len(shape) != 3:
+        raise ArchitectureError(path, f"stages must be 1 if the input is {described(shape)}, got {stages}")
+    on_edges = "-" in str(next(iter(cell)))
+    if on_edges and "join" in params:
+        raise ArchitectureError(path, "join must not be given for a cell with operations on edges: it has one output")
+    cells = [cell, reduction] if is_cell(reduction) else [cell]
+    stack = _Stack(path, plan, join, [shape] * max(map(inputs_of, cells)), [])
+    for stage in range(stages):
+        if stage > 0:
+            channels *= 2
+            if reduction is not None and is_cell(reduction):
+                stack.cell(reduction, channels, "reduction", reduces=True)
+            else:
+                plain = "residual_reduction" if on_edges else "reduction"
+                stack.plain({plain: {"channels": channels}} if reduction is None else reduction)
+        for _ in range(repeats):
+            stack.cell(cell, channels, "cell", reduces=False)
+    return Planned(Call(CellStack, (stack.steps,)), stack.outputs[-1])
+
+
+@dataclass
+class _Stack:
+    """The steps planned so far, and the shapes of the outputs that the next step may take, the newest last."""
+
+    path: str
+    plan: Plan
+    join: str
+    outputs: list[Shape]
+    steps: list[Call]
+
+    def cell(self, cell: Mapping[Any, Any], channels: int, key: str, *, reduces: bool) -> None:
+        """Add a cell, after the modules that adapt its inputs."""
+        newest = self.outputs[-1]
+        inside = (*newest[:-1], channels) if len(newest) == 2 else (channels, *newest[1:])
+        planned = plan_cell(cell, inside, f"{self.path}.{key}", self.plan, join=self.join, reduces=reduces)
+        sources, count = used_nodes(cell), inputs_of(cell)
+        fits = [
+            self.fit(shape, inside) if number in sources else Call(nn.Identity)
+            for number, shape in enumerate(self.outputs[-count:])
+        ]
+        self.add(fits, planned)
+
+    def plain(self, reduction: Any) -> None:
+        """Add a reduction that isn't a cell."""
+        path = f"{self.path}.reduction"
+        newest = self.outputs[-1]
+        planned = self.plan(reduction, newest, path)
+        if len(planned.shape) != 3 or planned.shape[1:] != halved(newest)[1:]:
+            sides = " x ".join(map(str, halved(newest)[1:]))
+            raise ArchitectureError(path, f"must halve the sides, to {sides} pixels, got {described(planned.shape)}")
+        self.add([Call(nn.Identity)], planned)
+
+    def add(self, fits: list[Call], planned: Planned) -> None:
+        self.steps.append(Call(Step, (fits, planned.call)))
+        self.outputs = [*self.outputs[1:], planned.shape]
+
+    def fit(self, shape: Shape, target: Shape) -> Call:
+        """Plan the reductions and the projection that turn one shape into another, or the identity."""
+        channels = target[-1] if len(target) == 2 else target[0]
+        calls = []
+        while len(shape) == 3 and shape[1:] != target[1:]:
+            planned = self.plan({"reduction": {"channels": channels}}, shape, self.path)
+            calls.append(planned.call)
+            shape = planned.shape
+        if shape != target:
+            calls.append(self.plan({"projection": {"channels": channels}}, shape, self.path).call)
+        match calls:
+            case []:
+                return Call(nn.Identity)
+            case [call]:
+                return call
+        return Call(nn.Sequential, tuple(calls))
+
+
+def relu_conv(channels: int, kernel: tuple[int, int], stride: tuple[int, int]) -> list[nn.Module]:
+    """Return ReLU, convolution and batch normalization."""
+    padding = (kernel[0] // 2, kernel[1] // 2)
+    conv = nn.Conv2d(channels, channels, kernel, stride, padding, bias=False)
+    return [nn.ReLU(), conv, nn.BatchNorm2d(channels)]
+
+
+def relu_separable(channels: int, kernel: int, stride: int, dilation: int = 1) -> list[nn.Module]:
+    """Return ReLU, depthwise separable convolution (Chollet, CVPR 2017) and batch normalization."""
+    padding = dilation * (kernel // 2)
+    return [
+        nn.ReLU(),
+        nn.Conv2d(channels, channels, kernel, stride, padding, dilation, groups=channels, bias=False),
+        nn.Conv2d(channels, channels, 1, bias=False),
+        nn.BatchNorm2d(channels),
+    ]
+
+
+def square_conv(shape: Shape, kernel: int, stride: int) -> nn.Module:
+    """Return a convolution with a square kernel."""
+    channels, _, _ = image(shape)
+    positive_int("stride", stride)
+    return nn.Sequential(*relu_conv(channels, (kernel, kernel), (stride, stride)))
+
+
+def twice_separable(shape: Shape, kernel: int, stride: int) -> nn.Module:
+    """Return NASNet's separable convolution, which is applied twice, the first time with the stride."""
+    channels, _, _ = image(shape)
+    positive_int("stride", stride)
+    return nn.Sequential(*relu_separable(channels, kernel, stride), *relu_separable(channels, kernel, 1))
+
+
+def dilated(shape: Shape, kernel: int, stride: int) -> nn.Module:
+    """Return a separable convolution with dilation 2."""
+    channels, _, _ = image(shape)
+    positive_int("stride", stride)
+    return nn.Sequential(*relu_separable(channels, kernel, stride, dilation=2))
+
+
+@operation("conv_1x1", "nor_conv_1x1")
+def conv_1x1(shape: Shape, stride: int = 1) -> nn.Module:
+    """ReLU, 1x1 convolution, batch normalization."""
+    return square_conv(shape, 1, stride)
+
+
+@operation("conv_3x3", "nor_conv_3x3")
+def conv_3x3(shape: Shape, stride: int = 1) -> nn.Module:
+    """ReLU, 3x3 convolution, batch normalization."""
+    return square_conv(shape, 3, stride)
+
+
+@operation()
+def conv_5x5(shape: Shape, stride: int = 1) -> nn.Module:
+    """ReLU, 5x5 convolution, batch normalization."""
+    return square_conv(shape, 5, stride)
+
+
+def two_kernels(shape: Shape, length: int, stride: int) -> nn.Module:
+    """Return NASNet's two convolutions of 1 x length and length x 1 pixels."""
+    channels, _, _ = image(shape)
+    positive_int("stride", stride)
+    return nn.Sequential(*relu_conv(channels, (1, length), (1, stride)), *relu_conv(channels, (length, 1), (stride, 1)))
+
+
+@operation("conv_1x3_3x1")
+def conv_1x3_3x1(shape: Shape, stride: int = 1) -> nn.Module:
+    """Convolutions of 1x3 and of 3x1."""
+    return two_kernels(shape, 3, stride)
+
+
+@operation("conv_1x7_7x1", "conv_7x1_1x7")
+def conv_1x7_7x1(shape: Shape, stride: int = 1) -> nn.Module:
+    """Convolutions of 1x7 and of 7x1."""
+    return two_kernels(shape, 7, stride)
+
+
+@operation("sep_3x3", "sep_conv_3x3")
+def sep_3x3(shape: Shape, stride: int = 1) -> nn.Module:
+    """Separable convolution of 3x3, twice."""
+    return twice_separable(shape, 3, stride)
+
+
+@operation("sep_5x5", "sep_conv_5x5")
+def sep_5x5(shape: Shape, stride: int = 1) -> nn.Module:
+    """Separable convolution of 5x5, twice."""
+    return twice_separable(shape, 5, stride)
+
+
+@operation("sep_7x7", "sep_conv_7x7")
+def sep_7x7(shape: Shape, stride: int = 1) -> nn.Module:
+    """Separable convolution of 7x7, twice."""
+    return twice_separable(shape, 7, stride)
+
+
+@operation("dil_3x3", "dil_conv_3x3")
+def dil_3x3(shape: Shape, stride: int = 1) -> nn.Module:
+    """Dilated separable convolution of 3x3, once."""
+    return dilated(shape, 3, stride)
+
+
+@operation("dil_5x5", "dil_conv_5x5")
+def dil_5x5(shape: Shape, stride: int = 1) -> nn.Module:
+    """Dilated separable convolution of 5x5, once."""
+    return dilated(shape, 5, stride)
+
+
+def max_of(shape: Shape, kernel: int, stride: int) -> nn.Module:
+    """Return a max pool that keeps the image's size if the stride is 1."""
+    image(shape)
+    return nn.MaxPool2d(kernel, positive_int("stride", stride), kernel // 2)
+
+
+@operation("max_3x3", "max_pool_3x3")
+def max_3x3(shape: Shape, stride: int = 1) -> nn.Module:
+    """Maximum of 3x3 pixels."""
+    return max_of(shape, 3, stride)
+
+
+@operation("max_5x5", "max_pool_5x5")
+def max_5x5(shape: Shape, stride: int = 1) -> nn.Module:
+    """Maximum of 5x5 pixels."""
+    return max_of(shape, 5, stride)
+
+
+@operation("max_7x7", "max_pool_7x7")
+def max_7x7(shape: Shape, stride: int = 1) -> nn.Module:
+    """Maximum of 7x7 pixels."""
+    return max_of(shape, 7, stride)
+
+
+@operation("avg_3x3", "avg_pool_3x3")
+def avg_3x3(shape: Shape, stride: int = 1) -> nn.Module:
+    """Mean of 3x3 pixels, without the padding."""
+    image(shape)
+    return nn.AvgPool2d(3, positive_int("stride", stride), 1, count_include_pad=False)

@@ -6,7 +6,6 @@ computes what the parent does wherever possible; otherwise by names and shapes.
 
 from __future__ import annotations
 
-from hpsearch_trainers.inheritance.inherited import FATES, Inherited
-from hpsearch_trainers.inheritance.inheriting import inherit
+from hpsearch_trainers.inheritance.inheriting import FATES, Inherited, inherit
 
 __all__ = ["FATES", "Inherited", "inherit"]

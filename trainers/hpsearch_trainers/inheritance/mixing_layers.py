@@ -85,20 +85,13 @@ def _mixed(
     mask = ((out.source >= 0)[:, None] & (into.source >= 0)[None, :]).reshape(len(initial), -1, *kernel)
     fate = "identity" if inserted else _fate(initial, weight, into, out)
     transfer.put(child, "weight", value, fate, mask)
-    has_bias = transfer.child_weight(child, "bias") is not None
-    if has_bias:
-        values = torch.zeros(len(weight)) if bias is None else bias
-        transfer.put(
-            child, "bias", out.gather(values), "identity" if inserted else _fate_of_units(out), out.source >= 0
-        )
-    lost = bias is not None and not has_bias and bool(bias.any())
-    smaller = any(size < parent_size for size, parent_size in zip(initial.shape[2:], weight.shape[2:], strict=True))
+    lost = _fill_bias(transfer, child, weight, bias, out, "identity" if inserted else out.fate)
     exact = transfer.check_exact(
         flow,
         child,
         {
             "lacks units that the parent's takes": not into.covering,
-            "has a smaller kernel than the parent's": smaller,
+            "has a smaller kernel than the parent's": _is_smaller(initial, weight),
             **problems,
             "has no bias, as the parent's has": lost,
         },
@@ -140,16 +133,11 @@ def _grouped(transfer: Transfer, child: ModulePath, parent: ModulePath | None, f
     value = fitted(units.gather(weight), tuple(initial.shape[2:]))
     mask = (units.source >= 0)[:, None, None, None]
     transfer.put(child, "weight", value, _fate(initial, weight, Units.identity(1), units), mask)
-    bias = transfer.parent_weight(parent, "bias")
-    has_bias = transfer.child_weight(child, "bias") is not None
-    if has_bias:
-        values = torch.zeros(len(weight)) if bias is None else bias
-        transfer.put(child, "bias", units.gather(values), _fate_of_units(units), units.source >= 0)
     problems = _pixels(child_conv, parent_conv) | {
-        "has a smaller kernel than the parent's": any(
-            size < parent_size for size, parent_size in zip(initial.shape[2:], weight.shape[2:], strict=True)
+        "has a smaller kernel than the parent's": _is_smaller(initial, weight),
+        "has no bias, as the parent's has": _fill_bias(
+            transfer, child, weight, transfer.parent_weight(parent, "bias"), units, units.fate
         ),
-        "has no bias, as the parent's has": bias is not None and not has_bias and bool(bias.any()),
     }
     return Flow(units, transfer.check_exact(flow, child, problems))
 
@@ -203,17 +191,25 @@ def _axes(conv: Any) -> list[tuple[int, int, int, int]]:
     return list(zip(conv.stride, conv.kernel_size, paddings, conv.dilation, strict=True))
 
 
-def _fate_of_units(units: Units) -> str:
-    if units.identical:
-        return "same"
-    return "widened" if units.covering else "sliced"
+def _fill_bias(
+    transfer: Transfer, child: ModulePath, weight: Tensor, bias: Tensor | None, units: Units, fate: str
+) -> bool:
+    """Fill a layer's bias from the parent's, if it has one; return whether the parent's is lost."""
+    if transfer.child_weight(child, "bias") is None:
+        return bias is not None and bool(bias.any())
+    values = torch.zeros(len(weight)) if bias is None else bias
+    transfer.put(child, "bias", units.gather(values), fate, units.source >= 0)
+    return False
+
+
+def _is_smaller(initial: Tensor, weight: Tensor) -> bool:
+    """Return whether a kernel is smaller than the parent's in some dimension."""
+    return any(size < parent_size for size, parent_size in zip(initial.shape[2:], weight.shape[2:], strict=True))
 
 
 def _fate(initial: Tensor, weight: Tensor, into: Units, out: Units) -> str:
-    fates = {_fate_of_units(into), _fate_of_units(out)}
-    if "sliced" in fates or any(
-        size < parent_size for size, parent_size in zip(initial.shape[2:], weight.shape[2:], strict=True)
-    ):
+    fates = {into.fate, out.fate}
+    if "sliced" in fates or _is_smaller(initial, weight):
         return "sliced"
     if "widened" in fates:
         return "widened"

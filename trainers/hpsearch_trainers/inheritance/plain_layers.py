@@ -150,14 +150,13 @@ def batch_norm(
         return _inserted_norm(transfer, child, flow)
     flow = transfer.fitting(flow, child, parent.units[0])
     units = flow.units
-    fate = "same" if units.identical else "widened" if units.covering else "sliced"
     values: dict[str, Tensor] = {}
     for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
         value = transfer.parent_weight(parent, name)
         if value is None or transfer.child_weight(child, name) is None:
             continue
         values[name] = value if value.dim() == 0 else units.gather(value)
-        transfer.put(child, name, values[name], fate, None if value.dim() == 0 else units.source >= 0)
+        transfer.put(child, name, values[name], units.fate, None if value.dim() == 0 else units.source >= 0)
     problems = {"normalizes otherwise than the parent's": not same_settings(module, parent.module, ("num_features",))}
     moments = (values["bias"].cpu(), values["weight"].cpu() ** 2) if {"weight", "bias"} <= values.keys() else None
     return Flow(units, transfer.check_exact(flow, child, problems), False, moments)
@@ -191,8 +190,7 @@ def scaling_norm(
     for name in ("weight", "bias"):
         value = transfer.parent_weight(parent, name)
         if value is not None and value.dim() == 1 and transfer.child_weight(child, name) is not None:
-            fate = "same" if flow.units.identical else "widened" if flow.units.covering else "sliced"
-            transfer.put(child, name, flow.units.gather(value), fate, flow.units.source >= 0)
+            transfer.put(child, name, flow.units.gather(value), flow.units.fate, flow.units.source >= 0)
     problems = {
         "normalizes over units of which some are repeated": not flow.units.identical,
         "normalizes otherwise than the parent's": not same_settings(child.module, parent.module),
@@ -215,7 +213,7 @@ def positions(
     rows = min(len(initial), len(value))
     filled = initial.clone()
     filled[:rows] = flow.units.gather(value[:rows], 1).to(initial)
-    fate = "same" if flow.units.identical else "widened" if flow.units.covering else "sliced"
     same_length = len(initial) == len(value)
-    transfer.put(child, "table.weight", filled, fate if same_length else "sliced", flow.units.source >= 0)
+    fate = flow.units.fate if same_length else "sliced"
+    transfer.put(child, "table.weight", filled, fate, flow.units.source >= 0)
     return Flow(flow.units, transfer.check_exact(flow, child, {"has another number of tokens": not same_length}))

@@ -73,6 +73,11 @@ class Units:
         """Whether they repeat all of the parent's units, and nothing else."""
         return self.complete and int(torch.bincount(self.source, minlength=self.of).count_nonzero()) == self.of
 
+    @property
+    def fate(self) -> str:
+        """What becomes of weights of the parent's units: one of `FATES`."""
+        return "same" if self.identical else "widened" if self.covering else "sliced"
+
     def equals(self, other: Units) -> bool:
         """Whether both are equal."""
         return self.of == other.of and torch.equal(self.source, other.source)

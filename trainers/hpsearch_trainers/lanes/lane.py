@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hpsearch_trainers.evaluation import Totals
+from hpsearch_trainers.evaluation import Totals, loss_of
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.models import tensors_of
-from hpsearch_trainers.lanes.optimizers import Stepper, clip_gradients, stepper
-from hpsearch_trainers.losses import loss_of
+from hpsearch_trainers.lanes.optimizers import Stepper, stepper
+from hpsearch_trainers.moving_average import MovingAverage
 from hpsearch_trainers.shards import epoch_order
 from hpsearch_trainers.trainer import Trainer
 
@@ -33,6 +33,7 @@ class Lane:
         trainer: The trainer.
         generator: What is random in its forward passes.
         trained: The parameters that are trained in the epoch that has begun.
+        is_steady: Whether its rate is the same in each step of that epoch.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -40,7 +41,7 @@ class Lane:
         self.generator = torch.Generator()
         self.trained: Sequence[Tensor] = ()
         self._step: Stepper | None = None
-        self._steady = False
+        self.is_steady = False
 
     @property
     def model(self) -> nn.Module:
@@ -48,10 +49,9 @@ class Lane:
         return self.trainer.model
 
     @property
-    def average(self) -> nn.Module | None:
+    def average(self) -> MovingAverage | None:
         """The moving average of the model, if there is one: then it is what is validated."""
-        moving_average = self.trainer._average
-        return None if moving_average is None else moving_average.module
+        return self.trainer._average
 
     @property
     def has_tensor_data(self) -> bool:
@@ -82,11 +82,6 @@ class Lane:
         """How many an epoch has."""
         return self.trainer._shard.steps
 
-    @property
-    def is_steady(self) -> bool:
-        """Whether its rate is the same in each step of the epoch that has begun."""
-        return self._steady
-
     def is_bound(self) -> bool:
         """Whether model, layers, optimizer and parameters are those that it is bound to train."""
         return self.trainer._strategy.is_bound(self.trainer._trained())
@@ -109,7 +104,7 @@ class Lane:
         self.generator.manual_seed(trainer._epoch_seed())
         self.trained = [tensor for tensor in tensors_of(trainer.model) if tensor.requires_grad]
         self._step = stepper(trainer.optimizer, self.trained, trainer.parts.clip_norm if clips else None)
-        self._steady = trainer._rate_is_steady
+        self.is_steady = trainer._rate_is_steady
         return epoch_order(trainer._seed, trainer.epoch, trainer._shard.rows)
 
     def passes(self, step: int, orders: Tensor) -> list[Tensor]:
@@ -124,7 +119,7 @@ class Lane:
 
     def start_step(self, step: int) -> None:
         """Begin a step of the epoch: set its rate; a schedule may look at the gradients of the step before."""
-        if step == 0 or not self._steady:
+        if step == 0 or not self.is_steady:
             self.trainer._set_rate(self.trainer.epoch + step / self.trainer._shard.steps)
 
     def clear_step_gradients(self) -> None:
@@ -152,7 +147,8 @@ class Lane:
     def clip(self, gradients: Sequence[Tensor | None]) -> None:
         """Scale the gradient of each parameter, in place, where the trainer clips them."""
         if self.trainer.parts.clip_norm is not None:
-            clip_gradients(self.trainer.optimizer, self.trained, gradients, self.trainer.parts.clip_norm)
+            assert self._step is not None
+            self._step.clip(gradients)
 
     def update(self, gradients: Sequence[Tensor | None]) -> None:
         """Take the optimizer's step, with the gradient of each parameter."""
@@ -162,7 +158,7 @@ class Lane:
     @property
     def releases_gradients(self) -> bool:
         """Whether a step's gradients are of no use behind it."""
-        return self._steady and self._step is not None and self._step.releases_gradients
+        return self.is_steady and self._step is not None and self._step.releases_gradients
 
     def set_gradients(self, gradients: Sequence[Tensor | None], *, last: bool) -> None:
         """Let the parameters have the gradients of a step, as alone: a schedule or a measure may look at them.
@@ -171,7 +167,7 @@ class Lane:
             gradients: Of each; clipped, where the trainer clips them.
             last: They stay when the epoch has ended.
         """
-        if last or not self._steady:
+        if last or not self.is_steady:
             for parameter, gradient in zip(self.trained, gradients, strict=True):
                 parameter.grad = gradient.clone() if last and gradient is not None else gradient
 
@@ -186,28 +182,6 @@ class Lane:
             self._step.end()
         except NotFusible as reason:
             raise NotFusible(str(reason), [self.trainer]) from None
-
-    @property
-    def average_weight(self) -> float:
-        """The share of the model in its average."""
-        assert self.trainer._average is not None
-        return self.trainer._average.model_weight
-
-    @property
-    def is_first_average(self) -> bool:
-        """Whether the average has yet to begin, with the model as it is."""
-        assert self.trainer._average is not None
-        return int(self.trainer._average.n_averaged) == 0
-
-    def count_averaged(self, steps: int) -> None:
-        """Let the average count so many steps that it has taken in."""
-        assert self.trainer._average is not None
-        self.trainer._average.n_averaged += steps
-
-    def update_average(self) -> None:
-        """Let the moving average of the model, if there is one, take in what it is after a step."""
-        if self.trainer._average is not None:
-            self.trainer._average.update_parameters(self.trainer.model)
 
     def totals(self) -> Totals:
         """Make what sums loss and metrics over the validation data."""

@@ -15,7 +15,9 @@ that depend on values, a tensor of all lanes' that each lane would change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -29,8 +31,8 @@ __all__ = [
     "LaneTensor",
     "PerLane",
     "by_lane",
-    "lane_values",
-    "map_items",
+    "leaves_of",
+    "map_leaves",
     "rounded_rule",
     "rule",
     "split_lanes",
@@ -182,10 +184,12 @@ class LaneTensor(torch.Tensor):
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Compute a function of torch for all lanes."""
-        kwargs = kwargs or {}
+        kwargs = dict(kwargs or {})
+        if not args and "input" in kwargs:  # as torch names the first argument of nearly all
+            args = (kwargs.pop("input"),)
         for rules in (_RULES, _ROUNDED_RULES):
             compute = rules.get(func)
-            if compute is not None:
+            if compute is not None and (not kwargs or _takes(compute, func, args, kwargs)):
                 try:
                     result = compute(func, *args, **kwargs)
                 except _Scattered:
@@ -209,6 +213,20 @@ class LaneTensor(torch.Tensor):
 
 class _Scattered(Exception):
     """Slices lie in memory as no part of a stack can."""
+
+
+@functools.cache
+def _signature(compute: _Rule) -> inspect.Signature:
+    return inspect.signature(compute)
+
+
+def _takes(compute: _Rule, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether a rule has parameters of these names: it may name some otherwise than torch's function does."""
+    try:
+        _signature(compute).bind(func, *args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def _stacked(slices: Sequence[Tensor]) -> Tensor:
@@ -251,6 +269,7 @@ def rounded_rule(*functions: Any) -> Callable[[_AnyRule], _AnyRule]:
     """
 
     def register(function: _AnyRule) -> _AnyRule:
+        @functools.wraps(function)
         def in_rounded_packs(func: Any, *args: Any, **kwargs: Any) -> Any:
             lanes = next((argument for argument in args if isinstance(argument, LaneTensor)), None)
             return function(func, *args, **kwargs) if lanes is not None and lanes.generators.rounded else NotImplemented
@@ -300,11 +319,12 @@ def by_lane(compute: Callable[[int, Any], Any], value: Any, name: str = "a modul
     Raises:
         NotFusible: It gives something else than tensors, or changes what it must not.
     """
-    of_all = split_lanes(value)
-    used = [*_uses(value, of_all)]
-    lanes = next(len(tensor.generators) for tensor, _ in used if isinstance(tensor, LaneTensor))
+    leaves = leaves_of(value)
+    lane_values = split_lanes(value, next(len(leaf.generators) for leaf in leaves if isinstance(leaf, LaneTensor)))
+    pairs = zip(leaves, leaves_of(lane_values[0]), strict=True)
+    used = [(leaf, first) for leaf, first in pairs if isinstance(leaf, Tensor)]
     versions = [first._version for _, first in used]
-    results = [compute(lane, lane_value) for lane, lane_value in enumerate(lane_values(of_all, lanes))]
+    results = [compute(lane, lane_value) for lane, lane_value in enumerate(lane_values)]
     changed = [tensor for (tensor, first), version in zip(used, versions, strict=True) if first._version != version]
     for tensor in changed:
         if not isinstance(tensor, LaneTensor):
@@ -315,65 +335,39 @@ def by_lane(compute: Callable[[int, Any], Any], value: Any, name: str = "a modul
     return _merged(name, results, used)
 
 
-def split_lanes(value: Any) -> Any:
-    """Return a value with the tensors of each lane in the place of a LaneTensor, also within lists and the like.
+def split_lanes(value: Any, lanes: int) -> list[Any]:
+    """Return each lane's part of a value: of a LaneTensor, also within lists and the like, its own tensor.
 
     What is one object stays one: attention looks whether query, key and value are.
     """
-    return _LaneSplitter().split(value)
+    parts = {id(leaf): leaf for leaf in leaves_of(value) if isinstance(leaf, LaneTensor | PerLane)}
+    slices = {key: leaf.slices if isinstance(leaf, LaneTensor) else leaf for key, leaf in parts.items()}
+    return [map_leaves(functools.partial(_of_lane, slices, lane), value) for lane in range(lanes)]
 
 
-class _LaneSplitter:
-    # A method, as a function that names itself within another is a circle, which would keep what it opened until
-    # Python's collector comes by.
-    def __init__(self) -> None:
-        self._cache: dict[int, PerLane] = {}
-
-    def split(self, value: Any) -> Any:
-        if not isinstance(value, LaneTensor):
-            return map_items(self.split, value)
-        if id(value) not in self._cache:
-            self._cache[id(value)] = PerLane(value.slices)
-        return self._cache[id(value)]
+def _of_lane(slices: Mapping[int, Sequence[Any]], lane: int, leaf: Any) -> Any:
+    return slices[id(leaf)][lane] if id(leaf) in slices else leaf
 
 
-def lane_values(value: Any, lanes: int) -> Sequence[Any]:
-    """Return for each lane what is its part of what was opened."""
-    if isinstance(value, PerLane):
-        return value
+def map_leaves(change: Callable[[Any], Any], value: Any) -> Any:
+    """Change all that lists, tuples and dictionaries have in them, or a value that is none of these.
+
+    torch's own for that makes a circle of functions at each call, which Python's collector would have to find.
+    """
     if type(value) in (list, tuple):
-        rows = zip(*(lane_values(item, lanes) for item in value), strict=True) if value else [()] * lanes
-        return [*rows] if type(value) is tuple else [[*row] for row in rows]
+        return type(value)([map_leaves(change, item) for item in value])
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return [type(value)(*row) for row in lane_values(tuple(value), lanes)]
+        return type(value)(*(map_leaves(change, item) for item in value))
     if type(value) is dict:
-        return [dict(zip(value, row, strict=True)) for row in lane_values(tuple(value.values()), lanes)]
-    return [value] * lanes
+        return {name: map_leaves(change, item) for name, item in value.items()}
+    return change(value)
 
 
-def map_items(change: Callable[[Any], Any], value: Any) -> Any:
-    """Change what is in a list, tuple or dictionary; return anything else as it is."""
-    if type(value) in (list, tuple):
-        return type(value)([change(item) for item in value])
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(change, value))
-    if type(value) is dict:
-        return {name: change(item) for name, item in value.items()}
-    return value
-
-
-def _uses(value: Any, opened_value: Any) -> Iterator[tuple[Tensor, Tensor]]:
-    """Return each tensor of a call's arguments, and what the first lane's call gets for it."""
-    if isinstance(value, LaneTensor):
-        yield value, opened_value[0]
-    elif isinstance(value, Tensor):
-        yield value, value
-    elif isinstance(value, list | tuple):
-        for item, opened in zip(value, opened_value, strict=True):
-            yield from _uses(item, opened)
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            yield from _uses(item, opened_value[name])
+def leaves_of(value: Any) -> list[Any]:
+    """Return what lists, tuples and dictionaries have in them, in order."""
+    leaves: list[Any] = []
+    map_leaves(leaves.append, value)
+    return leaves
 
 
 def _merged(name: str, results: Sequence[Any], used: Sequence[tuple[Tensor, Tensor]]) -> Any:

@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim import optimizer as torch_optimizer
 
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.optimizers import parameters_of
 
-__all__ = ["Stepper", "clip_gradients", "is_plain", "state_names", "stepper"]
-
-
-class Stepper(Protocol):
-    """Takes the steps of an epoch.
-
-    Attributes:
-        releases_gradients: Whether it is of no consequence what becomes of the gradients' memory behind a step.
-    """
-
-    releases_gradients: bool
-
-    def __call__(self, gradients: Sequence[Tensor | None]) -> None:
-        """Take a step, with a gradient for each parameter, None for one that has none."""
-
-    def end(self) -> None:
-        """See that what it took for settled in the epoch was it.
-
-        Raises:
-            NotFusible: It wasn't.
-        """
+__all__ = [
+    "OTHERWISE",
+    "OTHERWISE_AT_ONCE",
+    "StepVariant",
+    "Stepper",
+    "indices_in",
+    "is_plain",
+    "is_ready",
+    "kind_at_once",
+    "kind_of",
+    "state_names",
+    "stepper",
+    "variant_of",
+]
 
 
 def stepper(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip: float | None) -> Stepper:
@@ -49,16 +43,16 @@ def stepper(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip
     """
     ids = {id(parameter) for parameter in parameters}
     all_trained = all(id(parameter) in ids for parameter in parameters_of(optimizer))  # else some are frozen
-    optimizer_step = _OptimizerStep(optimizer, parameters, clip)
-    return (
-        _FusedStep(optimizer, parameters, optimizer_step)
-        if clip is None and all_trained and _is_plain_fused(optimizer)
-        else optimizer_step
-    )
+    is_fused = clip is None and all_trained and _is_plain_fused(optimizer)
+    return (_FusedStep if is_fused else Stepper)(optimizer, parameters, clip)
 
 
-class _OptimizerStep:
-    """What a backward pass and `optimizer.step()` do, whatever that is."""
+class Stepper:
+    """Takes the steps of an epoch: what a backward pass and `optimizer.step()` do, whatever that is.
+
+    Attributes:
+        releases_gradients: Whether it is of no consequence what becomes of the gradients' memory behind a step.
+    """
 
     releases_gradients = False
 
@@ -69,28 +63,32 @@ class _OptimizerStep:
         self._trained = parameters_of(optimizer)
 
     def __call__(self, gradients: Sequence[Tensor | None]) -> None:
-        _set_gradients(self._parameters, gradients)
-        if self._clip is not None:
-            torch.nn.utils.clip_grad_norm_(self._trained, self._clip)
+        """Take a step, with a gradient for each parameter, None for one that has none."""
+        self._set_gradients(gradients)
+        self._clip_gradients()
         self._optimizer.step()
-        _set_gradients(self._parameters, [None] * len(self._parameters))
+        self._set_gradients([None] * len(self._parameters))
+
+    def clip(self, gradients: Sequence[Tensor | None]) -> None:
+        """Scale gradients in place, as a step does."""
+        self._set_gradients(gradients)
+        self._clip_gradients()
+        self._set_gradients([None] * len(self._parameters))
 
     def end(self) -> None:
-        pass
+        """See that what it took for settled in the epoch was it.
 
+        Raises:
+            NotFusible: It wasn't.
+        """
 
-def clip_gradients(
-    optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], clip: float
-) -> None:
-    """Scale gradients in place, as a stepper does; arguments as there."""
-    _set_gradients(parameters, gradients)
-    torch.nn.utils.clip_grad_norm_(parameters_of(optimizer), clip)
-    _set_gradients(parameters, [None] * len(parameters))
+    def _clip_gradients(self) -> None:
+        if self._clip is not None:
+            torch.nn.utils.clip_grad_norm_(self._trained, self._clip)
 
-
-def _set_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        parameter.grad = gradient
+    def _set_gradients(self, gradients: Sequence[Tensor | None]) -> None:
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
 
 
 def is_plain(optimizer: torch.optim.Optimizer) -> bool:
@@ -114,15 +112,14 @@ def _is_plain_fused(optimizer: torch.optim.Optimizer) -> bool:
     return all(group["fused"] for group in groups) and not of_tensors and not as_adamw
 
 
-class _FusedStep:
+class _FusedStep(Stepper):
     """What a plain optimizer computes with `fused`, once it keeps what it will, and where each gradient is there."""
 
     releases_gradients = True
 
-    def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], step: Stepper) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip: float | None) -> None:
+        super().__init__(optimizer, parameters, clip)
         indices = {id(parameter): number for number, parameter in enumerate(parameters)}
-        self._step = step
-        self._optimizer = optimizer
         self._run = _FUSED[type(optimizer)]
         self._indices = [[indices[id(parameter)] for parameter in group["params"]] for group in optimizer.param_groups]
         self._states = self._find_states()
@@ -133,7 +130,7 @@ class _FusedStep:
     def __call__(self, gradients: Sequence[Tensor | None]) -> None:
         if gradients is not self._last_gradients:
             if self._states is None or len([grad for grad in gradients if grad is not None]) < len(gradients):
-                self._step(gradients)
+                super().__call__(gradients)
                 self._states = self._find_states()
                 return
             of_groups = [[gradients[index] for index in indices] for indices in self._indices]
@@ -220,3 +217,119 @@ _FUSED: Mapping[type[torch.optim.Optimizer], Callable[..., None]] = {
     torch.optim.Adam: functools.partial(_adam, torch._fused_adam_),
     torch.optim.AdamW: functools.partial(_adam, torch._fused_adamw_),
 }
+
+
+_MOST_STEPS = 2**23
+"""Up to which torch counts in single precision without a loss."""
+_COUNTING = (torch.float32, torch.float64)
+OTHERWISE_AT_ONCE = ("capturable", "differentiable")
+"""Settings of a group by which torch computes something else."""
+OTHERWISE = ("fused", "foreach", *OTHERWISE_AT_ONCE)
+"""Those by which it computes in other ways."""
+_NUMBERS = ("lr", "momentum", "dampening", "weight_decay", "eps")
+
+
+class StepVariant(NamedTuple):
+    """What decides what a group's step computes."""
+
+    kind: type[Optimizer]
+    amsgrad: bool
+    maximize: bool
+    nesterov: bool
+    momentum: bool
+    decoupled: bool
+    """Weight decay isn't a part of the gradient."""
+
+
+def kind_of(optimizer: Optimizer, otherwise: Sequence[str] = OTHERWISE) -> Hashable:
+    """Return what optimizers must have in common to step together; None: this one steps by itself.
+
+    Args:
+        optimizer: One of a lane.
+        otherwise: Settings of a group by which it is computed in another way.
+    """
+    groups = optimizer.param_groups
+    if type(optimizer) not in (SGD, Adam, AdamW) or not is_plain(optimizer):
+        return None
+    numbers = [group[name] for group in groups for name in _NUMBERS if name in group]
+    numbers += [beta for group in groups for beta in group.get("betas", ())]
+    is_otherwise = any(group.get(name) for group in groups for name in otherwise)
+    if is_otherwise or not all(isinstance(number, int | float) for number in numbers):
+        return None
+    return tuple(variant_of(optimizer, group) for group in groups)
+
+
+def variant_of(optimizer: Optimizer, group: Mapping[str, Any]) -> StepVariant:
+    """Return what decides what this group's step computes."""
+    kind = type(optimizer)
+    return StepVariant(
+        kind,
+        bool(group.get("amsgrad")),
+        bool(group["maximize"]),
+        bool(group.get("nesterov")),
+        bool(group.get("momentum")),
+        bool(group.get("decoupled_weight_decay", kind is AdamW)),
+    )
+
+
+def kind_at_once(optimizer: Optimizer, parameters: Sequence[Tensor]) -> Hashable:
+    """Do what `kind_of` does where whatever can is to step together, and make what its first step would.
+
+    It follows from this optimizer alone, as who steps with whom must change nothing that rounds.
+
+    Args:
+        optimizer: One of a lane, which begins an epoch.
+        parameters: Of the lane.
+    """
+    kind = kind_of(optimizer, OTHERWISE_AT_ONCE)
+    if kind is None:
+        return None
+    of_groups: list[Hashable] = []
+    for group in optimizer.param_groups:
+        indices = indices_in(group["params"], parameters)
+        group_parameters, names = [parameters[index] for index in indices], state_names(group)
+        if len(set(indices)) < len(indices) or any(parameter.dtype != torch.float32 for parameter in group_parameters):
+            return None
+        if names and not any(optimizer.state.get(parameter) for parameter in group_parameters):
+            if group.get("dampening"):
+                return None  # which a first step leaves out
+            for parameter in group_parameters:
+                optimizer.state[parameter] = _initial_state(group, names, parameter)
+        states = [optimizer.state.get(parameter, {}) for parameter in group_parameters]
+        if not is_ready(names, states, group_parameters):
+            return None
+        of_groups.append(
+            (*indices, *{(state["step"].device, state["step"].dtype) for state in states if "step" in state})
+        )
+    return kind, *of_groups
+
+
+def _initial_state(group: Mapping[str, Any], names: Sequence[str], parameter: Tensor) -> dict[str, Any]:
+    """Return what an optimizer keeps of a parameter before its first step, in the order that torch has."""
+    numbers = {name: torch.zeros_like(parameter) for name in names if name != "step"}
+    if "step" not in names:
+        return numbers
+    doubles = torch.get_default_dtype() == torch.float64 and not group["fused"]
+    device = parameter.device if group["fused"] else torch.device("cpu")
+    return {"step": torch.zeros((), dtype=torch.float64 if doubles else torch.float32, device=device), **numbers}
+
+
+def indices_in(group: Sequence[Tensor], parameters: Sequence[Tensor]) -> Sequence[int]:
+    """Return where the parameters of a group are among all; those that aren't there are frozen."""
+    numbers = {id(parameter): number for number, parameter in enumerate(parameters)}
+    return [numbers[id(parameter)] for parameter in group if id(parameter) in numbers]
+
+
+def is_ready(names: Sequence[str], states: Sequence[Mapping[str, Any]], parameters: Sequence[Tensor]) -> bool:
+    """Whether an optimizer has taken a first step, and as many of each of these parameters."""
+    for state, parameter in zip(states, parameters, strict=True):
+        numbers = [state.get(name) for name in names if name != "step"]
+        if any(one is None or one.shape != parameter.shape or one.dtype != parameter.dtype for one in numbers):
+            return False
+    counts: list[Any] = [state.get("step") for state in states] if "step" in names else []
+    if not all(isinstance(one, Tensor) and one.dtype in _COUNTING and one.dim() == 0 for one in counts):
+        return False
+    if len({(one.device, one.dtype) for one in counts}) > 1:
+        return False
+    steps = {*(torch.stack(counts).tolist() if counts else ())}  # of a GPU's, all at once
+    return len(steps) < 2 and not any(one > _MOST_STEPS for one in steps)

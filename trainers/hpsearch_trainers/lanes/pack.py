@@ -10,29 +10,67 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from hpsearch_trainers.buffers import hold_statistics
 from hpsearch_trainers.evaluation import Totals
-from hpsearch_trainers.lanes import batched, dropout, elementwise, linear, max_pool, rounded, rounded_at_once, views
-from hpsearch_trainers.lanes.averages import Averages
+from hpsearch_trainers.lanes import dropout, rounded_rules, rules
+from hpsearch_trainers.lanes.dropout import DROPOUT_MODULES
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
-from hpsearch_trainers.lanes.lane_tensor import Generators, lane_values, split_lanes
+from hpsearch_trainers.lanes.lane_tensor import Generators, split_lanes
 from hpsearch_trainers.lanes.losses import Losses, LossSums
-from hpsearch_trainers.lanes.models import copied
+from hpsearch_trainers.lanes.models import copied, modules_of
 from hpsearch_trainers.lanes.noise import Noise
-from hpsearch_trainers.lanes.passes import EvaluationPasses, OtherGradients, Recorded, TrainingPasses
-from hpsearch_trainers.lanes.rows import Rows
-from hpsearch_trainers.lanes.settled import Settled
+from hpsearch_trainers.lanes.passes import EvaluationPasses, OtherGradients, Recorded, Rows, TrainingPasses
+from hpsearch_trainers.lanes.shape_key import model_key
 from hpsearch_trainers.lanes.shell import Shell
 from hpsearch_trainers.lanes.snapshot import RandomState, Snapshot
-from hpsearch_trainers.lanes.updates import Updates
-from hpsearch_trainers.normalization import hold_statistics
+from hpsearch_trainers.lanes.updates import Averages, Updates
 from hpsearch_trainers.trainer import Trainer
 
 __all__ = ["Pack"]
 
+
+class Settled:
+    """Sees that losses and schedules leave the models as they are, but for what lies in their tensors.
+
+    Args:
+        lanes: Those that have such of the user's, at an epoch's beginning.
+    """
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self._lanes = lanes
+        self._before = [*map(_settings, lanes)]
+
+    def check(self) -> None:
+        """See that nothing has changed.
+
+        Raises:
+            NotFusible: It has: alone, what comes after it is computed otherwise.
+        """
+        moved = [lane.trainer for lane in self._lanes if not lane.is_bound()]
+        if moved:
+            raise NotFusible("its loss or schedule changes layers, parameters or the optimizer within an epoch", moved)
+        pairs = zip(self._lanes, self._before, strict=True)
+        changed = [lane.trainer for lane, before in pairs if not _is_still(lane, before)]
+        if changed:
+            raise NotFusible("its loss or schedule changes settings of its model within an epoch", changed)
+
+
+def _is_still(lane: Lane, before: Hashable) -> bool:
+    with contextlib.suppress(NotFusible):  # it has hooks by now, say
+        return _settings(lane) == before
+    return False
+
+
+def _settings(lane: Lane) -> Hashable:
+    modules = modules_of(lane.model)
+    rates = tuple(module.p for module in modules if isinstance(module, DROPOUT_MODULES))
+    return tuple(module.training for module in modules), rates, model_key(lane.model)
+
+
 _T = TypeVar("_T")
 
-_RULES = (batched, dropout, elementwise, linear, max_pool, rounded, rounded_at_once, views)
+_RULES = (dropout, rules, rounded_rules)
 """They are in force once they are imported."""
 
 
@@ -75,7 +113,7 @@ class Pack:
         self._device = self._lanes[0].trainer.device
         self._noise = Noise(self._places, self._device) if at_once else None
         generators = Generators([*of_lanes, *unused], rounded=places is not None, noise=self._noise)
-        averages = [lane.average for lane in self._lanes if lane.average is not None]
+        averages = [lane.average.module for lane in self._lanes if lane.average is not None]
         self._shells: list[Shell] = []
         try:
             self._shell = self._make_shell([lane.model for lane in self._lanes], generators)
@@ -111,7 +149,7 @@ class Pack:
     def _detached_trainers(self) -> list[Trainer]:
         """Return the trainers of which something isn't where the pack computes it."""
         models: list[list[nn.Module | None]] = [[lane.model for lane in self._lanes]]
-        models.append([lane.average for lane in self._lanes])
+        models.append([None if lane.average is None else lane.average.module for lane in self._lanes])
         pairs = zip(self._shells, models, strict=False)
         lanes = {lane for shell, of_lanes in pairs for lane in shell.detached_lanes(of_lanes)}
         return [self._lanes[lane].trainer for lane in sorted(lanes)]
@@ -188,7 +226,7 @@ class Pack:
         with torch.no_grad(), self._lanes[0].autocast():
             self._shell.module.eval()
             inputs, _ = self._rows(rows.expand(self._places, -1))
-            return [*lane_values(split_lanes(self._shell(inputs)), self._places)]
+            return split_lanes(self._shell(inputs), self._places)
 
     @property
     def _places(self) -> int:
@@ -287,7 +325,7 @@ class Pack:
         all_rows = torch.arange(len(first.validation[0]), device=self._device)
         for rows in torch.split(all_rows, first.trainer.parts.validation_batch_size):
             output, targets = self._evaluation(rows.expand(self._places, -1))
-            of_places = zip(lane_values(split_lanes(output), self._places), targets.slices, strict=True)
+            of_places = zip(split_lanes(output, self._places), targets.slices, strict=True)
             losses = self._losses.of_validation(output, targets)
             for total, loss, (lane_output, lane_targets) in zip(totals, losses, of_places, strict=False):
                 total.add(lane_output, lane_targets, len(rows), first.autocast, loss)

@@ -5,24 +5,126 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from hpsearch_trainers.lanes.at_once import cross_entropies_at_once
 from hpsearch_trainers.lanes.bits import same_bits
-from hpsearch_trainers.lanes.cross_entropy import are_scores, cross_entropies
 from hpsearch_trainers.lanes.errors import NotFusible
-from hpsearch_trainers.lanes.lane_tensor import LaneTensor
-from hpsearch_trainers.lanes.losses import Losses
-from hpsearch_trainers.lanes.output import Form, flatten_output
+from hpsearch_trainers.lanes.lane_tensor import Generators, LaneTensor, leaves_of, map_leaves
+from hpsearch_trainers.lanes.losses import Losses, are_scores, cross_entropies, cross_entropies_at_once
 from hpsearch_trainers.lanes.recorder import Recorder, as_one_call, memory_of
-from hpsearch_trainers.lanes.rows import Rows
 from hpsearch_trainers.lanes.shell import Shell
 from hpsearch_trainers.lanes.tape import Recording, Tape
 
-__all__ = ["EvaluationPasses", "OtherGradients", "Recorded", "TrainingPasses", "keep_last"]
+__all__ = ["EvaluationPasses", "OtherGradients", "Recorded", "Rows", "TrainingPasses", "keep_last"]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A value with places where its LaneTensors were.
+
+    Attributes:
+        value: With a `TensorRange` for each LaneTensor.
+        requires_grad: Of which tensors gradients are wanted.
+    """
+
+    value: Any
+    requires_grad: Sequence[bool]
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is in it but LaneTensors, texts and numbers."""
+        return all(isinstance(leaf, TensorRange | str | int | float | None) for leaf in leaves_of(self.value))
+
+    def unflatten(self, tensors: Sequence[Tensor], generators: Generators) -> Any:
+        """Return such a value of other tensors.
+
+        Args:
+            tensors: As many as it was made of, in their order.
+            generators: A random generator of each lane.
+        """
+        ranges = [leaf for leaf in leaves_of(self.value) if isinstance(leaf, TensorRange)]
+        made: dict[Any, LaneTensor] = {one: one.lane_tensor(tensors, generators) for one in ranges}
+        return map_leaves(lambda leaf: made[leaf] if isinstance(leaf, TensorRange) else leaf, self.value)
+
+    def detached(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the same numbers, where gradients of what is computed from them end."""
+        return [
+            tensor.detach().requires_grad_(requires_grad)
+            for tensor, requires_grad in zip(tensors, self.requires_grad, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRange:
+    """Of which tensors a LaneTensor is made: the stack, or one of each lane."""
+
+    first: int
+    count: int
+    stacked: bool
+
+    def lane_tensor(self, tensors: Sequence[Tensor], generators: Generators) -> LaneTensor:
+        """Make it of them."""
+        if self.stacked:
+            return LaneTensor.of_stack(tensors[self.first], generators)
+        return LaneTensor.of_slices(tensors[self.first : self.first + self.count], generators)
+
+
+def flatten_output(value: Any) -> tuple[Form, list[Tensor]]:
+    """Return the form of a value, and the tensors that it is made of: stacks of all lanes, or one of each."""
+    tensors: list[Tensor] = []
+    ranges: dict[int, TensorRange] = {}
+    for leaf in leaves_of(value):
+        if isinstance(leaf, LaneTensor) and id(leaf) not in ranges:
+            parts = (leaf.stack,) if leaf.is_stack else leaf.slices
+            ranges[id(leaf)] = TensorRange(len(tensors), len(parts), leaf.is_stack)
+            tensors.extend(parts)
+    form = map_leaves(lambda leaf: ranges.get(id(leaf), leaf), value)
+    return Form(form, [tensor.requires_grad for tensor in tensors]), tensors
+
+
+class Rows:
+    """Reads inputs and targets of all lanes.
+
+    Args:
+        columns: Inputs and targets of each lane.
+        generators: A random generator of each lane.
+    """
+
+    def __init__(self, columns: Sequence[Sequence[Tensor]], generators: Generators) -> None:
+        self.inputs, self.targets = ([of_lane[number] for of_lane in columns] for number in range(2))
+        self._generators = generators
+
+    @property
+    def roles(self) -> list[object]:
+        """What another pack has others of, in the same order."""
+        return [*self.inputs, *self.targets]
+
+    def __call__(self, rows: Tensor) -> tuple[LaneTensor, LaneTensor]:
+        """Return inputs and targets of rows, (lanes, n)."""
+        flat = rows[0] if rows.stride(0) == 0 else rows.reshape(-1)
+        return self._gather(self.inputs, rows, flat), self._gather(self.targets, rows, flat)
+
+    def _gather(self, tensors: Sequence[Tensor], rows: Tensor, flat: Tensor) -> LaneTensor:
+        """Gather each lane's rows of its tensor; of one that all share, at once."""
+        first = tensors[0]
+        if any(tensor is not first and not _same_memory(tensor, first) for tensor in tensors):
+            parts = [tensor.index_select(0, chosen) for tensor, chosen in zip(tensors, rows, strict=True)]
+            return LaneTensor.of_slices(parts, self._generators)
+        stack = first.index_select(0, flat)
+        if rows.stride(0) == 0:  # the same rows for all
+            stack = stack.expand(len(rows), *stack.shape)
+        else:
+            stack = stack.view(*rows.shape, *stack.shape[1:])
+        return LaneTensor.of_stack(stack, self._generators)
+
+
+def _same_memory(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors are one memory, read alike."""
+    return first.data_ptr() == second.data_ptr() and first.stride() == second.stride() and first.shape == second.shape
+
 
 _MOST = 256
 """Recordings that are kept: of more, those that were made first are made again."""
@@ -87,16 +189,19 @@ class _Tapes:
         self._records_first = recordings is not None
         self._recordings = {} if recordings is None else recordings
         self._shared = _shared(roles)
-        self._seen_kinds: set[Hashable] = set()
+        self._seen: set[Hashable] = set()
         self._playable: dict[Hashable, _Playable | None] = {}
         self._compared: set[Hashable] = set()
         """Of which kinds there were recordings of other packs, which were tried."""
 
+    def _key(self, kind: Hashable) -> Hashable:
+        return self._name, self._shared, (self.mode, kind)
+
     def get(self, kind: Hashable) -> _Playable | None:
         """Return what was recorded of such a batch; None if nothing is known to be right."""
-        key = self.mode, kind
+        key = self._key(kind)
         if key not in self._playable and self.trusted:
-            recorded = self._recordings.get((self._name, self._shared, key))
+            recorded = self._recordings.get(key)
             if recorded is not None and recorded.by_trusted:
                 self._playable[key] = self._bind(recorded)
         return self._playable.get(key)
@@ -107,11 +212,11 @@ class _Tapes:
         It is to be tried: a model may read what is neither in its tensors nor in its attributes, another thing in each
         pack. Say by `resolve` whether it is right; else this pack records its own.
         """
-        kind = self.mode, kind
-        recorded = self._recordings.get((self._name, self._shared, kind))
-        if recorded is None or kind in self._playable or kind in self._compared:
+        key = self._key(kind)
+        recorded = self._recordings.get(key)
+        if recorded is None or key in self._playable or key in self._compared:
             return None
-        self._compared.add(kind)
+        self._compared.add(key)
         return self._bind(recorded)
 
     def resolve(self, kind: Hashable, playable: _Playable, *, matches: bool) -> None:
@@ -119,18 +224,17 @@ class _Tapes:
         if playable.by_trusted:
             self.confirmed = matches and self.confirmed is not False
         if matches:
-            self._playable[self.mode, kind] = playable
+            self._playable[self._key(kind)] = playable
         else:
             self.forget()
 
     def recorder(self, kind: Hashable, rows: Tensor) -> Recorder | None:
         """Return what is to record this batch; None where it isn't to be recorded."""
-        kind = self.mode, kind
-        key = self._name, self._shared, kind
+        key = self._key(kind)
         not_repeatable = key in self._recordings and self._recordings[key] is None
-        if (self._records_first or kind in self._seen_kinds) and kind not in self._playable and not not_repeatable:
+        if (self._records_first or key in self._seen) and key not in self._playable and not not_repeatable:
             return Recorder([rows], self._roles)
-        self._seen_kinds.add(kind)
+        self._seen.add(key)
         return None
 
     def keep(
@@ -144,12 +248,12 @@ class _Tapes:
         """Keep what was recorded, if anything was."""
         if recorder is None:
             return
-        kind = self.mode, kind
+        key = self._key(kind)
         recording = recorder.recording(results) if form is None or form.plain else None
         recorded = None if recording is None else Recorded(recording, form, used, self.trusted)
-        self._playable[kind] = None if recorded is None else self._bind(recorded)
+        self._playable[key] = None if recorded is None else self._bind(recorded)
         if recorded is None or recorded.recording.of_any_pack:
-            self._recordings.setdefault((self._name, self._shared, kind), recorded)
+            self._recordings.setdefault(key, recorded)
         for cache in (self._playable, self._recordings):
             keep_last(cache)
 
@@ -178,7 +282,58 @@ def _shared(roles: Sequence[object]) -> Sequence[int]:
     )
 
 
-class TrainingPasses:
+class _Passes:
+    """Passes of a shell over batches.
+
+    Args:
+        shell: The model.
+        rows: Reads batches.
+        autocast: Makes the context of the forward passes.
+        recordings: Of packs of the same shape key, if there are others.
+
+    Attributes:
+        tapes: What it has recorded.
+    """
+
+    _name: ClassVar[str]
+
+    def __init__(
+        self, shell: Shell, rows: Rows, autocast: _Autocast, recordings: dict[Hashable, Recorded | None] | None
+    ) -> None:
+        self._shell = shell
+        self._rows = rows
+        self._autocast = autocast
+        self.tapes = _Tapes(self._name, [*shell.roles, *rows.roles], recordings)
+
+    def _begin(self) -> None:
+        if self._shell.generators.noise is not None:
+            self._shell.generators.noise.begin_pass()
+
+    def _forward(self, rows: Tensor) -> tuple[Any, LaneTensor]:
+        inputs, targets = self._rows(rows)
+        with self._autocast():
+            return self._shell(inputs), targets
+
+    @torch.no_grad()
+    def _try(self, candidate: _Playable, rows: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """Play the forward pass of another pack's recording, and take it back.
+
+        Returns:
+            Its outputs, what its backward pass needs, and the state that it left.
+        """
+        pass_state = self._shell.pass_state
+        before = pass_state.state()
+        outputs, saved = candidate.tape.forward(rows)
+        after = pass_state.state()
+        pass_state.restore(before)
+        return outputs, saved, after
+
+    def _resolve(self, kind: Hashable, candidate: _Playable, after: list[Tensor], *, matches: bool) -> None:
+        """Take a recording if nothing differs, nor the state that the pass through Python has left."""
+        self.tapes.resolve(kind, candidate, matches=matches and same_bits(self._shell.pass_state.state(), after))
+
+
+class TrainingPasses(_Passes):
     """Trains a shell, which is in training mode.
 
     Args:
@@ -187,10 +342,9 @@ class TrainingPasses:
         losses: What is trained for.
         autocast: Makes the context of the forward passes.
         recordings: Of packs of the same shape key, if there are others.
-
-    Attributes:
-        tapes: What it has recorded.
     """
+
+    _name: ClassVar[str] = "training"
 
     def __init__(
         self,
@@ -200,12 +354,9 @@ class TrainingPasses:
         autocast: _Autocast,
         recordings: dict[Hashable, Recorded | None] | None,
     ) -> None:
-        self._shell = shell
-        self._rows = rows
+        super().__init__(shell, rows, autocast, recordings)
         self._losses = losses
-        self._autocast = autocast
         self._cross_entropies = cross_entropies if shell.generators.noise is None else cross_entropies_at_once
-        self.tapes = _Tapes("training", [*shell.roles, *rows.roles], recordings)
 
     def __call__(self, rows: Tensor, loss_weight: float) -> tuple[Tensor, _Gradients]:
         """Return the losses of each lane's rows, as `LossSums` takes them, and the gradients of the stacks.
@@ -219,8 +370,7 @@ class TrainingPasses:
             NotFusible: One pass can't be right for all lanes.
             OtherGradients: What was recorded isn't right for this batch.
         """
-        if self._shell.generators.noise is not None:
-            self._shell.generators.noise.begin_pass()
+        self._begin()
         kind = (rows.shape, rows.stride(), loss_weight, self._losses.plain)
         playable = self.tapes.get(kind)
         is_due, self.tapes.is_due = self.tapes.is_due, False
@@ -258,12 +408,7 @@ class TrainingPasses:
         self, candidate: _Playable, kind: Hashable, rows: Tensor, loss_weight: float
     ) -> tuple[Tensor, _Gradients]:
         """Compute what another pack's recording does through Python, and take the recording if nothing differs."""
-        pass_state = self._shell.pass_state
-        with torch.no_grad():
-            before = pass_state.state()
-            outputs, saved = candidate.tape.forward(rows)
-            after = pass_state.state()
-            pass_state.restore(before)
+        outputs, saved, after = self._try(candidate, rows)
         output, targets = self._forward(rows)
         if self._losses.plain and are_scores(output, targets):
             losses, gradients = self._score_losses(output, targets, loss_weight)
@@ -278,13 +423,8 @@ class TrainingPasses:
                 assert candidate.tape.backward is not None
                 with torch.no_grad():
                     matches = same_bits(candidate.tape.backward(saved, *_present(output_gradients)), gradients)
-        self.tapes.resolve(kind, candidate, matches=matches and same_bits(pass_state.state(), after))
+        self._resolve(kind, candidate, after, matches=matches)
         return losses, gradients
-
-    def _forward(self, rows: Tensor) -> tuple[Any, LaneTensor]:
-        inputs, targets = self._rows(rows)
-        with self._autocast():
-            return self._shell(inputs), targets
 
     def _score_losses(self, output: Any, targets: LaneTensor, loss_weight: float) -> tuple[Tensor, _Gradients]:
         losses, gradient = as_one_call(self._cross_entropies, output.stack.detach(), targets.stack, loss_weight)
@@ -309,7 +449,7 @@ class TrainingPasses:
 
     def _lane_losses(self, form: Form, tensors: Sequence[Tensor], loss_weight: float) -> tuple[Tensor, _Gradients]:
         """Return the losses of output and targets, and the gradients of the tensors of these."""
-        leaves = form.leaves(tensors)
+        leaves = form.detached(tensors)
         output, targets = form.unflatten(leaves, self._shell.generators)
         losses = self._losses.lane_losses(output, targets, loss_weight)
         return losses, [leaf.grad for leaf in leaves]
@@ -332,26 +472,10 @@ class TrainingPasses:
         return stack_gradients
 
 
-class EvaluationPasses:
-    """Runs a shell, which is in evaluation mode, without gradients.
+class EvaluationPasses(_Passes):
+    """Runs a shell, which is in evaluation mode, without gradients."""
 
-    Args:
-        shell: The model.
-        rows: Reads batches.
-        autocast: Makes the context of the forward passes.
-        recordings: Of packs of the same shape key, if there are others.
-
-    Attributes:
-        tapes: What it has recorded.
-    """
-
-    def __init__(
-        self, shell: Shell, rows: Rows, autocast: _Autocast, recordings: dict[Hashable, Recorded | None] | None
-    ) -> None:
-        self._shell = shell
-        self._rows = rows
-        self._autocast = autocast
-        self.tapes = _Tapes("evaluation", [*shell.roles, *rows.roles], recordings)
+    _name: ClassVar[str] = "evaluation"
 
     @torch.no_grad()
     def __call__(self, rows: Tensor) -> tuple[Any, LaneTensor]:
@@ -360,8 +484,7 @@ class EvaluationPasses:
         Raises:
             NotFusible: One pass can't be right for all lanes.
         """
-        if self._shell.generators.noise is not None:
-            self._shell.generators.noise.begin_pass()
+        self._begin()
         kind = (rows.shape, rows.stride())
         playable = self.tapes.get(kind)
         if playable is not None and playable.form is not None:
@@ -382,21 +505,11 @@ class EvaluationPasses:
 
     def _compare(self, candidate: _Playable, kind: Hashable, rows: Tensor) -> tuple[Any, LaneTensor]:
         """Compute what another pack's recording does through Python, and take the recording if nothing differs."""
-        pass_state = self._shell.pass_state
-        before = pass_state.state()
-        outputs, _ = candidate.tape.forward(rows)
-        after = pass_state.state()
-        pass_state.restore(before)
+        outputs, _, after = self._try(candidate, rows)
         output, targets = self._forward(rows)
         form, tensors = flatten_output((output, targets))
-        matches = form == candidate.form and same_bits(outputs, tensors) and same_bits(pass_state.state(), after)
-        self.tapes.resolve(kind, candidate, matches=matches)
+        self._resolve(kind, candidate, after, matches=form == candidate.form and same_bits(outputs, tensors))
         return output, targets
-
-    def _forward(self, rows: Tensor) -> tuple[Any, LaneTensor]:
-        inputs, targets = self._rows(rows)
-        with self._autocast():
-            return self._shell(inputs), targets
 
 
 def _present(gradients: _Gradients) -> list[Tensor]:

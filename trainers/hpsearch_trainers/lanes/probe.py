@@ -2,26 +2,234 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import dataclasses
+import io
+import math
+import random
 import statistics
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import types
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
+from hpsearch_trainers.batches import Batches
 from hpsearch_trainers.lanes.algorithms import calls_are_expensive, deterministic_algorithms
 from hpsearch_trainers.lanes.bits import same_bits
+from hpsearch_trainers.lanes.dropout import DROPOUT_FUNCTIONS, DROPOUT_MODULES, dropout_with
 from hpsearch_trainers.lanes.errors import DependsOnPlace, NotFusible
 from hpsearch_trainers.lanes.lane import Lane
+from hpsearch_trainers.lanes.models import copied, modules_of, tensors_of
+from hpsearch_trainers.lanes.noise import Noise
 from hpsearch_trainers.lanes.pack import Pack
 from hpsearch_trainers.lanes.passes import Recorded, keep_last
+from hpsearch_trainers.lanes.shape_key import code_key, shape_key
 from hpsearch_trainers.lanes.snapshot import RandomState, Snapshot
-from hpsearch_trainers.lanes.tries import isolated_try, rebuilt, replica
+from hpsearch_trainers.memory import is_out_of_memory
+from hpsearch_trainers.rates import Rates
 from hpsearch_trainers.trainer import Trainer
 
-__all__ = ["check_lanes", "check_pack", "check_places"]
+__all__ = ["check_gradients", "check_lanes", "check_pack", "check_places", "replica"]
+
+_RATE = 0.01
+_TrainerT = TypeVar("_TrainerT", bound=Trainer)
+
+
+@contextlib.contextmanager
+def isolated_try() -> Iterator[None]:
+    """Surround a try: the process's random generators stay as they are, and what it prints is lost.
+
+    Raises:
+        NotFusible: What runs inside raised something else, unless memory ran out.
+    """
+    before = RandomState()
+    output = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            yield
+    except NotFusible:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise NotFusible(f"to try its shape raises {type(error).__name__}: {error}") from error
+    finally:
+        before.restore()
+
+
+def rebuilt(trainer: _TrainerT, number: int, *, rounded: bool) -> _TrainerT:
+    """Build a trainer once more, with few rows, and numbers that follow from its shape and `number` alone.
+
+    What is found of it is to hold for all trainers of its shape and code, whenever it is looked at. With weights of
+    zero, a rate of almost nothing, or one at which all becomes no number, hardly a bit could differ. So weights, rates
+    and the order of rows are no trial's own. Of rows there are two full batches and the last short one to train on, and
+    a full and the last short one to validate on: what an epoch consists of. Measures are left out.
+
+    Args:
+        trainer: It stays as it is.
+        number: Gives the weights, and the seed of its epochs.
+        rounded: As for `shape_key`.
+
+    Raises:
+        NotFusible: The trainer is by now another one than its `build` gives.
+        Exception: What the constructor or `build` raises.
+    """
+    beginning = trainer._beginning
+    torch.manual_seed(beginning.seed)
+    np.random.seed(beginning.seed % 2**32)
+    random.seed(beginning.seed)
+    result = type(trainer)(beginning)
+    frozen = trainer.parts.freeze_batch_norm
+    result.epoch = math.ceil(frozen) if frozen is not None and trainer.epoch >= frozen else 0
+    result._stages = [*trainer._stages]
+    keys = [(shape_key(candidate, rounded=rounded), code_key(candidate)) for candidate in (trainer, result)]
+    if not _same_keys(*keys):
+        raise NotFusible("its model, optimizer, loss or data are by now others than its build gives")
+    _shorten(result, number)
+    _renumber(result.model, number)
+    for group in result.optimizer.param_groups:
+        group["lr"] = torch.full_like(group["lr"], _RATE) if isinstance(group["lr"], Tensor) else _RATE
+    result._rates = Rates(result.optimizer)
+    return result
+
+
+def replica(trainer: _TrainerT) -> _TrainerT:
+    """Return a trainer with a model and an optimizer of its own that are equal, and the same functions."""
+    twin = copy.copy(trainer)
+    # A loss that is a module may have the model as a part.
+    loss = trainer.parts.loss if isinstance(trainer.parts.loss, nn.Module) else None
+    members = (trainer.model, trainer.optimizer, trainer._average, loss)
+    models = [member for member in members if isinstance(member, nn.Module)]
+    twin.model, twin.optimizer, twin._average, loss = copied(members, models)
+    twin.parts = dataclasses.replace(trainer.parts, loss=trainer.parts.loss if loss is None else loss)
+    twin._strategy = copy.copy(trainer._strategy)  # or the trainer's would keep the copied model
+    twin._rates = Rates(twin.optimizer)
+    twin._strategy.bind(twin._trained())
+    return twin
+
+
+def _same_keys(first: Any, second: Any) -> bool:
+    """Whether two keys are the same, but for classes and functions that each `build` makes anew."""
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        return len(first) == len(second) and all(map(_same_keys, first, second))
+    if isinstance(first, type) and isinstance(second, type):
+        return (first.__module__, first.__qualname__) == (second.__module__, second.__qualname__)
+    if isinstance(first, types.FunctionType) and isinstance(second, types.FunctionType):
+        return first.__code__ == second.__code__
+    return bool(first == second)
+
+
+def _shorten(trainer: Trainer, seed: int) -> None:
+    lane, shard, parts = Lane(trainer), trainer._shard, trainer.parts
+    rows = _row_count(shard.rows, shard.batch, 2)
+    trainer._seed, trainer._shard = seed, dataclasses.replace(shard, rows=rows, seed=seed)
+    trainer._train = Batches([tensor[:rows] for tensor in lane.training], trainer.device)
+    if lane.validation is not None:
+        rows = _row_count(len(lane.validation[0]), parts.validation_batch_size, 1)
+        trainer._validation = Batches([tensor[:rows] for tensor in lane.validation], trainer.device)
+    trainer.parts = dataclasses.replace(parts, measures={})
+
+
+def _row_count(rows: int, batch: int, full: int) -> int:
+    """Return how many rows make so many full batches and the last short one."""
+    return min(rows, full * batch + rows % batch)
+
+
+@torch.no_grad()
+def _renumber(model: nn.Module, number: int) -> None:
+    """Put other numbers into a model's parameters, of which none is special, and let nothing be dropped wholly."""
+    generator = torch.Generator().manual_seed(number)
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            drawn = torch.randn(parameter.shape, generator=generator)
+            inputs = parameter[0].numel() if parameter.dim() > 1 and len(parameter) > 0 else 0
+            parameter.copy_(drawn / inputs**0.5 if inputs > 0 else 1 + drawn / 8)
+    for module in modules_of(model):
+        if isinstance(module, DROPOUT_MODULES) and module.p == 1:
+            module.p = 0.5
+
+
+_ROUNDING = 1e-2
+"""Of a model's largest gradient, by which two ways to compute them in single precision may differ."""
+
+
+def check_gradients(trainers: Sequence[Trainer], pack: Pack) -> None:
+    """Compare the loss and the gradients of a batch as lanes with those of the trainers' own models and losses.
+
+    Alone, torch draws other noise than a pack does that is computed at once. So what drops out draws the pack's here.
+
+    Args:
+        trainers: Of the pack, which is computed at once. They stay as they are.
+        pack: One that was found to be right.
+
+    Raises:
+        NotFusible: They differ.
+        Exception: What a loss raises.
+    """
+    first = Lane(pack.trainers[0])
+    rows = torch.arange(min(len(first.training[0]), first.trainer.parts.batch_size), device=first.trainer.device)
+    with pack.restored():
+        losses, gradients = pack.gradients(rows)
+        together = {trainer: (losses[index], index) for index, trainer in enumerate(pack.trainers)}
+    with pack.restored(training=True):
+        for trainer in trainers:
+            loss, index = together[trainer]
+            ours = _flat(loss, [None if gradient is None else gradient[index] for gradient in gradients])
+            if not _nearly_equal(_alone(trainer, rows, index), ours):
+                raise NotFusible("its model or its loss gives other gradients as a lane than alone, from equal weights")
+
+
+def _alone(trainer: Trainer, rows: Tensor, seed: int) -> Tensor:
+    lane = Lane(trainer)
+    trained = [tensor for tensor in tensors_of(trainer.model) if tensor.requires_grad]
+    inputs, targets = (tensor.index_select(0, rows) for tensor in lane.training)
+    with _SameNoise(seed, trainer.device), torch.enable_grad():
+        with lane.autocast():
+            loss = lane.loss(trainer.model(inputs), targets)
+        gradients = torch.autograd.grad(loss, trained, allow_unused=True) if trained else ()
+    return _flat(loss.detach(), gradients)
+
+
+class _SameNoise(TorchFunctionMode):
+    """Lets functions that drop out draw what a pack does of a lane.
+
+    Args:
+        seed: Of the lane's epoch, in its first pass.
+        device: Where it is.
+    """
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        super().__init__()
+        self._noise = Noise(1, device)
+        self._noise.begin_epoch([seed])
+        self._noise.begin_pass()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        call = dropout_with(self._noise, func) if func in DROPOUT_FUNCTIONS else func
+        return call(*args, **(kwargs or {}))
+
+
+def _flat(loss: Tensor, gradients: Sequence[Tensor | None]) -> Tensor:
+    """Return all in a row: where there is no gradient of one, nothing, as if it were zero."""
+    return torch.cat([tensor.detach().reshape(-1).double() for tensor in (loss, *gradients) if tensor is not None])
+
+
+def _nearly_equal(first: Tensor, second: Tensor) -> bool:
+    """Whether losses, and gradients after them, differ by rounding alone; where one is no number, nothing is said."""
+    if not bool(first.isfinite().all()):
+        return True
+    if first.shape != second.shape:
+        return False
+    largest = first[1:].abs().max().item() if len(first) > 1 else 0.0
+    near = torch.allclose(first[:1], second[:1], _ROUNDING, _ROUNDING)
+    return near and torch.allclose(first[1:], second[1:], 0.0, _ROUNDING * largest)
+
 
 _T = TypeVar("_T")
 

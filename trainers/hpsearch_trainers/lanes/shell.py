@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hpsearch_trainers.lanes.attributes import describe, is_per_lane
 from hpsearch_trainers.lanes.dropout import rate_kind
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane_tensor import Generators, LaneTensor, PerLane, by_lane
-from hpsearch_trainers.lanes.models import copied, modules_of, set_training, tensors_of
+from hpsearch_trainers.lanes.models import copied, modules_of, tensors_of
+from hpsearch_trainers.lanes.shape_key import describe, is_per_lane
 
 __all__ = ["Shell"]
 
@@ -163,7 +163,7 @@ class Shell:
     def set_training(self, training: bool) -> None:
         """Put the module and the models into this mode; a loss may look in which one its model is."""
         for model in (self.module, *self.models):
-            set_training(model, training)
+            model.train() if training else model.eval()
 
     def copies(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Copy what the models' tensors hold, by a copy of each stack; give, later, each, its part and what it held."""

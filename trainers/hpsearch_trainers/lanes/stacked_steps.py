@@ -21,8 +21,7 @@ from torch.optim import SGD, Adam, Optimizer
 from hpsearch_trainers.lanes.algorithms import on_device
 from hpsearch_trainers.lanes.bits import same_bits
 from hpsearch_trainers.lanes.errors import NotFusible
-from hpsearch_trainers.lanes.optimizers import state_names
-from hpsearch_trainers.lanes.step_kinds import StepVariant, indices_in, is_ready, variant_of
+from hpsearch_trainers.lanes.optimizers import StepVariant, indices_in, is_ready, state_names, variant_of
 
 __all__ = ["MOST_NUMBERS", "StackedSteps", "stacked_steps"]
 

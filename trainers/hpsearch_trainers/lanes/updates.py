@@ -14,15 +14,56 @@ import torch
 from torch import Tensor
 
 from hpsearch_trainers.lanes.algorithms import on_device
-from hpsearch_trainers.lanes.at_once import sums
-from hpsearch_trainers.lanes.averages import Averages
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
+from hpsearch_trainers.lanes.losses import sums
+from hpsearch_trainers.lanes.optimizers import OTHERWISE, OTHERWISE_AT_ONCE, kind_at_once, kind_of
 from hpsearch_trainers.lanes.stacked_steps import MOST_NUMBERS, StackedSteps, stacked_steps
-from hpsearch_trainers.lanes.step_kinds import OTHERWISE, OTHERWISE_AT_ONCE, kind_at_once, kind_of
 from hpsearch_trainers.optimizers import parameters_of
 
-__all__ = ["Clipping", "Updates"]
+__all__ = ["Averages", "Clipping", "Updates"]
+
+
+class Averages:
+    """Does, but for rounding, what `MovingAverage.update_parameters` does for each lane.
+
+    Args:
+        lanes: Lanes with averages, which have begun an epoch.
+        averages: The stacks of their averages' tensors, (lanes or more, ...): the parameters first, then the buffers.
+        models: Those of their models, in the same order.
+    """
+
+    def __init__(self, lanes: Sequence[Lane], averages: Sequence[Tensor], models: Sequence[Tensor]) -> None:
+        self._steps = 0
+        self._pairs = [
+            (average.detach()[: len(lanes)], model.detach()[: len(lanes)])
+            for average, model in zip(averages, models, strict=True)
+        ]
+        device = models[0].device if models else torch.device("cpu")
+        self._averages = [lane.average for lane in lanes if lane.average is not None]
+        self._weights = on_device(torch.tensor([average.model_weight for average in self._averages]), device)
+        is_first = [int(average.n_averaged) == 0 for average in self._averages]
+        self._first = on_device(torch.tensor(is_first), device) if any(is_first) else None
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        """Take the models in, as they are after a step."""
+        first, self._first = self._first, None
+        self._steps += 1
+        for average, model in self._pairs:
+            if not (model.is_floating_point() or model.is_complex()):
+                average.copy_(model)
+                continue
+            dims = [-1, *(1 for _ in model.shape[1:])]
+            mixed = torch.lerp(average, model, self._weights.to(model.dtype).view(dims))
+            is_equal = average == model  # such as the infinities of a mask
+            average.copy_(torch.where(is_equal if first is None else is_equal | first.view(dims), model, mixed))
+
+    def end(self) -> None:
+        """Let each count what it has taken in."""
+        for average in self._averages:
+            average.n_averaged += self._steps
+
 
 _NEVER_ZERO = 1e-6
 """What torch adds to a norm before it divides by it."""
@@ -162,7 +203,7 @@ class _Run:
         self._tries = 2 if can_be_stacked else 0  # a first step makes what an optimizer keeps
         self._last: Sequence[Tensor | None] = []
         self._all_steady = all(lane.is_steady for lane in lanes)
-        self._averaged = [lane for lane in lanes if lane.average is not None and not at_once]
+        self._averaged = [(lane.average, lane.model) for lane in lanes if lane.average is not None and not at_once]
         self._clips = not at_once and any(lane.trainer.parts.clip_norm is not None for lane in lanes)
         self._memory: list[Tensor] = []
         self._in_memory: Sequence[Sequence[Tensor | None]] = []
@@ -183,8 +224,8 @@ class _Run:
             self._unstack()
             for lane, lane_gradients in zip(self._lanes, self._split_in_memory(gradients), strict=True):
                 lane.update(lane_gradients)
-        for lane in self._averaged:
-            lane.update_average()
+        for average, model in self._averaged:
+            average.update_parameters(model)
         self._last = gradients
         if not self._all_steady:
             self._set_gradients(last=False)

@@ -13,10 +13,9 @@ from hpsearch_trainers.strategies.average_once import AverageOnce
 from hpsearch_trainers.strategies.downpour import Downpour
 from hpsearch_trainers.strategies.hogwild import Hogwild, Locked
 from hpsearch_trainers.strategies.local_sgd import LocalSGD
-from hpsearch_trainers.strategies.options import Options
 from hpsearch_trainers.strategies.parameter_server import ParameterServer
 from hpsearch_trainers.strategies.pipeline import Pipeline
-from hpsearch_trainers.strategies.strategy import Strategy
+from hpsearch_trainers.strategies.strategy import Options, Strategy
 from hpsearch_trainers.strategies.tensor import TensorParallel
 
 __all__ = ["STRATEGIES", "Options", "Strategy", "strategy_of"]

@@ -22,11 +22,9 @@ from torch import Tensor, nn
 from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.buffers import digest
-from hpsearch_trainers.strategies.averaging import average_optimizer, average_weights
-from hpsearch_trainers.strategies.local_steps import LocalSteps
-from hpsearch_trainers.strategies.options import Options
-from hpsearch_trainers.strategies.own_states import gather_worker_states, take_state
-from hpsearch_trainers.strategies.strategy import Trained
+from hpsearch_trainers.strategies.averaging import LocalSteps, average_optimizer, average_weights
+from hpsearch_trainers.strategies.common_state import gather_worker_states, take_state
+from hpsearch_trainers.strategies.strategy import Options, Trained
 
 __all__ = ["AverageOnce"]
 

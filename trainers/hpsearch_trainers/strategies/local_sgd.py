@@ -19,10 +19,8 @@ from torch import Tensor, nn
 
 from hpsearch_comm import Group
 from hpsearch_trainers.optimizers import parameters_of
-from hpsearch_trainers.strategies.averaging import average_optimizer, average_tensors, average_weights
-from hpsearch_trainers.strategies.local_steps import LocalSteps
-from hpsearch_trainers.strategies.options import Options
-from hpsearch_trainers.strategies.strategy import Trained
+from hpsearch_trainers.strategies.averaging import LocalSteps, average_optimizer, average_tensors, average_weights
+from hpsearch_trainers.strategies.strategy import Options, Trained
 
 __all__ = ["LocalSGD"]
 

@@ -13,11 +13,13 @@ goes on, into memory of its own. Only where the gradient's norm is clipped must 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -31,13 +33,164 @@ from hpsearch_trainers.strategies.optimizer_shard import (
     trains_each_parameter,
     trains_elements,
 )
-from hpsearch_trainers.strategies.options import Options
+from hpsearch_trainers.strategies.placement import Bucket, Piece
+from hpsearch_trainers.strategies.pushes import Fetches, ServedBucket, gradients_of, pushes_to
 from hpsearch_trainers.strategies.served import Served
-from hpsearch_trainers.strategies.server_side import ServerSide
-from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Trained
-from hpsearch_trainers.strategies.worker_side import WorkerSide
+from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Options, Trained
 
 __all__ = ["ParameterServer"]
+
+
+class WorkerSide:
+    """Pushes the gradients of one epoch's steps, and fetches the weights.
+
+    Args:
+        parameters: Those that servers train, by number.
+        buckets: Of all servers.
+        group: All ranks.
+        servers: Which of them serve.
+
+    Attributes:
+        fetches: The weights that come.
+        last_pass: Whether gradients that arrive are complete.
+    """
+
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], buckets: Sequence[Bucket], group: Group, servers: Sequence[int]
+    ) -> None:
+        self._parameters, self._buckets = parameters, buckets
+        self._pushes = pushes_to(servers, buckets, group, first_tag=0, device=parameters[0].device)
+        self.fetches = Fetches(parameters, buckets, group, servers, first_tag=0)
+        self._buckets_of: dict[int, list[int]] = {}
+        for index, bucket in enumerate(buckets):
+            for piece in bucket.pieces:
+                self._buckets_of.setdefault(piece.number, []).append(index)
+        self._missing: list[int] = []
+        """Of each bucket: gradients that are still to come; -1 when it has been sent."""
+        self._rows = 0
+        self.last_pass = False
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(partial(self._arrived, number))  # type: ignore[no-untyped-call]
+            for number, parameter in enumerate(parameters)
+        ]
+
+    def start(self, rows: int) -> None:
+        """Begin a step.
+
+        Args:
+            rows: What this worker's gradients will be a mean over; 0 where they count for nothing.
+        """
+        self._rows = rows
+        self._missing = [len(bucket.pieces) for bucket in self._buckets]
+        self.fetches.expect()
+
+    def finish(self) -> None:
+        """Push what is left, and wait for the weights."""
+        for index, missing in enumerate(self._missing):
+            if missing >= 0:
+                self._push(index)
+        self.fetches.load()
+
+    def close(self) -> None:
+        """Follow backward passes no more."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _arrived(self, number: int, _parameter: Tensor) -> None:
+        if not self.last_pass:
+            return
+        for index in self._buckets_of[number]:
+            self._missing[index] -= 1
+            if self._missing[index] == 0:
+                self._push(index)
+
+    def _push(self, index: int) -> None:
+        self._missing[index] = -1
+        gradients = gradients_of(self._buckets[index], [parameter.grad for parameter in self._parameters])
+        self._pushes[index].send(self._rows, gradients)
+
+
+class ServerSide:
+    """Takes the steps of one epoch with this server's pieces.
+
+    Args:
+        buckets: This server's, by the tag of their messages.
+        piece_parameters: The parameter of each piece.
+        optimizer: Of these parameters alone.
+        group: All ranks.
+        workers: How many of them, the first ones, train.
+        clip_norm: Norm above which the gradient of a step, over all servers, is scaled down to it.
+        server_group: The servers, where there are several.
+        at_once: Whether the optimizer is to step once with all buckets, and not with each as it comes.
+    """
+
+    def __init__(
+        self,
+        buckets: Mapping[int, Bucket],
+        piece_parameters: Mapping[Piece, nn.Parameter],
+        optimizer: Optimizer,
+        group: Group,
+        workers: int,
+        clip_norm: float | None,
+        server_group: Group | None,
+        *,
+        at_once: bool,
+    ) -> None:
+        self._optimizer, self._workers = optimizer, range(workers)
+        self._clip_norm, self._server_group = clip_norm, server_group
+        self._at_once = at_once or clip_norm is not None
+        self._buckets = [ServedBucket(bucket, tag, piece_parameters, group, workers) for tag, bucket in buckets.items()]
+
+    def step(self) -> None:
+        """Take one."""
+        for bucket in self._buckets:
+            bucket.pushes.expect(self._workers)
+        for bucket in self._buckets:
+            bucket.set_mean_gradients()
+            if not self._at_once:
+                self._step([bucket])
+        if self._clip_norm is not None:
+            clip(
+                [parameter.grad for bucket in self._buckets for parameter in bucket.parameters],
+                self._clip_norm,
+                self._server_group,
+            )
+        if self._at_once:
+            self._step(self._buckets)
+
+    def close(self) -> None:
+        """Wait until all has been sent."""
+        for bucket in self._buckets:
+            bucket.wait()
+
+    def _step(self, ready: Sequence[ServedBucket]) -> None:
+        self._optimizer.step()  # with those parameters that have a gradient
+        for bucket in ready:
+            bucket.zero_grad()
+            bucket.send(self._workers)
+
+
+def clip(gradients: Sequence[Tensor | None], limit: float, servers: Group | None) -> None:
+    """Scale gradients down to a norm, as `torch.nn.utils.clip_grad_norm_` does; a collective of the servers.
+
+    Args:
+        gradients: This server's.
+        limit: The largest norm, over all servers' gradients.
+        servers: They; None for one.
+    """
+    values = [
+        gradient.coalesce().values() if gradient.is_sparse else gradient
+        for gradient in gradients
+        if gradient is not None
+    ]
+    square = torch.tensor([sum(float(value.norm()) ** 2 for value in values)], dtype=torch.float64, device="cpu")
+    if servers is not None:
+        servers.allreduce(square, op="sum")
+    factor = limit / (math.sqrt(float(square)) + 1e-6)
+    if not factor >= 1.0:  # nor where it is no number
+        for value in values:
+            value.mul_(factor)
+
 
 _OTHER_OPTIMIZER = "an optimizer that looks over all parameters"
 _STEPPED = "a scheduler that a hook of the optimizer steps"

@@ -8,28 +8,18 @@ messages, the rows looked up and their values, or by one where the gradient is d
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hpsearch_comm import Group
 from hpsearch_comm.operations.work import Handle
 from hpsearch_trainers.host_memory import empty_on_host, to_host, wait_for
-from hpsearch_trainers.strategies.placement import Bucket
+from hpsearch_trainers.strategies.placement import Bucket, Piece
 
-__all__ = [
-    "DensePush",
-    "DensePushes",
-    "Push",
-    "Pushes",
-    "SparsePush",
-    "SparsePushes",
-    "gradients_of",
-    "pushes_to",
-    "put_weights",
-    "take_weights",
-]
+__all__ = ["Fetches", "Push", "Pushes", "ServedBucket", "gradients_of", "pushes_to", "put_weights", "take_weights"]
 
 _NONE, _DENSE, _SPARSE = 0.0, 1.0, 2.0
 _SHORT = (torch.float16, torch.bfloat16)
@@ -276,3 +266,134 @@ def put_weights(bucket: Bucket, elements: Tensor, parameters: Sequence[Tensor]) 
 
 def _flat(gradient: Tensor) -> Tensor:
     return (gradient.to_dense() if gradient.layout is not torch.strided else gradient).reshape(-1)
+
+
+class Fetches:
+    """Receives the weights of all buckets, whose messages have tags one after another.
+
+    Args:
+        parameters: Those that servers train, by number, as the servers have them.
+        buckets: Of all servers.
+        group: All ranks.
+        servers: Which of them serve.
+        first_tag: That of the first bucket.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        buckets: Sequence[Bucket],
+        group: Group,
+        servers: Sequence[int],
+        first_tag: int,
+    ) -> None:
+        self._parameters, self._buckets = parameters, buckets
+        self._group, self._servers, self._first_tag = group, servers, first_tag
+        self._weights = to_host([take_weights(bucket, parameters) for bucket in buckets])
+        self._stepped = False
+        self._pending: list[Handle[Tensor]] = []
+
+    def expect(self) -> None:
+        """Be ready for the weights."""
+        self._pending = [
+            self._group.recv_async(weights, self._servers[bucket.server], tag)
+            for tag, (bucket, weights) in enumerate(zip(self._buckets, self._weights, strict=True), self._first_tag)
+        ]
+        self._stepped = False
+
+    def load(self) -> None:
+        """Wait for the weights, and let the parameters be them."""
+        for bucket, weights, handle in zip(self._buckets, self._weights, self._pending, strict=True):
+            handle.wait()
+            put_weights(bucket, weights, self._parameters)
+
+    def record_step(self) -> None:
+        """Take note of weights that this worker has stepped to itself, but for tables with sparse gradients.
+
+        To copy and compare a whole table would take longer than a step in the few rows of it that were looked up.
+        """
+        self._stepped = True
+        for _, current, last in self._compared():
+            last.copy_(current)
+
+    def changed(self) -> list[nn.Parameter]:
+        """Return the parameters that differ from what came, or was noted, last; only while no others may come."""
+        return [parameter for parameter, current, last in self._compared() if not _same_values(current.cpu(), last)]
+
+    def _compared(self) -> Iterator[tuple[nn.Parameter, Tensor, Tensor]]:
+        """Return of each piece of which that is known its parameter, its elements, and what they were."""
+        for bucket, weights in zip(self._buckets, self._weights, strict=True):
+            if not (bucket.sparse and self._stepped):
+                parts = torch.split(weights, [piece.stop - piece.start for piece in bucket.pieces])
+                for piece, last in zip(bucket.pieces, parts, strict=True):
+                    parameter = self._parameters[piece.number]
+                    yield parameter, parameter.detach().reshape(-1)[piece.start : piece.stop], last
+
+
+def _same_values(first: Tensor, second: Tensor) -> bool:
+    # Weights that are no numbers any more aren't equal to themselves.
+    return torch.equal(first, second) or torch.equal(first.view(torch.uint8), second.view(torch.uint8))
+
+
+class ServedBucket:
+    """A bucket of a server, and its parameters.
+
+    Args:
+        bucket: Which.
+        tag: Of its messages.
+        piece_parameters: The parameter of each piece.
+        group: All ranks.
+        most: Workers that push at once.
+
+    Attributes:
+        parameters: Those of its pieces.
+        pushes: Their gradients, as they come.
+    """
+
+    def __init__(
+        self, bucket: Bucket, tag: int, piece_parameters: Mapping[Piece, nn.Parameter], group: Group, most: int
+    ) -> None:
+        self.parameters = [piece_parameters[piece] for piece in bucket.pieces]
+        self.pushes: DensePushes | SparsePushes = (
+            SparsePushes(bucket, group, tag, self.parameters[0].shape)
+            if bucket.sparse
+            else DensePushes(bucket, group, most, tag, self.parameters[0].device)
+        )
+        self._bucket, self._group, self._tag = bucket, group, tag
+        self._weights: dict[int, Tensor] = {}
+        self._sending: dict[int, list[Handle[Tensor]]] = {}
+
+    def set_mean_gradients(self) -> None:
+        """Set the gradients of the parameters to the mean of those that are expected."""
+        for parameter, gradient in zip(self.parameters, self.pushes.mean(), strict=True):
+            if gradient is not None:
+                gradient = gradient if gradient.is_sparse else gradient.view(parameter.shape)
+                parameter.grad = gradient.to(parameter.device)
+
+    def zero_grad(self) -> None:
+        """Let the gradients go."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def send(self, workers: Sequence[int]) -> None:
+        """Send the weights as they are now.
+
+        Args:
+            workers: The ranks. Each is always sent to with the same others.
+        """
+        first = workers[0]
+        if first not in self._weights:
+            device = self.parameters[0].device
+            self._weights[first] = empty_on_host([self._bucket.elements], self._bucket.dtype, device)
+        for sending in self._sending.get(first, ()):
+            sending.wait()
+        sizes = [parameter.numel() for parameter in self.parameters]
+        for parameter, part in zip(self.parameters, torch.split(self._weights[first], sizes), strict=True):
+            part.copy_(parameter.detach().reshape(-1), non_blocking=True)
+        wait_for(self.parameters[0].device)
+        self._sending[first] = [self._group.send_async(self._weights[first], rank, self._tag) for rank in workers]
+
+    def wait(self) -> None:
+        """Wait until all has been sent."""
+        for sending in itertools.chain.from_iterable(self._sending.values()):
+            sending.wait()

@@ -12,10 +12,9 @@ from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.buffers import differing, untrained
 from hpsearch_trainers.optimizers import parameters_of
-from hpsearch_trainers.strategies.options import Options
 from hpsearch_trainers.strategies.placement import Bucket, Placed, assign_parameters
 from hpsearch_trainers.strategies.pushes import put_weights, take_weights
-from hpsearch_trainers.strategies.strategy import Strategy, Trained
+from hpsearch_trainers.strategies.strategy import Options, Strategy, Trained
 
 __all__ = ["Served"]
 

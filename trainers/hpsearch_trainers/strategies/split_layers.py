@@ -27,7 +27,7 @@ from hpsearch_trainers.nearest import nearest
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["STYLES", "forward_of", "plan_of", "split_dimensions"]
+__all__ = ["forward_of", "plan_of", "split_dimensions"]
 
 STYLES = ("colwise", "rowwise", "gathered", "summed", "dropout")
 
@@ -39,24 +39,8 @@ _DIMENSIONS = {
 }
 
 _OF_SINGLE_NUMBERS = (
-    nn.ReLU,
-    nn.ReLU6,
-    nn.LeakyReLU,
-    nn.ELU,
-    nn.SELU,
-    nn.CELU,
-    nn.GELU,
-    nn.SiLU,
-    nn.Mish,
-    nn.Sigmoid,
-    nn.LogSigmoid,
-    nn.Tanh,
-    nn.Softplus,
-    nn.Softsign,
-    nn.Hardtanh,
-    nn.Hardsigmoid,
-    nn.Hardswish,
-    nn.Identity,
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid, nn.LogSigmoid),
+    *(nn.Tanh, nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardsigmoid, nn.Hardswish, nn.Identity),
 )
 
 

@@ -7,7 +7,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn
@@ -23,12 +23,51 @@ from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.buffers import differing
 from hpsearch_trainers.moving_average import MovingAverage
+from hpsearch_trainers.nearest import nearest
 from hpsearch_trainers.optimizers import check_parameters, clippable, parameters_of
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.shards import Shard
-from hpsearch_trainers.strategies.options import Options
 
-__all__ = ["NO_FLOAT16", "Strategy", "Trained"]
+__all__ = ["NO_FLOAT16", "Options", "Strategy", "Trained"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The `parallel` of a trial."""
+
+    strategy: str = "allreduce"
+    values: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """All other keys; those of other strategies may be among them, where the sweep searches over strategies."""
+
+    @classmethod
+    def from_dict(cls, parallel: Mapping[str, Any]) -> Options:
+        """Read what a trial names; None stands for a key that is left out."""
+        values = {key: value for key, value in parallel.items() if value is not None}
+        return cls(values.pop("strategy", "allreduce"), MappingProxyType(values))
+
+    def integer(self, key: str, default: int, least: int = 1) -> int:
+        """Return a whole number.
+
+        Raises:
+            ConfigurationError: It is something else, or less than `least`.
+        """
+        value = self.values.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ConfigurationError(f"parallel.{key} must be a whole number from {least}, got {value!r}")
+        return value
+
+    def choice(self, key: str, choices: tuple[str, ...]) -> str:
+        """Return a word, by default the first of those that are known.
+
+        Raises:
+            ConfigurationError: It is none of them.
+        """
+        value = self.values.get(key, choices[0])
+        if value not in choices:
+            hint = nearest(value, choices)
+            raise ConfigurationError(f"parallel.{key} must be one of {', '.join(choices)}, got {value!r}{hint}")
+        return str(value)
+
 
 _ADVICE = (
     "Build it, and change it between two epochs, alike on all ranks, by what all of them have, as the metrics of "
@@ -212,9 +251,9 @@ class Strategy:
         Raises:
             ConfigurationError: It has what the strategy refuses.
         """
-        for field in fields(parts):
-            if field.name in self.refuses and getattr(parts, field.name) != field.default:
-                self.refuse(field.name)
+        for part in fields(parts):
+            if part.name in self.refuses and getattr(parts, part.name) != part.default:
+                self.refuse(part.name)
         if parts.autocast is torch.float16 and "float16" in self.refuses:
             self.refuse("float16")
 

@@ -20,19 +20,20 @@ from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_comm.errors import CommError, ConfigurationError
 from hpsearch_trainers.optimizers import clippable, parameters_of
 from hpsearch_trainers.parts import Parts
-from hpsearch_trainers.strategies.divided import broadcast_states, max_bytes
-from hpsearch_trainers.strategies.loss_reads import of_output_alone
-from hpsearch_trainers.strategies.options import Options
-from hpsearch_trainers.strategies.same_output import (
+from hpsearch_trainers.strategies.divided import (
+    DividedModel,
     check_same_output,
     gradients_match,
+    max_bytes,
+    of_output_alone,
     output_of,
     outputs_match,
     training_pass,
 )
+from hpsearch_trainers.strategies.optimizer_shard import trains_elements
 from hpsearch_trainers.strategies.split_layers import forward_of, plan_of, split_dimensions
 from hpsearch_trainers.strategies.stages import hooked
-from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Strategy, Trained
+from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Options, Trained
 
 __all__ = ["TensorParallel"]
 
@@ -42,28 +43,11 @@ _NO_NORM = (
 )
 _WHOLE = "its step looks at whole parameters, of which a rank has a part"
 
-_BY_NUMBER = (
-    torch.optim.SGD,
-    torch.optim.Adam,
-    torch.optim.AdamW,
-    torch.optim.NAdam,
-    torch.optim.RAdam,
-    torch.optim.Adamax,
-    torch.optim.Adagrad,
-    torch.optim.Adadelta,
-    torch.optim.RMSprop,
-    torch.optim.Rprop,
-    torch.optim.ASGD,
-    torch.optim.SparseAdam,
-)
-"""Optimizers that step with each number of a parameter by itself. Another one's class says so by `elementwise`."""
 
-
-class TensorParallel(Strategy):
+class TensorParallel(DividedModel):
     """Parts of layers; see above."""
 
     name: ClassVar[str] = "tensor"
-    least: ClassVar[int] = 2
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             **NO_FLOAT16,
@@ -78,19 +62,7 @@ class TensorParallel(Strategy):
 
     def __init__(self, options: Options, group: Group | None) -> None:
         super().__init__(options, group)
-        assert group is not None
-        self._group = group
         self._divided = False
-
-    @property
-    def parts(self) -> int:
-        """Return 1: every rank has all rows."""
-        return 1
-
-    @property
-    def part_index(self) -> int:
-        """Return 0, the number of that part."""
-        return 0
 
     def check(self, parts: Parts) -> None:
         """Look at what is to be trained, and at the layers that it names."""
@@ -138,7 +110,7 @@ class TensorParallel(Strategy):
 
     def _check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         kind = type(optimizer)
-        if kind in _BY_NUMBER or getattr(optimizer, "elementwise", False):
+        if trains_elements(optimizer) or kind is torch.optim.SparseAdam or getattr(optimizer, "elementwise", False):
             return
         if kind.__name__ in self.refuses:
             self.refuse(kind.__name__)
@@ -146,12 +118,6 @@ class TensorParallel(Strategy):
             "parallel.strategy tensor takes an optimizer that steps with each number of a parameter by itself, as a "
             f"rank has parts of them, got {kind.__name__}: if it does, give the class an attribute `elementwise = True`"
         )
-
-    def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Begin an epoch; where the layers are split anew, all need the whole state of the optimizer."""
-        if not self.is_bound(trained):
-            broadcast_states(trained.optimizer, self._group)
-        super().start_epoch(trained, epoch)
 
     def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], loss_weight: float, *, last: bool) -> Tensor:
         """Compute a loss, and add this rank's part of its gradient; rank 0 tells of it."""
@@ -246,10 +212,6 @@ class TensorParallel(Strategy):
             parameter.data = self._gathered(parameter.data, dimension)
         broadcast_tensors(self._replicated, self._group)  # other machines may have rounded otherwise
         self._divided = False
-
-    def synchronize_metrics(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
-        """Return the metrics, and the memory of the rank that has most."""
-        return super().synchronize_metrics(metrics) | {"bytes_per_rank": self._bytes}
 
     def _shard_of(self, tensor: Tensor, dimension: int) -> Tensor:
         return tensor.tensor_split(self._group.size, dimension)[self._group.rank].clone(
