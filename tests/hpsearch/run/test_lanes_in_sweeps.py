@@ -12,9 +12,9 @@ import torch
 import hpsearch
 import hpsearch_trainers.lanes
 from hpsearch.results.study import Study
-from hpsearch_trainers.lanes import Fuser
 from hpsearch.worker.lane import Lane
 from hpsearch.worker.lanes import Lanes
+from hpsearch_trainers.lanes import Fuser
 from tests.hpsearch.support import lane_trainables
 from tests.hpsearch.support.lane_sweeps import FAULTS, results, search, table
 from tests.hpsearch.support.step_hooks import Clipped
