@@ -64,7 +64,7 @@ class Browser:
         )
 
     async def value(self, expression: str) -> Any:
-        """Give what JavaScript says on the page."""
+        """Return the value of a JavaScript expression on the page."""
         return (await self.call("Runtime.evaluate", expression=expression, returnByValue=True))["result"].get("value")
 
     async def save(self, path: Path) -> None:

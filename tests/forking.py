@@ -83,7 +83,7 @@ class Forked:
         self.communicate()
 
     def poll(self) -> int | None:
-        """Give how it has ended: its exit code, or minus the number of a signal; None while it runs."""
+        """Return how it ended: its exit code, or minus the number of a signal; None while it runs."""
         if self.returncode is None and select.select([self._status], [], [], 0)[0]:
             self.wait()
         return self.returncode

@@ -117,7 +117,7 @@ def _is_in_its_midst(html: str) -> bool:
 
 
 def pages(shown: Mapping[str, str]) -> dict[str, str]:
-    """Give a page of each picture, with the cell above what it showed."""
+    """Return a page for each picture, with the cell above its output."""
     formatter = HtmlFormatter(nowrap=True)
     made = {}
     for name, number, prompt in [("running", 1, ""), ("study", 2, "[2]:")]:

@@ -65,7 +65,7 @@ def measure(rounds: int) -> list[Figure]:
 
 
 def _by_hand() -> tuple[list[float], float]:
-    """Give the accuracies of the network by hand, and the rate that it has."""
+    """Return the accuracies of the hand-written network, and its learning rate."""
     reached = {rate: [accuracy(CNN, {"lr": rate}, split) for split in SEEDS] for rate in RATES}
     best = max(reached, key=lambda rate: statistics.fmean(reached[rate]))
     return reached[best], best

@@ -46,7 +46,7 @@ class Table:
         return float(np.median(self.errors[:, -1])), float(self.seconds.max())
 
     def share(self, points: Sequence[tuple[float, float]]) -> float:
-        """Give a hypervolume as a share of that of all trainings at their ends."""
+        """Return a hypervolume as a share of that of all trials at the end of their training."""
         best = list(zip(self.errors[:, -1].tolist(), self.seconds.tolist(), strict=True))
         return hypervolume(points, self.reference) / hypervolume(best, self.reference)
 

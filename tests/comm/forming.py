@@ -93,21 +93,21 @@ class Forming:
         return found
 
     def connections(self) -> dict[int, Connections]:
-        """Give what each rank holds, where all were to succeed."""
+        """Return the connections of each rank, all of which must succeed."""
         found = self.outcomes()
         made = {rank: outcome for rank, outcome in found.items() if isinstance(outcome, Connections)}
         assert made.keys() == found.keys(), found
         return made
 
     def errors(self) -> dict[int, Exception]:
-        """Give what each rank raised, where all were to fail."""
+        """Return the error of each rank, all of which must fail."""
         found = self.outcomes()
         errors = {rank: outcome for rank, outcome in found.items() if isinstance(outcome, Exception)}
         assert errors.keys() == found.keys(), found
         return errors
 
     def result(self, rank: int, seconds: float = PATIENCE) -> Connections:
-        """Give what one rank holds.
+        """Return the connections of one rank.
 
         Raises:
             TimeoutError: It goes on connecting.

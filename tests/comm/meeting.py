@@ -95,7 +95,7 @@ def all_said(word: str) -> Callable[[Mapping[K, object]], bool]:
 
 
 def free_port() -> int:
-    """Give a port that nothing holds on any address, and that nobody gets who asks the kernel for any port."""
+    """Return a port that is free on every address, and that the kernel won't choose for others."""
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         port = random.SystemRandom().randrange(lowest - 8000, lowest)

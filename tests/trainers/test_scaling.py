@@ -124,7 +124,7 @@ def test_the_rule_of_an_optimizer(make, rule):
 
 
 def spread(make: Callable[..., torch.optim.Optimizer], lr: float, rows: int, steps: int) -> float:
-    """Give how far the minima of many parabolas are missed where noise prevails, in batches of so many rows."""
+    """Return how far the minima of many parabolas are missed if noise dominates, with this batch size."""
     generator = torch.Generator().manual_seed(1)
     parameter = torch.nn.Parameter(torch.zeros(1000, dtype=torch.float64))
     optimizer = make([parameter], lr=lr)

@@ -154,10 +154,10 @@ def test_models_go_with_their_trainers():
 
 
 def fail(output: Any, target: Any) -> Any:
-    """Give no loss."""
+    """Raise an error instead of returning a loss."""
     raise ArithmeticError("no loss today")
 
 
 def replace_parameters(trainer: Small) -> torch.optim.Optimizer:
-    """Give an optimizer of the model that the trainer has now."""
+    """Return an optimizer for the model that the trainer has now."""
     return torch.optim.SGD(trainer.model.parameters(), trainer.optimizer.defaults["lr"])

@@ -381,7 +381,7 @@ def test_a_map_style_data_set_is_read_by_processes():
 
 
 class Readers(Dataset[Any]):
-    """Gives as every row how many processes read."""
+    """A data set whose rows are the number of processes that read."""
 
     def __len__(self) -> int:
         return 4

@@ -21,7 +21,7 @@ from tests.comm.network import in_a_network
 
 
 def loopback() -> str:
-    """Give the name of the interface that has 127.0.0.1."""
+    """Return the name of the interface that has 127.0.0.1."""
     for entry in interface_addresses():
         if str(entry.address) == "127.0.0.1":
             return entry.interface

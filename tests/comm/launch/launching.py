@@ -44,7 +44,7 @@ class Launch:
         return left_behind(self.mark)
 
     def pids(self, word: str) -> list[int]:
-        """Give its processes with this word in their command line, the oldest first."""
+        """Return its processes with this word in their command line, the oldest first."""
         return sorted(int(text.split()[0]) for text in self.processes() if word in text)
 
 
@@ -94,7 +94,7 @@ def script(folder: Path, text: str, name: str = "train.py") -> str:
 
 
 def state(pid: int) -> str:
-    """Give the state of a process as in proc(5); X where it is gone."""
+    """Return the state of a process as in proc(5); X if it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

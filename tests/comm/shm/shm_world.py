@@ -60,7 +60,7 @@ class ShmWorld:
         self._stack.close()
 
     def operation(self, rank: int, timeout: float = PATIENCE, **fields: Any) -> Operation:
-        """Give what a rank needs for one operation; fields of the signature may be set."""
+        """Return what a rank needs for one operation; fields of the signature may be set."""
         named: dict[str, Any] = {"sequence": self.sequence, "operation": "allreduce", "algorithm": "direct"}
         return Operation(rank, Signature(**(named | fields)).pack(), timeout, self.abort_states[rank])
 
@@ -104,7 +104,7 @@ def reduced(tensors: Sequence[torch.Tensor], reduction: Reduction) -> torch.Tens
 
 
 def some_values(rank: int, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Give values that differ from rank to rank, and of which sums and products round."""
+    """Return values that differ from rank to rank, and whose sums and products are rounded."""
     generator = torch.Generator().manual_seed(1000 * rank + numel)
     if dtype == torch.bool:
         return torch.randint(0, 2, (numel,), generator=generator).to(dtype)

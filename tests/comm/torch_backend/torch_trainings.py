@@ -145,7 +145,7 @@ def with_fsdp() -> list[float]:
 
 
 def with_checkpoints(folder: str) -> list[float]:
-    """Give a sharded model rank 0's weights, save it in both ways, and read both."""
+    """Load rank 0's weights into a sharded model, save it in both ways, and return both as they are read."""
     mesh = init_device_mesh(torch.get_default_device().type, (dist.get_world_size(),))
     model = drawn(mlp)
     weights = {name: value + 1 for name, value in model.state_dict().items()} if dist.get_rank() == 0 else {}

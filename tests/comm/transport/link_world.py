@@ -38,7 +38,7 @@ class LinkWorld:
         self.size = len(meshes)
 
     def operation(self, rank: int, signature: Signature = SIGNATURE, **options: Any) -> Operation:
-        """Give what a rank needs for one operation."""
+        """Return what a rank needs for one operation."""
         return Operation(rank, signature.pack(), options.pop("timeout", PATIENCE), self.abort_states[rank], **options)
 
     def outcomes(self, *tasks: Callable[[], Any]) -> list[Any]:
@@ -63,7 +63,7 @@ class LinkWorld:
 
 
 def connected_pair() -> tuple[socket.socket, socket.socket]:
-    """Give the two ends of a TCP connection over the loopback interface."""
+    """Return the two ends of a TCP connection over the loopback interface."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         connecting = socket.create_connection(listener.getsockname())
         accepted, _ = listener.accept()
@@ -83,7 +83,7 @@ def tcp_world(size: int, streams: int) -> Iterator[LinkWorld]:
 
 
 def quiet_bell() -> Bell:
-    """Give a bell that nobody rings."""
+    """Return a bell that is never rung."""
     memory = bytearray(4096)
     return Bell(Words(torch.frombuffer(memory, dtype=torch.uint8), memoryview(memory)), 64)
 

@@ -100,14 +100,14 @@ class Running:
         return (self.here / "err.txt").read_text()
 
     def family(self, name: str) -> list[psutil.Process]:
-        """Give the living processes under it whose name begins so."""
+        """Return the living processes below it whose names start with this."""
         return living_below(self.process.pid, name)
 
     def wait_for(self, condition: Callable[[], object]) -> None:
         wait_for(lambda: bool(condition()), self.process)
 
     def left(self) -> list[str]:
-        """Give what is still there of all that it started."""
+        """Return what is left of all that it started."""
         mark = os.fsencode(f"{MARK}={self.here}")
         names = []
         for process in psutil.process_iter():

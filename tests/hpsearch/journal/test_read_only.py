@@ -55,7 +55,7 @@ def mounted(mount: str, program: str, argument: str) -> str:
 
 
 def answers(mount: str, *commands: list[str]) -> list[tuple[object, str, str]]:
-    """Give (exit code or traceback, output, errors) of commands of `hpsearch`."""
+    """Return (exit code or traceback, output, errors) of commands of `hpsearch`."""
     return [tuple(answer) for answer in json.loads(mounted(mount, COMMANDS, json.dumps(commands)).splitlines()[-1])]
 
 

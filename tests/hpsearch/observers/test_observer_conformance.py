@@ -27,7 +27,7 @@ CREATED = 1_700_000_000.0
 
 
 def told_of(life: Life) -> list[tuple[Record, Sequence[RungView]]]:
-    """Give a life's records as a resumed run hears them, each with the rungs after it."""
+    """Return a life's records as a resumed run receives them, each with the rungs after it."""
     sweep_state = SweepState(life.sweep)
     replay = enumerate(sweep_state.replay(life.events), 1)
     return [

@@ -179,7 +179,7 @@ def making(make, kind=Scribe) -> Making:
 
 
 def behind(gate: threading.Event, observer: Scribe, kind: type[Scribe] = Scribe) -> Making:
-    """Give one that isn't made before the gate is open."""
+    """Return an observer that isn't created until the gate is open."""
 
     def make() -> Scribe:
         gate.wait()

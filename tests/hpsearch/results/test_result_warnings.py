@@ -17,7 +17,7 @@ from tests.hpsearch.support.merged import merged
 
 
 def rows(*came_to: tuple[float, int], params: Sequence[object] | None = None) -> list[TrialRow]:
-    """Give trials by (value, iterations), each of params of its own."""
+    """Return trials with these (value, iterations), each with params of its own."""
     return [
         TrialRow(
             number,

@@ -117,7 +117,7 @@ def test_a_resumed_search_goes_on_as_the_undisturbed_one(workers, calls_of):
 
 
 def answered(sweep_state: SweepState) -> object:
-    """Give what comes next, once its suggestion is there."""
+    """Return the scheduler's next answer, once its suggestion is ready."""
     while isinstance(answer := sweep_state.next(), Wait) and sweep_state.is_searching:
         pass
     return answer

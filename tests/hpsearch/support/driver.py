@@ -129,6 +129,6 @@ class Driver:
         return dict(self.reports(number)[-1].metrics)
 
     def reports(self, number: int) -> list[Report]:
-        """Give the live reports of a trial that have come so far."""
+        """Return the live reports of a trial that have arrived so far."""
         told = [m for m in self.messages if isinstance(m, Progress) and m.trial == number]
         return [report for message in told for report in message.reports]

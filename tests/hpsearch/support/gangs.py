@@ -109,7 +109,7 @@ def _serve(line: Connection, job: Job, root: Path, node: str) -> None:
 
 
 def _descriptors() -> list[str]:
-    """Give the kinds of this process's descriptors; that of the listing itself has gone by the time it is read."""
+    """Return the kinds of this process's open descriptors, without the descriptor that lists them."""
     kinds = []
     for path in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):

@@ -78,7 +78,7 @@ class Pool:
         self.widths.observe(finished, decisions)
 
     def cut(self, waiting: int = 0) -> list[int]:
-        """Give the trials that are to be cut."""
+        """Return the trials that are to be cut."""
         cuts = self.widths.cuts(self.free, waiting, self.free + sum(one.width for one in self.running.values()))
         assert all(self.running[trial].attempt == attempt for trial, attempt in cuts)
         return [trial for trial, _ in cuts]

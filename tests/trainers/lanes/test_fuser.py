@@ -235,7 +235,7 @@ class Remembering(Scaled):
 
 
 class Looking(Scaled):
-    """Gives plain tensors another answer than others."""
+    """A module that returns another result for plain tensors than for subclasses."""
 
     def forward(self, x: Tensor) -> Any:
         return super().forward(x) * (2 if type(x) is Tensor else 3)

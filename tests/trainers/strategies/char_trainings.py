@@ -23,7 +23,7 @@ BATCH, STEPS = 8, 8
 
 
 def params(path: str, **more: Any) -> dict[str, Any]:
-    """Give the parameters of a small one."""
+    """Return the parameters of a small model."""
     return {
         "data": path,
         "length": 16,
@@ -36,7 +36,7 @@ def params(path: str, **more: Any) -> dict[str, Any]:
 
 
 def trainer(path: str, group: Group | None = None, **parallel: Any) -> CharLM:
-    """Give its trainer on a rank."""
+    """Return the model's trainer on a rank."""
     torch.manual_seed(5)
     return CharLM(FakeTrial(params(path), group, parallel=parallel))
 

@@ -48,16 +48,16 @@ class Copies:
         return rows
 
     def mean(self, of_each: list[list[Tensor]], weights: list[int]) -> list[Tensor]:
-        """Give the weighted mean, in float64."""
+        """Return the weighted mean, in float64."""
         shares = torch.tensor(weights, dtype=torch.float64) / sum(weights)
         return [torch.stack([one.double() for one in values], -1) @ shares for values in zip(*of_each, strict=True)]
 
     def weights(self) -> list[list[Tensor]]:
-        """Give those of each copy."""
+        """Return the weights of each copy."""
         return [[parameter.detach() for parameter in model.parameters()] for model in self.models]
 
     def velocities(self) -> list[list[Tensor]]:
-        """Give those of each copy's SGD; zeros where it has none yet."""
+        """Return the velocities of each copy's SGD; zeros if it has none yet."""
         return [
             [
                 optimizer.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
@@ -92,7 +92,7 @@ def states_after(
 
 
 def tensors_of(value: Any) -> list[Tensor]:
-    """Give the tensors in a nested state, in the order of its keys; numbers as tensors."""
+    """Return the tensors in a nested state, in the order of its keys; numbers as tensors."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, Mapping):

@@ -78,7 +78,7 @@ class LookingUp(Trainer):
 
 
 def counted(group: Group, strategy: str, steps: int) -> list[list[float]]:
-    """Give the values that are found in each weight after so many steps of each of two workers."""
+    """Return the values that occur in each weight after so many steps of each of two workers."""
     hogwild._BUCKET = 64  # so that there are several
     trainer = Counting(FakeTrial({"steps": steps, "width": group.size}, group, parallel={"strategy": strategy}))
     trainer.step()

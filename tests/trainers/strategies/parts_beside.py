@@ -27,7 +27,7 @@ class Model(nn.Module):
         self.dropout = dropout
 
     def forward(self, inputs: Tensor) -> Any:
-        """Give logits."""
+        """Return logits."""
         hidden = functional.dropout(self.norm(self.up(inputs)).tanh(), self.dropout, self.training)
         return self.down(hidden)
 

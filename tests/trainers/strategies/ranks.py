@@ -221,7 +221,7 @@ def around(group: Group, parallel: Mapping[str, Any]) -> list[dict[str, float]]:
 
 
 def validates(odd: str, load: str) -> dict[str, float]:
-    """Give the metrics of a state on one rank."""
+    """Return the validation metrics of a state on one rank."""
     trainer = Problem(FakeTrial({"odd": odd}, scaling=ODD[odd].scaling))
     trainer.load_state_dict(torch.load(load))
     return trainer.validate()

@@ -19,7 +19,7 @@ __all__ = ["OPTIMIZERS", "assert_alike", "assert_tensors_alike", "deep", "tied",
 
 
 def trial(params: Mapping[str, Any], group: Group | None, strategy: str, **parallel: Any) -> FakeTrial:
-    """Give a trial that is split, or one of one rank."""
+    """Return a trial that is split, or one with a single rank."""
     return FakeTrial(params, group, parallel={"strategy": strategy, **parallel} if group is not None else {})
 
 
@@ -85,7 +85,7 @@ def deep() -> nn.Module:
 
 
 def tied() -> nn.Module:
-    """Give a model whose first layers share a weight."""
+    """Return a model whose first layers share a weight."""
     model = nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, CLASSES))
     model[1].weight = model[0].weight
     return model

@@ -35,7 +35,7 @@ class Residual(nn.Module):
         self.head = nn.Linear(16, CLASSES)
 
     def forward(self, inputs: Tensor) -> Any:
-        """Give logits."""
+        """Return logits."""
         hidden = self.stem(inputs)
         return self.head(hidden + self.down(self.up(self.norm(hidden)).relu()))
 
@@ -52,7 +52,7 @@ class Between(nn.Module):
         self.up, self.between, self.down = nn.Linear(FEATURES, 16), between, nn.Linear(16, CLASSES)
 
     def forward(self, inputs: Tensor) -> Any:
-        """Give logits."""
+        """Return logits."""
         return self.down(self.between(self.up(inputs)).tanh())
 
 
@@ -65,7 +65,7 @@ class Reused(Between):
     """Uses a weight once more, in training."""
 
     def forward(self, inputs: Tensor) -> Any:
-        """Give logits."""
+        """Return logits."""
         return super().forward(inputs) * (1 + 0.1 * self.up.weight.norm() if self.training else 1.0)
 
 
@@ -236,7 +236,7 @@ def loads_in_the_midst(group: Group, load: str) -> list[float]:
 
 
 def holds(group: Group) -> dict[str, Any]:
-    """Give the shapes of what a rank has within an epoch and after it."""
+    """Return the shapes of the parameters that a rank has within an epoch and after it."""
     trainer: Any = Small(trial({"optimizer": OPTIMIZERS["adamw"], "average": 0.9}, group, "tensor"))
     within: list[list[int]] = []
 

@@ -26,7 +26,7 @@ def made(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def expected(width: int, epochs: int, period: int, momentum: str) -> list[Tensor]:
-    """Give the weights after some epochs: the definition, in float64 where it averages."""
+    """Return the weights after some epochs, computed from the definition, with averages in float64."""
     torch.manual_seed(3)
     copies = Copies(mlp(), width, made)
     for epoch in range(epochs):

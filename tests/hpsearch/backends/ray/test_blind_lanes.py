@@ -45,12 +45,12 @@ def blind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayWorker
 
 
 def ends(worker: RayWorker, *requests: RunRequest) -> dict[int, Any]:
-    """Give the answers to a round, by trial, with all heard that has ended."""
+    """Return the answers to a round, by trial, for requests that have all ended."""
     return {end.trial: end.response for end in trained(worker, worker._ends, *requests).ends}
 
 
 def trained(worker: RayWorker, ends_heard: int, *requests: RunRequest) -> RoundsEnd:
-    """Give the answer to a round."""
+    """Return the answer to a round."""
     answer: RoundsEnd = pickle.loads(worker.round(pickle.dumps(requests), ends_heard))
     return answer
 
