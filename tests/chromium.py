@@ -45,7 +45,7 @@ class Browser:
                 return answer["result"]
 
     async def open(self, address: str, until: str, still: float = 4.0) -> float:
-        """Open an address; give the seconds until an expression holds. Then wait until all is drawn."""
+        """Open an address; return the seconds until an expression holds. Then wait until all is drawn."""
         await self.call("Page.navigate", url="about:blank")
         began = time.monotonic()
         await self.call("Page.navigate", url=address)

@@ -69,7 +69,7 @@ body {{ margin: 0; padding: 12px; background: #ffffff; color: #000000de; font: 1
 
 
 def run(folder: Path) -> dict[str, str]:
-    """Run the cells; give what they showed, as HTML: `running` in the midst, `study` in the end.
+    """Run the cells; return what they showed, as HTML: `running` in the midst, `study` in the end.
 
     Args:
         folder: Where the kernel works, and the studies lie; an absolute path.

@@ -72,6 +72,6 @@ def _by_hand() -> tuple[list[float], float]:
 
 
 def accuracy(trainable: type[Trainer], params: Mapping[str, Any], split: int, epochs: int = 27) -> float:
-    """Train alone; give the accuracy after the last epoch."""
+    """Train alone; return the accuracy after the last epoch."""
     trainer = trainable(_Alone(dict(params) | {"split": split}, seed=split))
     return [trainer.step()["accuracy"] for _ in range(epochs)][-1]

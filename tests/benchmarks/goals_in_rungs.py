@@ -77,7 +77,7 @@ def _mean(table: Table, method: str, full: int, seeds: int) -> float:
 
 
 def reached(table: Table, method: str, full: int, seed: int) -> float:
-    """Search within the iterations of so many full trainings; give the share by what the trials reported last."""
+    """Search within the iterations of so many full trainings; return the share by what the trials reported last."""
     longest = table.errors.shape[1]
     early: Mapping[str, hpsearch.EarlyTerminate] = {
         "hyperband": hpsearch.Hyperband(max_iter=longest),

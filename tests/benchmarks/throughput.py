@@ -69,7 +69,7 @@ def measure(rounds: int) -> list[Figure]:
 
 
 def _turn(ends: Sequence[Connection], contender: _Contender) -> float:
-    """Let the ranks train for an epoch; give the seconds until the last is done."""
+    """Let the ranks train for an epoch; return the seconds until the last is done."""
     began = time.perf_counter()
     for end in ends:
         end.send(contender)

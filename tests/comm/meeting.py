@@ -63,7 +63,7 @@ def new_store() -> TCPStore:
 
 
 def outcomes(tasks: Mapping[K, Callable[[], T]]) -> dict[K, T | Exception]:
-    """Run all tasks at once and give what came of each."""
+    """Run all tasks at once and return what came of each."""
     with ThreadPoolExecutor(len(tasks)) as pool:
         return awaited({name: pool.submit(task) for name, task in tasks.items()})
 

@@ -154,7 +154,7 @@ class Regression(Trainer):
 
 
 def plain(data: Structured, batch: int, epochs: int) -> tuple[list[float], Tensor]:
-    """Train in a plain loop over rows as vectors; give the losses and the weights."""
+    """Train in a plain loop over rows as vectors; return the losses and the weights."""
     rows = list(range(len(data)))
     inputs, targets = next(Batches(data, torch.device("cpu")).read([torch.tensor(rows)]))
     inputs, sums = numbers(inputs), numbers(targets).sum(1)

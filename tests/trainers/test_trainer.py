@@ -102,7 +102,7 @@ class Small(Trainer):
 
 
 def curve(epochs: int = 4, width: int = 1, scaling: Mapping[str, Any] | None = None, **params: Any) -> list[Any]:
-    """Train, and give each epoch's metrics; those of all ranks must be equal."""
+    """Train, and return each epoch's metrics; those of all ranks must be equal."""
 
     def train(group: Group | None) -> list[Any]:
         trainer = Small(FakeTrial(params, group, scaling or {}))

@@ -148,7 +148,7 @@ def run(rank: int, other: Connection, results: Connection, make: type[Any], task
 
 
 def on_two_ranks(task: Callable[[Any], Any], timeout: float = 60.0, make: type[Any] = Pair) -> list[Any]:
-    """Run a task on both ranks, with what `make` gives, and give what they return; skips where NCCL can't be shared."""
+    """Run a task on both ranks, with what `make` makes, and return its results; skip if NCCL can't be shared."""
     context = multiprocessing.get_context("spawn")
     ends = context.Pipe()
     processes, channels = [], []

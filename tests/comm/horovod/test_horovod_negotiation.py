@@ -24,7 +24,7 @@ def negotiations(size: int) -> list[Negotiation]:
 
 
 def cycle(ranks: list[Negotiation], *said: list[Request], joining: tuple[int, ...] = ()) -> list[Decision]:
-    """Let all ranks exchange what they say; give what all of them have decided alike."""
+    """Let all ranks exchange what they say; return what all of them have decided alike."""
     pairs = enumerate(zip(ranks, said, strict=True))
     messages = [negotiation.write(requests, rank in joining) for rank, (negotiation, requests) in pairs]
     decisions = [negotiation.process_messages(messages) for negotiation in ranks]

@@ -34,7 +34,7 @@ class Launch:
         return out.decode(errors="surrogateescape"), err.decode(errors="surrogateescape")
 
     def wait_for(self, *names: str) -> list[str]:
-        """Wait until the ranks have written these files, to their ends; give their content."""
+        """Wait until the ranks have written these files, to their ends; return their content."""
         paths = [self.folder / name for name in names]
         wait_until(lambda: all(path.exists() and path.read_text().endswith("\n") for path in paths))
         return [path.read_text().strip() for path in paths]
@@ -81,14 +81,14 @@ def launching(folder: Path, *words: str, before: Sequence[str] = (), **variables
 
 
 def launch(folder: Path, *words: str, data: bytes | None = b"", **variables: str) -> tuple[int, str, str]:
-    """Run a launcher to its end; give its exit code and what it wrote."""
+    """Run a launcher to its end; return its exit code and what it wrote."""
     with launching(folder, *words, **variables) as run:
         out, err = run.communicate(data)
     return run.process.returncode, out, err
 
 
 def script(folder: Path, text: str, name: str = "train.py") -> str:
-    """Write a script; give its name."""
+    """Write a script; return its name."""
     (folder / name).write_text(textwrap.dedent(text))
     return name
 

@@ -126,7 +126,7 @@ def launching_on(hosts: SshHosts, folder: Path, *words: str, **variables: str) -
 
 
 def launch_on(hosts: SshHosts, folder: Path, *words: str, data: bytes = b"", **variables: str) -> tuple[int, str, str]:
-    """Run a launcher on the first host to its end; give its exit code and what it wrote."""
+    """Run a launcher on the first host to its end; return its exit code and what it wrote."""
     with launching_on(hosts, folder, *words, **variables) as run:
         out, err = run.communicate(data)
     return run.process.returncode, out, err

@@ -65,7 +65,7 @@ class ShmWorld:
         return Operation(rank, Signature(**(named | fields)).pack(), timeout, self.abort_states[rank])
 
     def outcomes(self, task: Callable[[int], Any]) -> dict[int, Any]:
-        """Call `task` with every rank at once; give what came of it, an exception perhaps, by rank."""
+        """Call `task` with every rank at once; return what came of it, an exception perhaps, by rank."""
         self.sequence += 1
 
         def outcome(rank: int) -> Any:
@@ -77,7 +77,7 @@ class ShmWorld:
         return dict(zip(self.ranks, self._pool.map(outcome, self.ranks), strict=True))
 
     def run(self, task: Callable[[int], Any]) -> list[Any]:
-        """Call `task` with every rank at once and give the results; a rank's error is raised."""
+        """Call `task` with every rank at once and return the results; a rank's error is raised."""
         outcomes = self.outcomes(task)
         for outcome in outcomes.values():
             if isinstance(outcome, Exception):

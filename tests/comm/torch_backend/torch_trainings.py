@@ -69,7 +69,7 @@ def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> list[float]:
-    """Train, and give the losses and a sum over the weights."""
+    """Train, and return the losses and a sum over the weights."""
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     losses = []
     for inputs, targets in batches():
@@ -217,7 +217,7 @@ def with_tensor_parallel() -> list[float]:
 
 
 def with_pipeline(kind: str) -> list[float]:
-    """Train a pipeline with a stage on each rank; give the losses of the last one."""
+    """Train a pipeline with a stage on each rank; return the losses of the last one."""
     rank, size = dist.get_rank(), dist.get_world_size()
     layers: Callable[[], nn.Module] = lambda: nn.Sequential(nn.Linear(8, 8), nn.Tanh())  # noqa: E731
     torch.manual_seed(11)

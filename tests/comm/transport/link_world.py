@@ -42,7 +42,7 @@ class LinkWorld:
         return Operation(rank, signature.pack(), options.pop("timeout", PATIENCE), self.abort_states[rank], **options)
 
     def outcomes(self, *tasks: Callable[[], Any]) -> list[Any]:
-        """Run every task in a thread of its own, and give their results, or the CommErrors that they raised."""
+        """Run every task in a thread of its own, and return their results, or the CommErrors that they raised."""
 
         def outcome(task: Callable[[], Any]) -> Any:
             try:
@@ -54,7 +54,7 @@ class LinkWorld:
             return [future.result() for future in [pool.submit(outcome, task) for task in tasks]]
 
     def run(self, task: Callable[[int], Any]) -> list[Any]:
-        """Call `task` with every rank at once and give the results by rank; a rank's error is raised."""
+        """Call `task` with every rank at once and return the results by rank; a rank's error is raised."""
         outcomes = self.outcomes(*(partial(task, rank) for rank in range(self.size)))
         for outcome in outcomes:
             if isinstance(outcome, CommError):
@@ -112,7 +112,7 @@ def shared_world(size: int, sharing: Callable[[int, int], bool]) -> Iterator[Lin
 
 
 def tcp_links(pairs: Sequence[tuple[int, int]], size: int, streams: int) -> list[dict[int, Link]]:
-    """Connect pairs of ranks; give each rank's links by peer."""
+    """Connect pairs of ranks; return each rank's links by peer."""
     links: list[dict[int, Link]] = [{} for _ in range(size)]
     for one, other in pairs:
         connections = [connected_pair() for _ in range(streams)]

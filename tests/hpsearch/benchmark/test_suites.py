@@ -33,7 +33,7 @@ SUITE: dict[str, Any] = {
 
 
 def write(folder: Path, **changes: Any) -> Path:
-    """Write a suite of two tables, and give its path."""
+    """Write a suite of two tables, and return its path."""
     generator = np.random.default_rng(1)
     for name in ("one", "two"):
         xs = np.linspace(0.0, 1.0, ROWS)

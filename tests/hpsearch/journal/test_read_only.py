@@ -39,7 +39,7 @@ print(json.dumps(answers))
 
 
 def mounted(mount: str, program: str, argument: str) -> str:
-    """Run a program of Python after mounting something that nobody else sees; give what it printed."""
+    """Run a program of Python after mounting something that nobody else sees; return what it printed."""
     script = f'{mount} || exit 77; exec "$0" -c "$1" "$2"'
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", script, sys.executable, program, argument],

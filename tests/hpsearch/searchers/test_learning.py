@@ -46,7 +46,7 @@ def learning(method: str = Climbing.kind, **changes: object) -> Sweep:
 
 
 def live(sweep_state: SweepState, workers: int, seed: int, events: int | None = None) -> list[Event]:
-    """Let a sweep go on, ending what runs in any order; give what happened."""
+    """Let a sweep go on, ending what runs in any order; return what happened."""
     chance = random.Random(seed)
     happened: list[Event] = []
     while events is None or len(happened) < events:
@@ -301,7 +301,7 @@ def begun_with(sweep: Sweep, calls_of) -> SweepState:
 
 
 def search(path: Path, method: str, run_cap: int, backend: Literal["ray", "inline"] = "inline") -> str:
-    """Run a sweep with a searcher that learns; give its table."""
+    """Run a sweep with a searcher that learns; return its table."""
 
     def train(trial: hpsearch.RunningTrial) -> None:
         for iteration in trial.iterations():

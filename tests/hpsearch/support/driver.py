@@ -124,7 +124,7 @@ class Driver:
         return outcome
 
     def metrics(self, number: int) -> dict[str, float]:
-        """Wait for a live report of a trial, and give the metrics of the last one."""
+        """Wait for a live report of a trial, and return the metrics of the last one."""
         self.wait_for(lambda: self.reports(number))
         return dict(self.reports(number)[-1].metrics)
 

@@ -83,7 +83,7 @@ class Workers:
         return [self._lines[rank].recv() for rank in ranks]
 
     def run(self, part: Segment, cut_at: Sequence[int | None] = (), trial: Trial = TRIAL) -> list[Result]:
-        """Run a segment; give the ranks' results."""
+        """Run a segment; return the ranks' results."""
         self.start(part, cut_at, trial)
         return [result for result, _ in self.results(range(part.width))]
 

@@ -30,7 +30,7 @@ class Pool:
         self.reasons: dict[int, str] = {}
 
     def start(self, *trials: int, end: int | None = 9, waiting: int = 0) -> list[int]:
-        """Start trials where they stand; give their widths."""
+        """Start trials where they stand; return their widths."""
         starts = []
         for trial in trials:
             self.attempts[trial] = self.attempts.get(trial, 0) + 1

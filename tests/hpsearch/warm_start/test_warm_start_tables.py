@@ -84,7 +84,7 @@ def csv_file(folder: Path, text: str) -> Path:
 
 
 def read(folder: Path, text: str, **changes: Any) -> tuple[list[Past], str]:
-    """Read a table for a sweep; give what is taken, and what is said of it."""
+    """Read a table for a sweep; return what is taken, and what is said of it."""
     found = read_warm_start([csv_file(folder, text)], warm_sweep(**changes))
     (told,) = found.told
     return list(found.past), told.partition(": ")[2]

@@ -73,7 +73,7 @@ def enter(many: Worker, number: int, end: int, fault: str = "", former: str | No
 
 
 def rounds(many: Worker, count: int) -> dict[int, Result]:
-    """Train for so many epochs; give what came of those that ended."""
+    """Train for so many epochs; return what came of those that ended."""
     return {ended.segment.trial: ended.result for _ in range(count) for ended in many.round()}
 
 

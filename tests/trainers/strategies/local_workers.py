@@ -35,7 +35,7 @@ class Copies:
         self.inputs, self.targets = data(rows)
 
     def step(self, epoch: int, number: int) -> list[int]:
-        """Let each take a step; give the rows of each."""
+        """Let each take a step; return the rows of each."""
         rows = []
         for model, optimizer, shard in zip(self.models, self.optimizers, self.shards, strict=True):
             mine = list(shard.epoch(epoch))[number]
@@ -81,7 +81,7 @@ def states_after(
     trainer: type[Small] = Small,
     **params: Any,
 ) -> tuple[list[dict[str, float]], dict[str, Any]]:
-    """Train on a rank; give each epoch's metrics, and the state after the last one."""
+    """Train on a rank; return each epoch's metrics, and the state after the last one."""
     made = trainer(FakeTrial(params, group, parallel=parallel))
     if state is not None:
         made.load_state_dict(copy.deepcopy(state))

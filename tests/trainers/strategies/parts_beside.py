@@ -66,7 +66,7 @@ class Named(Small):
 
 
 def trained(group: Group | None, parts: str, freezes: float | None = None, dropout: float = 0.0) -> list[float]:
-    """Train for two epochs; give each one's loss and that of validation.
+    """Train for two epochs; return each one's loss and that of validation.
 
     Args:
         group: The ranks.

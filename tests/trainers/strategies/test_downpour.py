@@ -26,7 +26,7 @@ Weights = dict[str, Tensor]
 
 
 def trained(width: int, epochs: int, parallel: Mapping[str, Any], state: Any = None, **params: Any) -> list[Any]:
-    """Train on threads; give each rank's state."""
+    """Train on threads; return each rank's state."""
 
     def train(group: Group) -> Any:
         trainer = Small(FakeTrial(params, group, parallel={"strategy": "downpour", **parallel}))

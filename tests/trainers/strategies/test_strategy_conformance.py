@@ -65,7 +65,7 @@ class Use:
         return [rank for rank, outcome in enumerate(self.outcomes("working")) if outcome.result]
 
     def curve(self, *arguments: Any, of: str = "trains") -> list[dict[str, float]]:
-        """Train, and give each epoch's metrics; those of all ranks must be equal."""
+        """Train, and return each epoch's metrics; those of all ranks must be equal."""
         outcomes = self.outcomes(of, *arguments)
         assert not any(outcome.error or outcome.code for outcome in outcomes), outcomes
         assert all(outcome.result == outcomes[0].result for outcome in outcomes)
