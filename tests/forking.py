@@ -143,7 +143,7 @@ def end_forking() -> None:
 
 
 def _next_program(control: socket.socket) -> list[str]:
-    """Fork a process for each requested program; return its arguments in the child, and none in the parent at the end."""
+    """Fork a process for each requested program; return its arguments in the child, and [] in the parent at the end."""
     statuses: dict[int, int] = {}
     ended, ends = os.pipe()
     os.set_blocking(ends, False)

@@ -203,7 +203,7 @@ def verify(sock: socket.socket, credentials: Credentials, rank: int = 0) -> Hell
 
 
 def knock(group: Forming, local: bool, credentials: Credentials, hello: Hello) -> HandshakeReply:
-    """Come to rank 0 as somebody; gives its verdict, and sees that nothing follows a refusal."""
+    """Come to rank 0 as somebody; return its verdict, and sees that nothing follows a refusal."""
     with dial(group.addresses[0], local=local) as sock:
         sock.sendall(Proof(credentials, hello).message(read(sock, NONCE_BYTES)))
         answer = read(sock, ANSWER_BYTES)
