@@ -112,9 +112,9 @@ def comma_list(
 
 
 def number(text: str) -> int:
-    """Read a whole number from 0."""
+    """Read a whole number of at least 0."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a whole number from 0, such as that of a trial, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, such as that of a trial, got {text!r}")
     return int(text)
 
 
@@ -126,7 +126,7 @@ def target(text: str) -> Path:
 
 
 def positive(text: str) -> int:
-    """Read a whole number from 1."""
+    """Read a whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number, at least 1, got {text!r}")
     return int(text)

@@ -54,7 +54,7 @@ def benchmark(args: argparse.Namespace) -> int:
     try:
         run_missing(suite, results, keys, jobs, _Progress())
     except KeyboardInterrupt:
-        print(f"interrupted; what was done is in {directory}, and the same command goes on", file=sys.stderr)
+        print(f"interrupted; the results so far are in {directory}, and the same command continues", file=sys.stderr)
         return 130
     results.keep(keys)
     text = table(suite, results, methods, workers)

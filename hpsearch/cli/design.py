@@ -109,8 +109,8 @@ def _refuse_beside_resume(args: argparse.Namespace) -> None:
     named += ["--test-share"] if args.test_share != 0.2 else []
     if named:
         raise DesignError(
-            f"design: {', '.join(named)} must not be used with --resume, which goes on with what was asked for; change "
-            "sweep.yaml, or design anew in a folder of its own"
+            f"design: {', '.join(named)} must not be used with --resume, which continues with the original options; "
+            "change sweep.yaml, or design anew in another folder"
         )
 
 

@@ -98,7 +98,7 @@ def _from_zero(sweep: Sweep) -> list[str]:
     if plan.iterations_from_zero == plan.iterations:
         return []
     iterations = f"{plan.iterations_from_zero:,} iterations in all in place of {plan.iterations:,}"
-    return [f"a script that saves no checkpoint begins anew wherever its trial goes on: {iterations}"]
+    return [f"a script that saves no checkpoint starts from zero in every segment: {iterations}"]
 
 
 def _text_of(program: str) -> str:
@@ -152,7 +152,7 @@ def _resume(args: argparse.Namespace, failed: Sequence[int] | None) -> int:
     if study.is_told and failed is not None:
         with AskTell(sweep, directory=study_dir.path) as asking:
             asking.retry(*failed)
-        ended = f", once the sweep goes on: {asking.reason}" if asking.reason else ""
+        ended = f", once the sweep continues: {asking.reason}" if asking.reason else ""
         print(f"they will be asked for again{ended or f': hpsearch ask {pasted(study_dir.path)}'}")
         return 0
     call = "rerun(..., trainable=..., directory=...)" if "rerun" in record else "search(..., directory=...)"
@@ -166,11 +166,11 @@ def _resume_there(study_dir: StudyDirectory, args: argparse.Namespace) -> int:
     """Have the process that paused a study resume it."""
     if args.overrides or args.workers is not None:
         raise SweepError(
-            f"{study_dir.path}: {study_dir.holder()} has paused this study and goes on with it as it is: leave the "
+            f"{study_dir.path}: {study_dir.holder()} has paused this study and resumes it unchanged: leave the "
             f"options out, extend it with `hpsearch extend {pasted(study_dir.path)}`, or stop it first"
         )
     return send_request(
-        study_dir, "resume", {}, f"it goes on in {study_dir.holder()}; see: hpsearch watch {pasted(study_dir.path)}"
+        study_dir, "resume", {}, f"it continues in {study_dir.holder()}; see: hpsearch watch {pasted(study_dir.path)}"
     )
 
 

@@ -57,7 +57,7 @@ def pause(args: argparse.Namespace) -> int:
 
 def stop(args: argparse.Namespace) -> int:
     """Stop a study at the next reports."""
-    return _ask_process(args, "stop", "it ends at the next reports of its trials; hpsearch resume goes on with it")
+    return _ask_process(args, "stop", "it ends at the next reports of its trials; hpsearch resume continues it")
 
 
 def cancel(args: argparse.Namespace) -> int:
@@ -150,7 +150,7 @@ def _ask_process(args: argparse.Namespace, verb: str, success: str) -> int:
     study = load(study_dir.path)
     if holder is not None and not study.is_told:
         return send_request(study_dir, verb, {}, success)
-    instead = "" if verb in ("stop", "cancel") else f"; it goes on with: hpsearch resume {pasted(study_dir.path)}"
+    instead = "" if verb in ("stop", "cancel") else f"; continue it with: hpsearch resume {pasted(study_dir.path)}"
     if study.state == "finished":
         instead = ": it is finished"
     elif study.is_told:

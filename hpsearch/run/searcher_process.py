@@ -117,10 +117,10 @@ class ProcessCalls(Calls):
         code = self._process.wait()
         self._stderr.seek(max(self._stderr.seek(0, os.SEEK_END) - _MOST_SAID, 0))
         output = self._stderr.read().decode(errors="replace").strip()
-        last = f"; it said last:\n{output}" if output else ""
+        last = f"; its last output:\n{output}" if output else ""
         return (
             f"the searcher's process must live as long as the sweep, but it ended with exit code {code}: resume the "
-            f"study, which asks it again{last}"
+            f"study, which starts it again{last}"
         )
 
 

@@ -19,7 +19,7 @@ from hpsearch.trainable import checkpoints
 
 __all__ = ["Copy", "NamedCheckpoints"]
 
-_ADVICE = "write each one to a path of its own, such as $HPSEARCH_DIRECTORY/model-<iteration>, and leave it alone then"
+_ADVICE = "write each one to a new path, such as $HPSEARCH_DIRECTORY/model-<iteration>, and don't change it later"
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ class OwnFiles:
             return None
         return (
             f"{path} was edited, but the trials of a run must run the same code: ending at the next reports; a resume "
-            "goes on with the new code"
+            "uses the new code"
         )
 
     def edited(self) -> Path | None:

@@ -180,10 +180,10 @@ def test_what_a_sweep_names():
     [
         ({"batch": "worker"}, r"scaling\.batch must be one of global, per_worker, got 'worker'"),
         ({"lr": "cubic"}, r"scaling\.lr must be one of linear, sqrt, none, got 'cubic'"),
-        ({"warmup_epochs": -1}, r"scaling\.warmup_epochs must be a number from 0, got -1"),
+        ({"warmup_epochs": -1}, r"scaling\.warmup_epochs must be a number of at least 0, got -1"),
         ({"warmup_epochs": math.nan}, "got nan"),
         ({"warmup_epochs": True}, "got True"),
-        ({"max_global_batch": 0}, r"scaling\.max_global_batch must be a whole number from 1, got 0"),
+        ({"max_global_batch": 0}, r"scaling\.max_global_batch must be a whole number of at least 1, got 0"),
         ({"max_global_batch": 1.5}, "got 1.5"),
         ({"warmup": 5}, "got 'warmup'; did you mean warmup_epochs?"),
     ],

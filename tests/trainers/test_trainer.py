@@ -425,8 +425,8 @@ def test_without_validation_data_there_is_no_validation():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"batch_size": 0}, "batch_size must be a whole number from 1, got 0"),
-        ({"accumulate": 1.5}, "accumulate must be a whole number from 1, got 1.5"),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
+        ({"accumulate": 1.5}, "accumulate must be a whole number of at least 1, got 1.5"),
         ({"average": 1.0}, "average must be a decay below 1, got 1.0"),
         ({"batch_norm": "global"}, "batch_norm must be one of local, sync, got 'global'"),
         ({"precision": "fp64"}, "precision must be bf16, fp16 or None, got 'fp64'"),

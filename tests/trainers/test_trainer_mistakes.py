@@ -40,7 +40,7 @@ def test_data_that_is_no_input_and_target(train, got):
         ({"metrics": [correct]}, "metrics must be functions by name, got list"),
         ({"metrics": {"validation_loss": correct}}, "a metric must have a name of its own, got 'validation_loss'"),
         ({"optimizer": lambda model: None}, "optimizer must be a torch.optim.Optimizer, .* gives NoneType"),
-        ({"optimizer": torch.optim.SGD}, r"optimizer must be .* got the class SGD: make one, SGD\(\.\.\.\)"),
+        ({"optimizer": torch.optim.SGD}, r"optimizer must be .* got the class SGD: create an instance, SGD\(\.\.\.\)"),
         ({"optimizer": nn.CrossEntropyLoss()}, "optimizer must be .* got CrossEntropyLoss: .* in this order"),
         ({"optimizer": None}, "optimizer must be .* got NoneType"),
         ({"loss": nn.CrossEntropyLoss}, r"loss must be a function .* got the class CrossEntropyLoss: make one"),

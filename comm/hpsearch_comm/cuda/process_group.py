@@ -368,7 +368,7 @@ class _Guard:
         elif abort_state.departed:
             self._check_left(now)
         if now > self.until:
-            raise CommTimeoutError(f"{self.describe()} is still under way; it goes on: wait again", -1)
+            raise CommTimeoutError(f"{self.describe()} is still running: wait again", -1)
         waited = now - self.started
         if waited > owner.timeout:
             self._fail(

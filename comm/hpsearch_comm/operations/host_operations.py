@@ -245,7 +245,7 @@ class HostOperations:
             shape = tuple(shape[0])
         lengths = [length for length in map(whole_number, shape) if length is not None and length >= 0]
         if len(lengths) != len(shape):
-            raise UsageError(f"a shape must consist of numbers from 0, got {tuple(shape)!r}")
+            raise UsageError(f"a shape must consist of whole numbers of at least 0, got {tuple(shape)!r}")
         if not isinstance(dtype, torch.dtype):
             raise UsageError(f"dtype must be a torch.dtype, got {dtype!r}")
         if dtype not in DTYPES:
@@ -330,8 +330,8 @@ class HostOperations:
             raise UsageError(f"splits must be whole numbers, one for each rank, got {splits!r}")
         if len(counts) != self._size or min(counts) < 0 or sum(counts) != rows:
             raise UsageError(
-                f"splits must be {self._size} numbers from 0, one for each rank, that add up to the tensor's {rows} "
-                f"rows, got {counts}"
+                f"splits must be {self._size} numbers of at least 0, one for each rank, that add up to the tensor's "
+                f"{rows} rows, got {counts}"
             )
         return counts
 

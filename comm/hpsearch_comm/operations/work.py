@@ -77,7 +77,7 @@ class Handle(Generic[T]):
                 if self._ended:
                     self._wake_next()
         if not self._ended:
-            raise CommTimeoutError(f"{self.name} is still under way after {timeout:g} s; it goes on: wait again", -1)
+            raise CommTimeoutError(f"{self.name} is still running after {timeout:g} s: wait again", -1)
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]

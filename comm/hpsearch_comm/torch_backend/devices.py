@@ -38,7 +38,7 @@ def check_backends(backends: dict[str, str]) -> None:
     other_backends = sorted({backend for backend in backends.values() if backend != "hpsearch"})
     if other_backends:
         raise UsageError(
-            f'a group of the hpsearch backend has no other backend beside it, got "{text}": make it with "hpsearch", '
+            f'a group of the hpsearch backend must have no other backend, got "{text}": make it with "hpsearch", '
             "which takes tensors on the CPU and on CUDA devices, and another group for the other backend: "
             f'dist.new_group(backend="{other_backends[0]}")'
         )

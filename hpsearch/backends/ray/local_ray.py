@@ -40,7 +40,7 @@ need minutes to import torch. On a quiet machine both take as long: seven runs o
 medians of 10.2 s (5) and 10.5 s (15), and minima of 9.6 s and 9.4 s.
 """
 
-_WAY_ON = "What a study has counted is in its journal; `hpsearch resume` goes on."
+_WAY_ON = "A study's results are in its journal; `hpsearch resume` continues."
 
 _starting: list[Guardian] = []
 """Those that would say that this process ended in the start of a Ray."""

@@ -36,7 +36,7 @@ def change(path: Path, **changes: object) -> None:
         ("run sweep.yaml --dir afile", "afile: expected a study's directory or none, but something else is there"),
         ("run sweep.yaml --dir full", "full: expected a study's directory or none, but something else is there"),
         ("run sweep.yaml --dir afile/x", "afile/x: expected a study's directory or none, but something else is there"),
-        ("run sweep.yaml --dir /proc/x/y", "/proc/x/y: expected a place where a study's directory can be made"),
+        ("run sweep.yaml --dir /proc/x/y", "/proc/x/y: expected a path where a study's directory can be created"),
         ("run sweep.yaml --dir foreign", "expected a journal of hpsearch, got a database of another program"),
         ("run sweep.yaml --dir garbage", "expected a journal of hpsearch, but SQLite says"),
     ],

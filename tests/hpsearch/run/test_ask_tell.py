@@ -116,7 +116,7 @@ def test_a_trial_may_end_by_itself(tmp_path):
     with AskTell(asked_sweep(max_iter=9), directory=tmp_path / "lab") as lab:
         early, none = ask(lab), ask(lab)
         assert lab.tell(early, [{"loss": 0.3}, {"loss": 0.2}], ended=True) is TrialState.COMPLETE
-        with pytest.raises(TellError, match="must have told a report"):
+        with pytest.raises(TellError, match="must have a report"):
             lab.tell(none, ended=True)
         lab.report(none, {"loss": math.nan})
         assert lab.tell(none, ended=True) is TrialState.COMPLETE

@@ -345,7 +345,7 @@ def test_what_goes_wrong_with_it_ends_the_sweep_which_can_be_resumed(tmp_path, m
     monkeypatch.setenv("TEST_SEARCHER_FAILS", how)
     told = {
         "raises": r"Failing\.suggest raised RuntimeError: no model",
-        "dies": "exit code 7: resume .*; it said last:\nno more",
+        "dies": "exit code 7: resume .*; its last output:\nno more",
     }
     with pytest.raises(SearcherError, match=told[how]):
         search(tmp_path / "study", Failing.kind, 8)

@@ -236,7 +236,7 @@ def test_the_rate_is_that_of_a_worker_s_own_step(lr, rate):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"period": 0}, "period must be a whole number from 1"),
+        ({"period": 0}, "period must be a whole number of at least 1"),
         ({"momentum": "kept"}, "one of keep, average, got 'kept'"),
     ],
 )

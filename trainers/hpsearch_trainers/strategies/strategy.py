@@ -31,8 +31,8 @@ from hpsearch_trainers.strategies.options import Options
 __all__ = ["NO_FLOAT16", "Strategy", "Trained"]
 
 _ADVICE = (
-    "Build it, and change it between two epochs, alike on all ranks, by what all of them have, as the metrics of "
-    "super().step() are"
+    "Build it, and change it between two epochs, in the same way on all ranks, by values that all of them have, such "
+    "as the metrics of super().step()"
 )
 
 
@@ -399,7 +399,7 @@ def _check_under_way(strategy: weakref.ref[Strategy], *_: object) -> None:
     if owner is not None and not owner._under_way:
         raise ConfigurationError(
             f"under parallel.strategy {owner.name} the optimizer of a Trainer must step in the epochs of Trainer.step "
-            "alone, got a step outside of one, of which the other ranks don't hear: call super().step() in place of a "
+            "alone, got a step outside of one, which the other ranks don't see: call super().step() instead of a "
             "loop of your own, which belongs in a class that isn't a Trainer, and says what ranks exchange"
         )
 

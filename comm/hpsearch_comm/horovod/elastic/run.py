@@ -95,7 +95,7 @@ def _meet_anew() -> None:
         if is_elastic():
             raise
         raise RendezvousError(
-            "hvd.elastic.run goes on among the processes that the launcher has started, and not all of them came "
-            f"again: {error}. To go on without ranks that die, start them with `python -m hpsearch_comm.launch "
+            "hvd.elastic.run continues with the processes that the launcher has started, and not all of them came "
+            f"back: {error}. To continue without ranks that die, start them with `python -m hpsearch_comm.launch "
             "--min-np N`; or start the script anew, and let it begin from a checkpoint"
         ) from error
