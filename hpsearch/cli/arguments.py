@@ -133,11 +133,11 @@ def positive(text: str) -> int:
 
 
 def read_json(path: Path, error_type: type[HpsearchError]) -> tuple[str, Any]:
-    """Return what a file is called in a message, and the JSON in it.
+    """Return a file's name for messages, and its content, which is JSON.
 
     Args:
         path: The file; `-` is standard input.
-        error_type: Raised where it can't be read, or isn't JSON.
+        error_type: Raised if the file can't be read, or isn't JSON.
     """
     name = "standard input" if str(path) == "-" else str(path)
     try:

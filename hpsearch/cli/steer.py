@@ -43,7 +43,7 @@ _LOOK_SECONDS = 0.1
 
 
 def pause_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch pause`, `stop` and `cancel` take."""
+    """Add the arguments of `hpsearch pause`, `stop` and `cancel`."""
     add_study(command)
 
 
@@ -66,7 +66,7 @@ def cancel(args: argparse.Namespace) -> int:
 
 
 def extend_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch extend` takes."""
+    """Add the arguments of `hpsearch extend`."""
     add_study(command)
     command.add_argument("--run-cap", type=positive, metavar="N", help="trials in all")
     command.add_argument("--brackets", type=positive, metavar="N", help="brackets in all, of Hyperband and the like")
@@ -84,7 +84,7 @@ def extend(args: argparse.Namespace) -> int:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch add` takes."""
+    """Add the arguments of `hpsearch add`."""
     add_study(command)
     text = "a configuration, its values in YAML; what it leaves out is sampled; may be repeated"
     command.add_argument("--params", action="append", default=[], metavar="NAME=VALUE,...", help=text)
@@ -101,7 +101,7 @@ def add(args: argparse.Namespace) -> int:
 
 
 def prune_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch prune` takes."""
+    """Add the arguments of `hpsearch prune`."""
     add_study(command)
     command.add_argument("trials", type=number, nargs="+", metavar="TRIAL", help="numbers")
 

@@ -255,7 +255,7 @@ class Orchestrator:
         return finished
 
     def _ask_ahead(self) -> None:
-        """Request the next suggestion in advance, if the sweep does so."""
+        """Request the next suggestion in advance, if `search.ahead` is set."""
         try:
             if self._ending is None and (request := self._sweep_state.request()) is not None:
                 self._note(request)

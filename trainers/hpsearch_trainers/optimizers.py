@@ -64,7 +64,7 @@ def _has_state_elsewhere(optimizer: Optimizer) -> bool:
 
 
 def check_parameters(optimizer: Optimizer, model: nn.Module, name: str = "optimizer") -> None:
-    """See that an optimizer trains a model, and nothing else.
+    """Check that an optimizer trains only parameters of a model.
 
     Raises:
         ConfigurationError: It has parameters that the model hasn't.

@@ -325,7 +325,7 @@ def _sign(credentials: Credentials, nonce: bytes, body: bytes) -> bytes:
 
 
 def check_text(text: str) -> None:
-    """See that a text isn't too long to be exchanged.
+    """Check that a text isn't too long to be exchanged.
 
     Raises:
         ConfigurationError: It is.

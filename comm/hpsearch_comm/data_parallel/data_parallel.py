@@ -218,7 +218,7 @@ class DataParallel(nn.Module):
             reducer.shares.announce(value)
 
     def join(self, *optimizers: torch.optim.Optimizer) -> contextlib.AbstractContextManager[None]:
-        """Let ranks run out of batches at different times.
+        """Allow ranks to have different numbers of batches.
 
             with model.join(optimizer):
                 for inputs, targets in this_ranks_batches:

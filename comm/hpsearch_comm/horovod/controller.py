@@ -147,7 +147,7 @@ class Controller:
             self._wake.notify()
 
     def join(self) -> Handle[int]:
-        """Let this rank take part with zeros in what it doesn't ask for, until all have joined."""
+        """Make this rank contribute zeros to operations that it doesn't call, until all have joined."""
         with self._wake:
             self._check()
             if self._join is None:
@@ -288,7 +288,7 @@ class Controller:
             return self._pending.pop(name, None)
 
     def _end(self, error: BaseException) -> None:
-        """Let all who wait know, and all who come."""
+        """Report an error to all who wait, and to later callers."""
         error = self._first(error)
         with self._wake:
             entries, self._pending, self._new = list(self._pending.values()), {}, []

@@ -102,6 +102,6 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def forget_process_sets() -> None:
-    """Let those of a job that has ended count as not registered."""
+    """Mark the process sets of a job that has ended as not registered."""
     while _registered:
         _registered.pop().process_set_id = None

@@ -106,24 +106,24 @@ def record(recording: Recording | None) -> None:
 
 
 def mark_submitted(entry: Entry) -> None:
-    """Take note of what this rank has been asked for."""
+    """Record that this rank has submitted an operation."""
     if (recording := _recording) is not None:
         recording.switch_phase([entry], _NEGOTIATION)
 
 
 def mark_started(entries: Sequence[Entry]) -> None:
-    """Take note of what all ranks have been asked for, and begin to carry out."""
+    """Record that operations start, which all ranks have submitted."""
     if (recording := _recording) is not None:
         recording.switch_phase(entries, _OPERATION)
 
 
 def mark_finished(entries: Sequence[Entry]) -> None:
-    """Take note of what has been carried out, or refused."""
+    """Record that operations have finished, or were refused."""
     if (recording := _recording) is not None:
         recording.switch_phase(entries, None)
 
 
 def mark_cycle() -> None:
-    """Take note of an exchange of the ranks' news."""
+    """Record an exchange of the ranks' requests."""
     if (recording := _recording) is not None:
         recording.mark_cycle()

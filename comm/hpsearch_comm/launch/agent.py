@@ -390,7 +390,7 @@ class Agent:
     # The end.
 
     def _on_launcher_gone(self) -> None:
-        """Take note that the launcher is gone."""
+        """End the ranks, as the launcher is gone."""
         if self._launcher_gone:
             return
         self._launcher_gone = True
@@ -404,7 +404,7 @@ class Agent:
         self._end(_GRACE_SECONDS)
 
     def _end(self, seconds: float) -> None:
-        """Have the ranks end, and kill them after so many seconds."""
+        """End the ranks, and kill them after so many seconds."""
         first, self._is_stopping = not self._is_stopping, True
         if first and seconds > 0:
             for rank in self._ranks.values():

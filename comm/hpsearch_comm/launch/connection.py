@@ -119,7 +119,7 @@ class Connection:
         return bool(self._outgoing)
 
     def close_input(self) -> None:
-        """Let its input end: the agent ends its ranks, and itself."""
+        """Close the agent's input: it ends its ranks, and itself."""
         self._outgoing.clear()
         with contextlib.suppress(OSError):
             self.input.close()

@@ -90,7 +90,7 @@ class Fleet:
                 connection.process.kill()
 
     def close(self) -> None:
-        """Let all agents go: they end what still runs. Wait until they have."""
+        """Close all agents, which end what still runs, and wait for them."""
         for connection in self.connections:
             connection.close_input()
             if connection.greeting is None:

@@ -77,7 +77,7 @@ class Verdict:
         self.deaths: list[Death] = []
 
     def add(self, death: Death) -> None:
-        """Take note of a rank that failed by itself."""
+        """Record a rank that failed on its own."""
         self.deaths.append(death)
 
     @property
@@ -178,7 +178,7 @@ class Launcher:
     # Before the ranks run.
 
     def _connect(self) -> None:
-        """Have an agent on each host."""
+        """Start an agent on each host."""
         for host_ranks in self._job.host_ranks:
             command, environment = agent_process(self._job, host_ranks)
             self._log(
@@ -189,7 +189,7 @@ class Launcher:
         compare_hosts(self._fleet.connections)
 
     def _start(self) -> None:
-        """Have the ranks started everywhere, once it is known where they meet."""
+        """Start the ranks on all hosts, once the meeting address is known."""
         connections = self._fleet.connections
         connections[0].send(pack_value(FrameKind.CHOOSE_ADDRESS, meeting_request(connections, self._job.interface)))
         self._wait(lambda: self._meeting_address is not None)
@@ -254,7 +254,7 @@ class Launcher:
         self._failed_at = self._failed_at or time.monotonic()
 
     def _on_disconnect(self, connection: Connection) -> None:
-        """Take note that nothing more comes from an agent."""
+        """Handle the end of an agent's output."""
         if not connection.alive:
             return
         code = connection.exit_code()
@@ -306,7 +306,7 @@ class Launcher:
             self._membership.set_done(rank, done=message == DONE)
 
     def _meet(self) -> None:
-        """Have the ranks that want to meet do so, if nobody is awaited."""
+        """Tell the waiting ranks to meet, if no other rank is awaited."""
         if not self._may_meet():
             return
         rosters = self._membership.meet()
@@ -373,7 +373,7 @@ class Launcher:
             self._fleet.kill()
 
     def _end(self, seconds: float) -> None:
-        """Have all agents end their ranks, and kill them after so many seconds. Another call may only hasten it."""
+        """Make all agents end their ranks, and kill them after so many seconds. Another call can only shorten this."""
         killed_at = time.monotonic() + seconds
         if self._killed_at is None or killed_at < self._killed_at:
             self._killed_at = killed_at

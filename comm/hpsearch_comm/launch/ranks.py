@@ -111,7 +111,7 @@ class RankProcess:
             self.elastic_socket.close()
 
     def close_input(self) -> None:
-        """Let its standard input end."""
+        """Close its standard input."""
         if self.input is not None:
             os.close(self.input)
         self.input = None

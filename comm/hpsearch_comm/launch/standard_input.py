@@ -43,7 +43,7 @@ class StandardInput:
             self._selector.unregister(0)
 
     def acknowledge(self, more: bool) -> None:
-        """Take note that rank 0 has the last piece, and whether it wants more."""
+        """Record that rank 0 has the last piece, and whether it wants more."""
         self._ready = True
         self._ended = self._ended or not more
 

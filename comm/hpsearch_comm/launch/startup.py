@@ -27,10 +27,10 @@ def agent_process(job: LaunchJob, host_ranks: HostRanks) -> tuple[list[str], dic
 
 
 def compare_hosts(connections: Sequence[Connection]) -> None:
-    """See that all agents are of this very version, and each on another host.
+    """Check that all agents have this version, and that each is on another host.
 
     Raises:
-        LaunchError: One isn't; names it.
+        LaunchError: One doesn't meet this; names it.
     """
     digest, machines = source_digest(), dict[str, str]()
     for connection in connections:

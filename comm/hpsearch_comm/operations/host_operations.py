@@ -87,14 +87,14 @@ _MOST_BYTES = 1 << 47
 
 
 class HostOperations:
-    """Prepares operations on tensors in this machine's memory.
+    """Prepares operations on CPU tensors.
 
     Args:
-        host: What carries them out.
+        host: Runs the operations.
         device: 0, or the number of the CUDA device whose tensors a subclass takes; see `Signature`.
 
     Attributes:
-        host: What carries the operations out on the CPU.
+        host: Runs the operations on the CPU.
     """
 
     def __init__(self, host: HostCollectives, device: int = 0) -> None:
@@ -337,10 +337,10 @@ class HostOperations:
 
 
 def _check_gathered(out: object, rows: torch.Tensor) -> torch.Tensor:
-    """Check all of allgather's `out` but its length, which is seen when the others have said how much they give.
+    """Check allgather's `out`, except its length: that is checked once all ranks have sent their number of rows.
 
     Raises:
-        UsageError: It can't take the rows of any number of ranks.
+        UsageError: It can't hold such rows.
     """
     target = check_tensor("out of allgather", out)
     return check_out("allgather", target, rows, (*target.shape[:1], *rows.shape[1:]) if target.dim() else rows.shape)

@@ -74,7 +74,7 @@ def check_output(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def check_devices(name: str, tensors: Iterable[torch.Tensor]) -> None:
-    """See that all tensors of an operation are on one device.
+    """Check that all tensors of an operation are on one device.
 
     Raises:
         UsageError: They aren't.
@@ -88,10 +88,10 @@ def check_devices(name: str, tensors: Iterable[torch.Tensor]) -> None:
 
 
 def check_like(name: str, tensors: Sequence[torch.Tensor], like: torch.Tensor, count: int) -> None:
-    """See that there are so many tensors, each of the shape, dtype and device of another.
+    """Check the number of tensors, and that each has the shape, dtype and device of `like`.
 
     Raises:
-        UsageError: One of them isn't, or there are more or fewer.
+        UsageError: One differs, or there are more or fewer.
     """
     if len(tensors) != count:
         raise UsageError(f"{name} takes one tensor for each of the {count} ranks, got {len(tensors)}")
@@ -105,10 +105,10 @@ def check_like(name: str, tensors: Sequence[torch.Tensor], like: torch.Tensor, c
 
 
 def check_numel(name: str, tensor: torch.Tensor, numel: int, like: torch.Tensor) -> None:
-    """See that a tensor has so many elements, of the dtype of another and on its device.
+    """Check that a tensor has `numel` elements, and the dtype and device of `like`.
 
     Raises:
-        UsageError: It hasn't.
+        UsageError: It differs.
     """
     check_devices(name, (tensor, like))
     if tensor.numel() != numel or tensor.dtype is not like.dtype:

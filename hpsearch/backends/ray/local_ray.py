@@ -167,7 +167,7 @@ class RayProcesses:
 
 @contextmanager
 def lean_start() -> Iterator[RayProcesses]:
-    """Have `ray.init` start no autoscaler, log monitor or dashboard, and listen on 127.0.0.1 alone.
+    """Make `ray.init` start no autoscaler, log monitor or dashboard, and listen on 127.0.0.1 alone.
 
     These take two seconds of CPU time just as workers start, and the autoscaler another one until Ray kills it at the
     end. Nor does Ray sleep until the node has registered. A Ray without these methods starts in its usual way.

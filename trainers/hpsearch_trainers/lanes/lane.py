@@ -92,9 +92,9 @@ class Lane:
         return self.trainer._strategy.is_bound(self.trainer._trained())
 
     def can_continue(self) -> bool:
-        """Take note of what has changed since its last epoch; say whether it goes on with what it is bound to train.
+        """Update what changed since its last epoch; return whether the lane is still bound to its parameters.
 
-        Else an epoch by itself binds it, or raises.
+        If not, an epoch alone binds it, or raises.
         """
         self.trainer._refresh_bindings()
         return self.is_bound()
@@ -133,7 +133,7 @@ class Lane:
             tensor.grad = None
 
     def clear_gradients(self) -> None:
-        """Let none of the model's tensors have one."""
+        """Clear the gradients of all of the model's tensors."""
         for tensor in tensors_of(self.model):
             tensor.grad = None
 
@@ -165,7 +165,7 @@ class Lane:
         return self._steady and self._step is not None and self._step.releases_gradients
 
     def set_gradients(self, gradients: Sequence[Tensor | None], *, last: bool) -> None:
-        """Let the parameters have the gradients of a step, as alone: a schedule or a measure may look at them.
+        """Set the parameters' gradients of a step, as if trained alone: a schedule or a measure may read them.
 
         Args:
             gradients: Of each; clipped, where the trainer clips them.
@@ -176,7 +176,7 @@ class Lane:
                 parameter.grad = gradient.clone() if last and gradient is not None else gradient
 
     def end_steps(self) -> None:
-        """See that the steps were right to the end.
+        """Check that the steps were valid to the end.
 
         Raises:
             NotFusible: They may not have been.
@@ -200,12 +200,12 @@ class Lane:
         return int(self.trainer._average.n_averaged) == 0
 
     def count_averaged(self, steps: int) -> None:
-        """Let the average count so many steps that it has taken in."""
+        """Add so many steps to the count of the moving average."""
         assert self.trainer._average is not None
         self.trainer._average.n_averaged += steps
 
     def update_average(self) -> None:
-        """Let the moving average of the model, if there is one, take in what it is after a step."""
+        """Update the model's moving average, if there is one, after a step."""
         if self.trainer._average is not None:
             self.trainer._average.update_parameters(self.trainer.model)
 

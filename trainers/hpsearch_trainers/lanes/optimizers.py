@@ -29,10 +29,10 @@ class Stepper(Protocol):
         """Take a step, with a gradient for each parameter, None for one that has none."""
 
     def end(self) -> None:
-        """See that what it took for settled in the epoch was it.
+        """Check that nothing changed in the epoch that was assumed constant.
 
         Raises:
-            NotFusible: It wasn't.
+            NotFusible: Something has changed.
         """
 
 

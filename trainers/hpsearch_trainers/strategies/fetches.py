@@ -56,7 +56,7 @@ class Fetches:
             put_weights(bucket, weights, self._parameters)
 
     def record_step(self) -> None:
-        """Take note of weights that this worker has stepped to itself, but for tables with sparse gradients.
+        """Record the weights after this worker's own step, except tables with sparse gradients.
 
         To copy and compare a whole table would take longer than a step in the few rows of it that were looked up.
         """

@@ -84,11 +84,11 @@ def _largest(tensor: Tensor) -> float:
 
 
 def check_same_output(actual: Sequence[Tensor], expected: Sequence[Tensor], subject: str, advice: str) -> None:
-    """See that a split model computes what the whole one does.
+    """Check that a split model computes the same as the whole model.
 
     Args:
-        actual: What it gives.
-        expected: What the whole one gives.
+        actual: Outputs of the split model.
+        expected: Outputs of the whole model.
         subject: Was to do that, for the error.
         advice: What to do.
 

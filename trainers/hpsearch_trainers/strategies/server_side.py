@@ -115,7 +115,7 @@ class ServedBucket:
                 parameter.grad = gradient.to(parameter.device)
 
     def zero_grad(self) -> None:
-        """Let the gradients go."""
+        """Clear the gradients."""
         for parameter in self.parameters:
             parameter.grad = None
 

@@ -39,7 +39,7 @@ _ADVICE = (
 def check_same_training(
     model: nn.Module, optimizer: Optimizer, epoch: int, group: Group, *, rates: bool, states: bool
 ) -> None:
-    """See that all ranks train the same parameters with the same settings in the same epoch; a collective.
+    """Check that all ranks train the same parameters with the same settings in the same epoch; a collective.
 
     Args:
         model: What is trained.
@@ -254,10 +254,10 @@ class Strategy:
         return len(objects) == len(self._bound_objects) and all(map(operator.is_, objects, self._bound_objects))
 
     def loaded(self) -> None:
-        """Take note that model and optimizer have another state, the same on every rank; a collective."""
+        """Handle a new state of model and optimizer, the same on every rank; a collective."""
 
     def agree(self, trained: Trained, epoch: int) -> None:
-        """See that all ranks have changed the same since the last epoch; a collective, before `start_epoch`.
+        """Check that all ranks have made the same changes since the last epoch; a collective, before `start_epoch`.
 
         Raises:
             MismatchError: They haven't.
@@ -332,7 +332,7 @@ class Strategy:
         self.step()
 
     def step(self) -> None:
-        """Let the optimizer take its step."""
+        """Step the optimizer."""
         if self.trained.scaler is None:
             self.trained.optimizer.step()
         else:
@@ -349,7 +349,7 @@ class Strategy:
         raise NotImplementedError
 
     def end_epoch(self) -> None:
-        """Let model and optimizer hold what is validated and saved, on every rank; a collective."""
+        """Bring model and optimizer to the state that is validated and saved, on every rank; a collective."""
         self._under_way = False
         self.calls["step"] += 1
 

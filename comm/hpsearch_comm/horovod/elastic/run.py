@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 def run(func: Callable[..., _T]) -> Callable[..., _T]:
-    """Let a function continue after HorovodInternalError: `@hvd.elastic.run` before `def train(state): ...`.
+    """Make a function continue after HorovodInternalError: `@hvd.elastic.run` before `def train(state): ...`.
 
     The function starts with the state of rank 0 on all ranks. When it ends with HorovodInternalError, its ranks leave
     the job, restore their last commits, meet in a new job, and call it again. They are the processes that the launcher
@@ -77,7 +77,7 @@ def run(func: Callable[..., _T]) -> Callable[..., _T]:
 
 
 def _check_together(number: int, anew: bool) -> None:
-    """See that all ranks are in the same call: no other state than its own is good for one."""
+    """Check that all ranks are in the same call: a call can continue only from its own state."""
     calls = allgather_object(f"call {number}{' again' if anew else ''}", "elastic_run")
     if len(set(calls)) > 1:
         raise UsageError(
