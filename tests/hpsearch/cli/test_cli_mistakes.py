@@ -355,4 +355,4 @@ def test_only_a_script_that_saves_no_checkpoint_hears_what_that_costs(here, hpse
     early = {"type": "hyperband", "max_iter": 9}
     sweep = write_sweep(here / "s.yaml", None, program="script.py", early_terminate=early, max_iter=None, run_cap=None)
     answer = hpsearch_command("run", sweep, "--backend", "inline", "--dir", "study")
-    assert ("a script that saves no checkpoint begins anew" in answer.err) is noted
+    assert ("a script that saves no checkpoint starts from zero" in answer.err) is noted

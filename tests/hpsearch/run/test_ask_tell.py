@@ -144,7 +144,7 @@ def test_what_doesnt_fit_is_refused_and_changes_nothing(lab):
     refused(lab, "got a report of iteration 2", lambda: lab.tell(trial, [{"loss": 1.0}] * 2))
     refused(lab, "did you mean", lambda: lab.tell(trial, {"lss": 1.0}), TrainableError)
     refused(lab, "must be a number", lambda: lab.tell(trial, {"loss": "1"}), TrainableError)
-    refused(lab, "told alone", lambda: lab.tell(trial, {"loss": 1.0}, failed="no"))
+    refused(lab, "must be given alone", lambda: lab.tell(trial, {"loss": 1.0}, failed="no"))
     lab.tell(trial, {"loss": 1.0})
     refused(lab, "it was told and is complete", lambda: lab.tell(trial, {"loss": 1.0}))
     refused(lab, "only a trial that has failed|no trial has failed", lambda: lab.retry(0), SweepError)
