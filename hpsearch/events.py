@@ -228,7 +228,7 @@ class Steered:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The process closed the study in good order."""
+    """The process closed the study normally."""
 
     state: str
     """`finished`, `target`, `patience`, `stopped`, `max_time`, `interrupted`, `cancelled` or `error`."""

@@ -45,7 +45,7 @@ class Browser:
                 return answer["result"]
 
     async def open(self, address: str, until: str, still: float = 4.0) -> float:
-        """Open an address; give the seconds until an expression holds. Then wait until all is drawn."""
+        """Open an address; return the seconds until an expression holds. Then wait until all is drawn."""
         await self.call("Page.navigate", url="about:blank")
         began = time.monotonic()
         await self.call("Page.navigate", url=address)
@@ -64,7 +64,7 @@ class Browser:
         )
 
     async def value(self, expression: str) -> Any:
-        """Give what JavaScript says on the page."""
+        """Return the value of a JavaScript expression on the page."""
         return (await self.call("Runtime.evaluate", expression=expression, returnByValue=True))["result"].get("value")
 
     async def save(self, path: Path) -> None:

@@ -16,7 +16,7 @@ __all__ = ["begin", "end", "forked"]
 
 
 def begin(task: Callable[..., None], *arguments: Any) -> tuple[Forked, Connection]:
-    """Begin `task(channel, *arguments)` in a process of its own; gives it, and the other end of the channel."""
+    """Begin `task(channel, *arguments)` in a process of its own; return it, and the other end of the channel."""
     ours, theirs = Pipe()
     with theirs:
         process = Forked("tests.forked", channel=theirs.fileno())
@@ -27,7 +27,7 @@ def begin(task: Callable[..., None], *arguments: Any) -> tuple[Forked, Connectio
 
 @contextlib.contextmanager
 def forked(task: Callable[..., None], *arguments: Any) -> Iterator[tuple[Forked, Connection]]:
-    """Run `task(channel, *arguments)` in a process of its own; gives the process, and the other end of the channel.
+    """Run `task(channel, *arguments)` in a process of its own; return the process, and the other end of the channel.
 
     A process that is still there when the block ends is killed.
     """

@@ -83,13 +83,13 @@ class Forked:
         self.communicate()
 
     def poll(self) -> int | None:
-        """Give how it has ended: its exit code, or minus the number of a signal; None while it runs."""
+        """Return how it ended: its exit code, or minus the number of a signal; None while it runs."""
         if self.returncode is None and select.select([self._status], [], [], 0)[0]:
             self.wait()
         return self.returncode
 
     def wait(self) -> int:
-        """Wait for its end; give how it has ended."""
+        """Wait for its end; return how it has ended."""
         if self.returncode is None:
             self.returncode = int(self._said.readline())
             self._said.close()
@@ -103,7 +103,7 @@ class Forked:
                 os.kill(self.pid, signal.SIGKILL)
 
     def communicate(self) -> str:
-        """End its input, and wait for its end; give what it has written since."""
+        """End its input, and wait for its end; return what it has written since."""
         self.stdin.close()
         with self.stdout:
             said = self.stdout.read()
@@ -143,7 +143,7 @@ def end_forking() -> None:
 
 
 def _next_program(control: socket.socket) -> list[str]:
-    """Fork a process for each program that is asked for; give its words in there, and none at the end of all."""
+    """Fork a process for each requested program; return its arguments in the child, and [] in the parent at the end."""
     statuses: dict[int, int] = {}
     ended, ends = os.pipe()
     os.set_blocking(ends, False)

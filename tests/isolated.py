@@ -68,7 +68,7 @@ def _forget_hpsearch() -> None:
 
 
 def _next_program() -> str:
-    """Fork a process for each program that is asked for; give its file in there, and nothing at the end of all."""
+    """Fork a process for each requested program; return its path in the child, and "" in the parent at the end."""
     for line in sys.stdin:
         program, arguments, folder, strict, threads, *files = json.loads(line)
         child = os.fork()

@@ -69,7 +69,7 @@ body {{ margin: 0; padding: 12px; background: #ffffff; color: #000000de; font: 1
 
 
 def run(folder: Path) -> dict[str, str]:
-    """Run the cells; give what they showed, as HTML: `running` in the midst, `study` in the end.
+    """Run the cells; return what they showed, as HTML: `running` in the midst, `study` in the end.
 
     Args:
         folder: Where the kernel works, and the studies lie; an absolute path.
@@ -117,7 +117,7 @@ def _is_in_its_midst(html: str) -> bool:
 
 
 def pages(shown: Mapping[str, str]) -> dict[str, str]:
-    """Give a page of each picture, with the cell above what it showed."""
+    """Return a page for each picture, with the cell above its output."""
     formatter = HtmlFormatter(nowrap=True)
     made = {}
     for name, number, prompt in [("running", 1, ""), ("study", 2, "[2]:")]:

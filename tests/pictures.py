@@ -37,7 +37,7 @@ class Picture:
         self._parts = [f'<rect class="ground" width="{width}" height="{height}" rx="6"/>']
 
     def svg(self) -> str:
-        """Give the file."""
+        """Return the SVG file."""
         width, height = self._size
         head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         head += f'viewBox="0 0 {width} {height}" role="img">'
@@ -255,7 +255,7 @@ def _is_old(child: Sequence[str], parent: Sequence[str], place: int) -> bool:
 
 
 def pictures() -> dict[str, str]:
-    """Give the files by their names."""
+    """Return the files by their names."""
     drawn = (choice, repeat, chain, edge_cell, node_cell, moves)
     return {f"{draw.__name__}.svg": draw() for draw in drawn}
 

@@ -19,7 +19,7 @@ SECTIONS = {"wide": 1, "phone": 3, "dark": 4}
 
 
 def sweep(name: str, folder: Path) -> Path:
-    """Give the directory of a study of one of `configs`."""
+    """Return the directory of a study of one of `configs`."""
     study = folder / "runs" / f"{name}-1"
     if not study.exists():
         hpsearch("run", ROOT / "configs" / f"{name}.yaml", "--dir", study)

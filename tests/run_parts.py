@@ -136,7 +136,7 @@ def left_behind(mark: str) -> list[str]:
 def run(
     parts: dict[str, Sequence[str]], options: Sequence[str], at_once: int | None = None, forks: bool = False
 ) -> int:
-    """Run the parts, with these options for each; gives the exit status: 0 if all went well.
+    """Run the parts, with these options for each; return the exit status: 0 if all went well.
 
     Ctrl-C, or SIGTERM, ends all parts: each sums up what it has, and so does this.
 

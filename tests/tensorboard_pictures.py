@@ -36,7 +36,7 @@ _ROWS = _LINES.replace(
 
 @contextlib.contextmanager
 def tensorboard(*words: object) -> Iterator[tuple[dict[str, str], float]]:
-    """Run the command; give the addresses that it prints, and the seconds that it took to."""
+    """Run the command; return the addresses that it prints, and the seconds that it took to."""
     began = time.monotonic()
     process = subprocess.Popen(
         [*COMMAND, "tensorboard", *map(str, words), "--port", "0"], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT

@@ -186,7 +186,7 @@ def test_the_shell_loop_that_asks_and_tells_runs_to_its_end(here):
 
 
 def commands() -> list[tuple[str, str]]:
-    """Give (page:line, command line) of every command in a block, and in the text between backquotes."""
+    """Return (page:line, command line) of every command in a block, or in the text between backquotes."""
     found = []
     for block in of("sh"):
         lines = [] if block.file is not None else block.text.splitlines()

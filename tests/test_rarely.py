@@ -37,7 +37,7 @@ def test_gpus_are_seen_by_those_who_choose_tests_that_need_them(marks, chosen):
 
 @pytest.fixture
 def collected(pytester):
-    """Give the names of the tests that an expression of marks chooses."""
+    """Return the names of the tests that an expression of marks selects."""
     pytester.makeini("[pytest]\nmarkers =\n    exhaustive\n    some_cases\n")
     path = pytester.makepyfile(CASES)
 

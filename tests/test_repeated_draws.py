@@ -53,7 +53,7 @@ Drawn = dict[str, list[str]]
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Drawn]:
-    """Give what the tests draw, with these options, beside a module of ours that holds this."""
+    """Return a function that collects what the tests draw, with these options, alongside a module with this code."""
 
     def run(*options: str, neighbour: str = "") -> Drawn:
         here = tmp_path_factory.mktemp("properties")

@@ -64,7 +64,7 @@ def _sweep(place: Path, max_iter: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def watch(folder: Path, is_ready: Callable[[LiveStudy], bool], max_iter: int = 27) -> str:
-    """Give the screen of a sweep that runs, as SVG.
+    """Return the screen of a sweep that runs, as SVG.
 
     Args:
         folder: Where the study lies meanwhile.

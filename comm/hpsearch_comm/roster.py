@@ -158,7 +158,7 @@ class LauncherLine:
         self._send(DONE if done else BUSY)
 
     def close(self) -> None:
-        """Let the launcher hear nothing more of this process."""
+        """Close the connection to the launcher."""
         self._sock.close()
 
     def _send(self, message: Any) -> None:

@@ -70,9 +70,7 @@ def _simulated(
 ) -> SimulatedBackend:
     workers = sweep.resources.workers
     if workers is None:
-        raise SweepError(
-            "the simulated backend has as many workers as it is told, and none were: --workers 4, or resources.workers"
-        )
+        raise SweepError("the simulated backend needs a number of workers, got none: --workers 4, or resources.workers")
     if sweep.unbounded and sweep.limits.max_time is None:
         raise SweepError(
             "run_cap: is required on the simulated backend, or limits.max_time, as its clock doesn't wait for anybody "

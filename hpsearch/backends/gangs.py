@@ -116,7 +116,8 @@ class Gang:
         message = (
             f"all workers of a trial must run the same iterations and call the same operations, but rank {ended} ended "
             f"after iteration {self._results[ended].iteration} and rank {other}, at iteration {there.iteration}, still "
-            f"needed it ({there.failure.message}): call trial.report() and the group's operations alike on every rank"
+            f"needed it ({there.failure.message}): call trial.report() and the group's operations in the same order on "
+            "every rank"
         )
         return Failure("contract", message, there.failure.traceback, there.failure.key)
 

@@ -249,7 +249,7 @@ class Slots:
         return next(iter(self._free), None)
 
     def drain(self, slot: Slot, reason: str) -> None:
-        """Let a worker finish its tasks, and send it no more."""
+        """Send a worker no more tasks; it finishes those that it has."""
         slot.draining = reason
         self._reindex(slot)
 

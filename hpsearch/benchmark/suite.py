@@ -251,7 +251,7 @@ def _sweep(value: object, key: KeyPath) -> dict[str, Any]:
     keys = _mapping(value, key)
     strange = next((name for name in keys if name in _OF_METHODS), None)
     if strange is not None:
-        raise InvalidKey((*key, strange), "is said by the methods, the tasks and the budgets, and can't stand here")
+        raise InvalidKey((*key, strange), "follows from methods, tasks and budgets, and must not be set here")
     return keys
 
 
@@ -260,7 +260,7 @@ def _methods(value: object, key: KeyPath) -> dict[str, dict[str, Any]]:
     for name, keys in methods.items():
         strange = next((each for each in keys if each in _OF_ALL), None)
         if strange is not None:
-            raise InvalidKey((*key, name, strange), "is said by the tasks and the budgets, and can't stand here")
+            raise InvalidKey((*key, name, strange), "follows from tasks and budgets, and must not be set here")
     return methods
 
 

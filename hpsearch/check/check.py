@@ -50,7 +50,7 @@ class TrialComparison:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong, as far as is known."""
+        """Whether both runs are equal, or the comparison was skipped."""
         return self.verdict in ("equal", "skipped")
 
 
@@ -78,7 +78,7 @@ class CheckResult:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong, as far as is known."""
+        """Whether both runs are equal, or the comparison was skipped."""
         return all(comparison.ok for comparison in self.comparisons)
 
 

@@ -112,9 +112,9 @@ def comma_list(
 
 
 def number(text: str) -> int:
-    """Read a whole number from 0."""
+    """Read a whole number of at least 0."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a whole number from 0, such as that of a trial, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, such as that of a trial, got {text!r}")
     return int(text)
 
 
@@ -126,18 +126,18 @@ def target(text: str) -> Path:
 
 
 def positive(text: str) -> int:
-    """Read a whole number from 1."""
+    """Read a whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number, at least 1, got {text!r}")
     return int(text)
 
 
 def read_json(path: Path, error_type: type[HpsearchError]) -> tuple[str, Any]:
-    """Return what a file is called in a message, and the JSON in it.
+    """Return a file's name for messages, and its content, which is JSON.
 
     Args:
         path: The file; `-` is standard input.
-        error_type: Raised where it can't be read, or isn't JSON.
+        error_type: Raised if the file can't be read, or isn't JSON.
     """
     name = "standard input" if str(path) == "-" else str(path)
     try:

@@ -28,7 +28,7 @@ FINISHED = 6
 
 
 def ask_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch ask` takes."""
+    """Add the arguments of `hpsearch ask`."""
     command.add_argument("sweep", type=Path, metavar="SWEEP.yaml|DIR", help="a sweep file, or a study's directory")
     command.add_argument("--dir", type=Path, help="the study's directory, with a sweep file; made where there is none")
     command.add_argument("--count", type=positive, default=1, metavar="N", help="most trials to ask for (default: 1)")

@@ -27,7 +27,7 @@ _TOLD_SECONDS = 10.0
 
 
 def benchmark_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch benchmark` takes."""
+    """Add the arguments of `hpsearch benchmark`."""
     command.add_argument("suite", type=Path, metavar="SUITE.yaml")
     comma_list(command, "--methods", str, "NAME", "which (default: all that there are); the first is compared with")
     command.add_argument("--seeds", type=positive, metavar="N", help="runs of each method on each task")

@@ -19,7 +19,7 @@ __all__ = ["best", "best_arguments"]
 
 
 def best_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch best` takes."""
+    """Add the arguments of `hpsearch best`."""
     add_study(command, newest=True)
     add_weights(command, "one of several metrics' best: what a unit of each is worth, e.g. accuracy=1,ms=0.01")
     add_format(command, "json")

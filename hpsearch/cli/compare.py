@@ -13,7 +13,7 @@ __all__ = ["compare", "compare_arguments"]
 
 
 def compare_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch compare` takes."""
+    """Add the arguments of `hpsearch compare`."""
     command.add_argument("dirs", type=Path, nargs="+", metavar="DIR")
     text = "csv: every change of each study's best, with what it had cost"
     command.add_argument("--format", choices=("table", "csv", "json"), default="table", help=text)

@@ -18,7 +18,7 @@ __all__ = ["convert", "convert_arguments"]
 
 
 def convert_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch convert` takes."""
+    """Add the arguments of `hpsearch convert`."""
     command.add_argument("sweep", type=Path, metavar="FILE")
     command.add_argument("--output", type=target, metavar="FILE", help="a new file (default: print it)")
 

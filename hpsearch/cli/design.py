@@ -19,7 +19,7 @@ INTERRUPTED = 130
 
 
 def design_network_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch design` takes."""
+    """Add the arguments of `hpsearch design`."""
     text = "a CSV or Parquet file, a folder with a folder of images for each class, an IDX or an NPZ file"
     command.add_argument("data", type=Path, nargs="?", metavar="DATA", help=text)
     command.add_argument("--target", metavar="NAME", help="the column, or the array, that is predicted")
@@ -102,8 +102,8 @@ def _refuse_beside_resume(args: argparse.Namespace) -> None:
     named = [f"--{name.replace('_', '-')}" for name in names]
     if named:
         raise DesignError(
-            f"design: {', '.join(named)} must not be used with --resume, which goes on with what was asked for; change "
-            "sweep.yaml, or design anew in a folder of its own"
+            f"design: {', '.join(named)} must not be used with --resume, which continues with the original options; "
+            "change sweep.yaml, or design anew in another folder"
         )
 
 
@@ -113,7 +113,7 @@ def _named(data: Path) -> str:
 
 
 def predict_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch predict` takes."""
+    """Add the arguments of `hpsearch predict`."""
     add_study(command)
     command.add_argument("new", type=Path, metavar="NEW", help="a file or folder like what it was designed for")
     command.add_argument("--output", type=target, metavar="FILE", help="write there (default: standard output)")

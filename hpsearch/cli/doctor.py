@@ -38,7 +38,7 @@ class Finding:
 
 
 def doctor_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch doctor` takes: nothing."""
+    """Add no arguments."""
 
 
 def doctor(args: argparse.Namespace) -> int:

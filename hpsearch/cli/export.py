@@ -17,7 +17,7 @@ __all__ = ["export", "export_arguments"]
 
 
 def export_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch export` takes."""
+    """Add the arguments of `hpsearch export`."""
     add_study(command, newest=True)
     command.add_argument("--to", type=target, help="where to (default: DIR/export)")
     text = "show the study to this observer, as if it had watched: csv, mlflow, ...; may be repeated"

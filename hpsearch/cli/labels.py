@@ -12,7 +12,7 @@ __all__ = ["note", "note_arguments", "tag", "tag_arguments"]
 
 
 def tag_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch tag` takes."""
+    """Add the arguments of `hpsearch tag`."""
     add_study(command)
     command.add_argument("tags", nargs="*", metavar="TAG", help="a word")
     command.add_argument("--remove", action="store_true", help="take these tags off")
@@ -28,7 +28,7 @@ def tag(args: argparse.Namespace) -> int:
 
 
 def note_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch note` takes."""
+    """Add the arguments of `hpsearch note`."""
     add_study(command)
     command.add_argument("text", nargs="?", metavar="TEXT")
 

@@ -27,7 +27,7 @@ _NOTE = 40
 
 
 def list_studies_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch list` takes."""
+    """Add the arguments of `hpsearch list`."""
     command.add_argument("folder", type=Path, nargs="?", default=Path("runs"), metavar="FOLDER", help="(default: runs)")
     text = "only those with this tag; may be repeated: with all of them"
     command.add_argument("--tag", action="append", default=[], metavar="TAG", help=text)

@@ -21,7 +21,7 @@ _SHARE = 10
 
 
 def logs_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch logs` takes."""
+    """Add the arguments of `hpsearch logs`."""
     add_trial(command, "(default: all)")
     text = "go on as it grows, until no process runs the study"
     command.add_argument("-f", "--follow", action="store_true", help=text)

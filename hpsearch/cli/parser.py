@@ -150,7 +150,7 @@ _PATHS = frozenset({"DIR", "FOLDER", "FILE", "SWEEP.yaml", "SUITE.yaml", "SWEEP.
 
 
 def completion_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch completion` takes."""
+    """Add the arguments of `hpsearch completion`."""
     command.add_argument("shell", choices=("bash", "zsh", "tcsh"))
 
 

@@ -23,7 +23,7 @@ __all__ = ["check", "check_arguments", "plan", "plan_arguments"]
 
 
 def plan_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch plan` takes."""
+    """Add the arguments of `hpsearch plan`."""
     add_sweep(command)
     command.add_argument("--workers", type=positive, metavar="N", help="predict for this many workers")
 
@@ -58,7 +58,7 @@ DIFFERS = 1
 
 
 def check_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch check` takes."""
+    """Add the arguments of `hpsearch check`."""
     add_sweep(command)
     add_format(command, "json")
 

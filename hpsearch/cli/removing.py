@@ -22,7 +22,7 @@ _LISTED = 10
 
 
 def rm_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch rm` takes."""
+    """Add the arguments of `hpsearch rm`."""
     command.add_argument("dirs", type=Path, nargs="+", metavar="DIR")
     _add_yes(command)
 
@@ -59,7 +59,7 @@ def _remove_folder(path: Path) -> None:
 
 
 def clean_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch clean` takes."""
+    """Add the arguments of `hpsearch clean`."""
     add_study(command)
     command.add_argument("--logs", action="store_true", help="also the logs of trials that ended well")
     _add_yes(command)

@@ -13,7 +13,7 @@ __all__ = ["report", "report_arguments"]
 
 
 def report_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch report` takes."""
+    """Add the arguments of `hpsearch report`."""
     command.add_argument("dirs", type=Path, nargs="*", metavar="DIR", help="(default: the newest study in runs)")
     command.add_argument("--output", type=target, metavar="FILE", help="(default: report.html in the first DIR)")
     command.add_argument("--svg", type=target, metavar="FOLDER", help="write each picture there, too")

@@ -41,7 +41,7 @@ _MOST_PLANNED = 1_000
 
 
 def run_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch run` takes."""
+    """Add the arguments of `hpsearch run`."""
     add_sweep(command)
     command.add_argument("--dir", type=Path, help="the study's directory (default: the next free runs/<name>-<n>)")
     text = "begin with results that exist: a study's directory, a CSV file, or sqlite:///study.db#name of Optuna's"
@@ -98,7 +98,7 @@ def _from_zero(sweep: Sweep) -> list[str]:
     if plan.iterations_from_zero == plan.iterations:
         return []
     iterations = f"{plan.iterations_from_zero:,} iterations in all in place of {plan.iterations:,}"
-    return [f"a script that saves no checkpoint begins anew wherever its trial goes on: {iterations}"]
+    return [f"a script that saves no checkpoint starts from zero in every segment: {iterations}"]
 
 
 def _text_of(program: str) -> str:
@@ -109,7 +109,7 @@ def _text_of(program: str) -> str:
 
 
 def resume_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch resume` takes."""
+    """Add the arguments of `hpsearch resume`."""
     add_study(command)
     add_place(command)
     loosened = "run_cap, early_terminate.brackets, limits.*, metric.target, resources.max_workers_per_trial, ..."
@@ -123,7 +123,7 @@ def resume(args: argparse.Namespace) -> int:
 
 
 def retry_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch retry` takes."""
+    """Add the arguments of `hpsearch retry`."""
     resume_arguments(command)
     text = "numbers (default: all that failed)"
     command.add_argument("failed", type=number, nargs="*", metavar="TRIAL", help=text)
@@ -152,7 +152,7 @@ def _resume(args: argparse.Namespace, failed: Sequence[int] | None) -> int:
     if study.is_told and failed is not None:
         with AskTell(sweep, directory=study_dir.path) as asking:
             asking.retry(*failed)
-        ended = f", once the sweep goes on: {asking.reason}" if asking.reason else ""
+        ended = f", once the sweep continues: {asking.reason}" if asking.reason else ""
         print(f"they will be asked for again{ended or f': hpsearch ask {pasted(study_dir.path)}'}")
         return 0
     call = "rerun(..., trainable=..., directory=...)" if "rerun" in record else "search(..., directory=...)"
@@ -163,19 +163,19 @@ def _resume(args: argparse.Namespace, failed: Sequence[int] | None) -> int:
 
 
 def _resume_there(study_dir: StudyDirectory, args: argparse.Namespace) -> int:
-    """Have the process that paused a study resume it."""
+    """Ask the process that paused a study to resume it."""
     if args.overrides or args.workers is not None:
         raise SweepError(
-            f"{study_dir.path}: {study_dir.holder()} has paused this study and goes on with it as it is: leave the "
+            f"{study_dir.path}: {study_dir.holder()} has paused this study and resumes it unchanged: leave the "
             f"options out, extend it with `hpsearch extend {pasted(study_dir.path)}`, or stop it first"
         )
     return send_request(
-        study_dir, "resume", {}, f"it goes on in {study_dir.holder()}; see: hpsearch watch {pasted(study_dir.path)}"
+        study_dir, "resume", {}, f"it continues in {study_dir.holder()}; see: hpsearch watch {pasted(study_dir.path)}"
     )
 
 
 def rerun_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch rerun` takes."""
+    """Add the arguments of `hpsearch rerun`."""
     command.add_argument("study", type=Path, metavar="DIR")
     text = "configurations: the params of the best trials (default: %(default)s)"
     command.add_argument("--top", type=positive, default=5, metavar="N", help=text)

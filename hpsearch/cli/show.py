@@ -31,7 +31,7 @@ _NETWORK, _WEIGHTS = "network.py", "weights.pt"
 
 
 def show_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch show` takes."""
+    """Add the arguments of `hpsearch show`."""
     add_trial(command, "(default: the best one)")
     text = "write network.py, and weights.pt with the trial's weights, to this folder"
     command.add_argument("--output", type=target, metavar="FOLDER", help=text)
@@ -39,7 +39,7 @@ def show_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def show(args: argparse.Namespace) -> int:
-    """Show a trial and its network; write it down where a folder is named."""
+    """Show a trial and its network; write the network to `--output`, if given."""
     from hpsearch.results.trial_network import trial_network
 
     directory, trial = trial_of(args)

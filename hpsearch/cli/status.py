@@ -23,7 +23,7 @@ __all__ = ["history", "history_arguments", "status", "status_arguments", "watch"
 
 
 def status_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch status` takes."""
+    """Add the arguments of `hpsearch status`."""
     add_study(command, newest=True)
     command.add_argument("--json", action="store_true", help="for programs")
 
@@ -42,7 +42,7 @@ def status(args: argparse.Namespace) -> int:
 
 
 def watch_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch watch` takes."""
+    """Add the arguments of `hpsearch watch`."""
     add_study(command, newest=True)
 
 
@@ -72,7 +72,7 @@ _LONGEST_ASKED, _LONGEST_ANSWER = 50, 80
 
 
 def history_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch history` takes."""
+    """Add the arguments of `hpsearch history`."""
     add_study(command)
     add_format(command, "json")
 

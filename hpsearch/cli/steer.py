@@ -43,7 +43,7 @@ _LOOK_SECONDS = 0.1
 
 
 def pause_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch pause`, `stop` and `cancel` take."""
+    """Add the arguments of `hpsearch pause`, `stop` and `cancel`."""
     add_study(command)
 
 
@@ -57,7 +57,7 @@ def pause(args: argparse.Namespace) -> int:
 
 def stop(args: argparse.Namespace) -> int:
     """Stop a study at the next reports."""
-    return _ask_process(args, "stop", "it ends at the next reports of its trials; hpsearch resume goes on with it")
+    return _ask_process(args, "stop", "it ends at the next reports of its trials; hpsearch resume continues it")
 
 
 def cancel(args: argparse.Namespace) -> int:
@@ -66,7 +66,7 @@ def cancel(args: argparse.Namespace) -> int:
 
 
 def extend_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch extend` takes."""
+    """Add the arguments of `hpsearch extend`."""
     add_study(command)
     command.add_argument("--run-cap", type=positive, metavar="N", help="trials in all")
     command.add_argument("--brackets", type=positive, metavar="N", help="brackets in all, of Hyperband and the like")
@@ -84,7 +84,7 @@ def extend(args: argparse.Namespace) -> int:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch add` takes."""
+    """Add the arguments of `hpsearch add`."""
     add_study(command)
     text = "a configuration, its values in YAML; what it leaves out is sampled; may be repeated"
     command.add_argument("--params", action="append", default=[], metavar="NAME=VALUE,...", help=text)
@@ -101,7 +101,7 @@ def add(args: argparse.Namespace) -> int:
 
 
 def prune_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch prune` takes."""
+    """Add the arguments of `hpsearch prune`."""
     add_study(command)
     command.add_argument("trials", type=number, nargs="+", metavar="TRIAL", help="numbers")
 
@@ -150,7 +150,7 @@ def _ask_process(args: argparse.Namespace, verb: str, success: str) -> int:
     study = load(study_dir.path)
     if holder is not None and not study.is_told:
         return send_request(study_dir, verb, {}, success)
-    instead = "" if verb in ("stop", "cancel") else f"; it goes on with: hpsearch resume {pasted(study_dir.path)}"
+    instead = "" if verb in ("stop", "cancel") else f"; continue it with: hpsearch resume {pasted(study_dir.path)}"
     if study.state == "finished":
         instead = ": it is finished"
     elif study.is_told:

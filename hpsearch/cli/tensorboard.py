@@ -36,7 +36,7 @@ _SHARE = 20
 
 
 def tensorboard_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch tensorboard` takes."""
+    """Add the arguments of `hpsearch tensorboard`."""
     command.add_argument("dirs", type=Path, nargs="*", metavar="DIR", help="(default: the newest study in runs)")
     text = "show the best N trials, as many of each study (default: %(default)s)"
     command.add_argument("--top", type=positive, default=20, metavar="N", help=text)

@@ -20,7 +20,7 @@ __all__ = ["lineage", "lineage_arguments", "lineage_to_csv", "trial", "trial_arg
 
 
 def trial_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch trial` takes."""
+    """Add the arguments of `hpsearch trial`."""
     add_trial(command, "(default: the best one)")
     text = "lines of its log (default: %(default)s)"
     command.add_argument("--tail", type=number, default=10, metavar="N", help=text)
@@ -41,7 +41,7 @@ def trial(args: argparse.Namespace) -> int:
 
 
 def lineage_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch lineage` takes."""
+    """Add the arguments of `hpsearch lineage`."""
     add_trial(command, "(default: the best one)")
     add_format(command, "csv", "json")
 

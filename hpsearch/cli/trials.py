@@ -31,7 +31,7 @@ __all__ = ["trials", "trials_arguments"]
 
 
 def trials_arguments(command: argparse.ArgumentParser) -> None:
-    """Add what `hpsearch trials` takes."""
+    """Add the arguments of `hpsearch trials`."""
     add_study(command, newest=True)
     add_format(command, "csv", "json")
     command.add_argument("--times", action="store_true", help="add each trial's running time in seconds")

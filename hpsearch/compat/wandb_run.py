@@ -42,7 +42,7 @@ def trial_here() -> RunningTrial | None:
 
 
 class Config(MutableMapping[str, Any]):
-    """Names to values, as items and as attributes; the sweep's params can't be changed."""
+    """A mapping of names to values, also available as attributes; the sweep's params can't be changed."""
 
     def __init__(self) -> None:
         object.__setattr__(self, "_values", {})

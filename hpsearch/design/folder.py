@@ -69,7 +69,7 @@ class DesignFolder:
                 f"{self.path}: must be a folder that isn't there yet, or is empty; {go_on}ame another with --output"
             ) from None
         except OSError as error:
-            raise DesignError(f"{self.path}: must be a place where a folder can be made, got: {error}") from error
+            raise DesignError(f"{self.path}: must be a path where a folder can be created, got: {error}") from error
         self.write(self.record, record)
 
     def clear(self) -> None:
@@ -101,7 +101,7 @@ class DesignFolder:
             new.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
             new.replace(path)
         except OSError as error:
-            raise DesignError(f"{path}: must be a place that can be written, got: {error}") from error
+            raise DesignError(f"{path}: must be writable, got: {error}") from error
 
 
 BOUNDED = ("parameters", "flops", "latency_ms")

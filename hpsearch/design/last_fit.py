@@ -109,7 +109,7 @@ def deliver(best: Best, folder: Path, seed: int) -> tuple[dict[str, float], Desi
         torch.save(state, folder / "weights.new")
         (folder / "weights.new").replace(folder / "weights.pt")
     except OSError as error:
-        raise DesignError(f"{folder}: must be a place that can be written, got: {error}") from error
+        raise DesignError(f"{folder}: must be writable, got: {error}") from error
     return cost, training
 
 

@@ -51,12 +51,12 @@ class Clock:
 
     @property
     def spent(self) -> float:
-        """Seconds, former runs included."""
+        """Seconds spent, including earlier runs."""
         return self._spent + time.monotonic() - self._zero
 
     @property
     def remaining(self) -> float:
-        """Seconds; below 0 where more was spent than there was."""
+        """Seconds left; below 0 if more was spent than planned."""
         return self._seconds - self.spent
 
     def count_at_least(self, spent: float) -> None:

@@ -95,7 +95,7 @@ class _Reporting:
     def on_train_epoch_start(self, trainer: Any, model: Any) -> None:
         """Report the epoch before this one, and end the training where the segment ends."""
         if self._report(trainer):
-            raise StopIteration  # by which Lightning's loop ends in good order, as at max_epochs
+            raise StopIteration  # by which Lightning's loop ends normally, as at max_epochs
         if not self._has_begun and self._trial.start:
             self._begin_like_any(trainer)
         self._has_begun = True

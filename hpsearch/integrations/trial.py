@@ -33,8 +33,8 @@ def trial_of_one(caller: str, processes: int) -> RunningTrial:
         )
     if trial.parent is not None and trial.start == 0:
         raise TrainableError(
-            f"{caller} can't let a trial inherit another one's weights and begin at iteration 0: it goes on from a "
-            "checkpoint as a whole. Leave `inherit` out, or write the loop yourself"
+            f"{caller} can't let a trial inherit another one's weights and begin at iteration 0: it resumes from a "
+            "whole checkpoint. Leave `inherit` out, or write the loop yourself"
         )
     return trial
 

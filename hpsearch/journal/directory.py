@@ -119,7 +119,7 @@ class StudyDirectory:
                     "Name another directory with --dir, or move this one away."
                 ) from None
             raise JournalError(
-                f"{self.path}: expected a place where a study's directory can be made, got: "
+                f"{self.path}: expected a path where a study's directory can be created, got: "
                 f"{getattr(error, 'strerror', None) or error}. Name another directory with --dir."
             ) from error
 

@@ -188,8 +188,8 @@ def _copied(path: Path) -> sqlite3.Connection:
                     shutil.copyfile(f"{path}{suffix}", f"{copy}{suffix}")
             if _states(path) != before:
                 raise JournalError(
-                    f"{path}: the journal is being written, and can't be read beside that here. Look at it as a user, "
-                    "and on a machine, that may write it, or when nobody runs it."
+                    f"{path}: the journal is being written, and can't be read here at the same time. Read it as a "
+                    "user, and on a machine, that may write it, or when no process runs the study."
                 )
             memory = sqlite3.connect(":memory:", isolation_level=None)
             with contextlib.closing(_opened(copy)) as source:

@@ -71,8 +71,8 @@ class Callbacks:
                 self._callbacks.remove(callback)
                 name = getattr(callback, "__name__", type(callback).__name__)
                 self._say(
-                    f"the callback {name} raised {type(error).__name__}: {error} at trial {trial}, and is called no "
-                    "more; the sweep goes on"
+                    f"the callback {name} raised {type(error).__name__}: {error} at trial {trial}, and is not called "
+                    "again; the sweep continues"
                 )
 
 
@@ -254,7 +254,7 @@ class ObserverHub(Observers):
 
 _AGAIN = {
     "": "lost its worker and runs again",
-    "halved": "lost its worker and runs again beside half of those that were lost with it",
+    "halved": "lost its worker and runs again with half of the trials that were lost with it",
     "alone": "lost its worker and runs again with one for itself",
     "wider": "runs again on twice as many workers",
 }

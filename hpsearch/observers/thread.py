@@ -207,7 +207,7 @@ class ObserverThread:
             with suppress(queue.Empty):
                 self._calls.get_nowait()
         self._calls.put(_wake)
-        self._say(f"{self.name} stopped: {why}. The sweep goes on without it; {self._kind.remedy}.")
+        self._say(f"{self.name} stopped: {why}. The sweep continues without it; {self._kind.remedy}.")
 
 
 def _wake(observer: Observer) -> None:

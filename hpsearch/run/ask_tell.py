@@ -148,7 +148,7 @@ class AskTell:
             names = turn.sweep_state.sweep.objective.names
             normalized = reports_of(reports, names)
             if failed is not None and (normalized or ended or iteration is not None):
-                raise TellError("why a trial failed is told alone, got reports, too; report(...) what came before it")
+                raise TellError("`failed` must be given alone, got reports, too; pass earlier reports to report(...)")
             record = _open(turn, trial, attempt)
             seconds = self._seconds(record)
             if failed is None:
@@ -309,6 +309,6 @@ def _check_failures(turn: Turn) -> None:
     tally = turn.sweep_state.tally()
     if too_many(tally, turn.sweep_state.sweep.limits.max_failures):
         raise TrainableError(
-            f"{tally.failed} of the {tally.tried} trials that were told have failed, so that no more are given out: "
-            "mend what is wrong and retry them, or go on whatever fails with limits.max_failures: none"
+            f"{tally.failed} of the {tally.tried} trials that were told have failed, so `ask` returns no more: fix "
+            "the cause and retry them, or ignore failures with limits.max_failures: none"
         )

@@ -117,8 +117,8 @@ def observers_of(
         slow = [thread.name for thread in threads if not thread.await_made(until)]
         if slow:
             display.note(
-                f"{' and '.join(slow)}: not made within {_MAKING_SECONDS:g} s; the sweep begins without waiting for "
-                "that, and all that happens is told once it is made"
+                f"{' and '.join(slow)}: not created within {_MAKING_SECONDS:g} s; the sweep begins without waiting, "
+                "and the observer receives all events once it is created"
             )
         yield threads
 

@@ -155,7 +155,7 @@ def with_old_keywords(
 
 
 def _warn(old: Mapping[str, Any], new: Mapping[str, Any], keys: Mapping[str, Any], call: str) -> None:
-    """Warn of the old keywords where the user called `search` or `rerun`."""
+    """Warn about deprecated keywords; the warning points to the user's call of `search` or `rerun`."""
     beside = "".join(f", {key!r}: {_shown(value)}" for key, value in new.items() if key not in keys)
     parts = [f"{{'parameters': ...{beside}}}" if beside else "..."]
     parts += [f"{key}={_shown(value)}" for key, value in new.items() if key in keys]

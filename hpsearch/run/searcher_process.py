@@ -120,7 +120,7 @@ class ProcessCalls(Calls):
         last = f"; it said last:\n{output}" if output else ""
         return (
             f"the searcher's process must live as long as the sweep, but it ended with exit code {code}: resume the "
-            f"study, which asks it again{last}"
+            f"study, which starts it again{last}"
         )
 
 

@@ -30,16 +30,16 @@ class Nobody:
     """Watches nothing."""
 
     def observe(self, record: Record) -> None:
-        """Let it pass."""
+        """Do nothing."""
 
     def report(self, reports: Sequence[Report]) -> None:
-        """Let them pass."""
+        """Do nothing."""
 
     def say(self, text: str) -> None:
-        """Let it pass."""
+        """Do nothing."""
 
     def look(self, sweep_state: SweepState, workers: Workers, elapsed: float, last: bool) -> None:
-        """Look away."""
+        """Do nothing."""
 
 
 def simulate(

@@ -119,7 +119,7 @@ def _added(points: Sequence[Mapping[str, Any]], sweep_state: SweepState, where: 
                 f"a point must be a new one, but {shown} is not: {former}. To run a configuration again with "
                 f"another seed: hpsearch rerun {where}"
             )
-        reasons[key] = "it stands there twice"
+        reasons[key] = "it is listed twice"
         added.append(Added(point))
     _check_room(len(added), sweep_state, where)
     return added

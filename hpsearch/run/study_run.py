@@ -257,7 +257,7 @@ def _check_workers_may(study_dir: StudyDirectory, sweep: Sweep, history: Sequenc
     """
     if any(isinstance(entry.event, Opened) and entry.event.backend == ASK_TELL for entry in history):
         raise JournalError(
-            f"{study_dir.path}: this study is used with ask and tell, and whoever asked may still run its trials, so "
+            f"{study_dir.path}: this study is used with ask and tell, and others may still run its trials, so "
             f"no workers can resume it. Continue with `hpsearch ask {shlex.quote(str(study_dir.path))}` and "
             "`hpsearch tell`, or run the sweep in a directory of its own."
         )
@@ -429,6 +429,6 @@ def storage_errors(study_dir: StudyDirectory) -> Iterator[None]:
         if error.errno not in _STORAGE and identity(study_dir.journal) is not None:
             raise
         raise StorageError(
-            f"{study_dir.path}: expected a place that can be written, got: {error}. What counted is in the journal: "
-            "make room, or mend what else it is, then resume."
+            f"{study_dir.path}: expected a writable directory, got: {error}. All results are in the journal: "
+            "free disk space, or fix the cause, then resume."
         ) from error

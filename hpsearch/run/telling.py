@@ -104,8 +104,8 @@ def open_segment(record: TrialRecord, attempt: int | None) -> Segment:
         )
     if attempt is not None and attempt != segment.attempt:
         raise TellError(
-            f"attempt {attempt} of trial {number} isn't open any more, it was told or given up: attempt "
-            f"{segment.attempt} is the one that is to be told"
+            f"attempt {attempt} of trial {number} isn't open any more, it was told or given up; the open attempt is "
+            f"{segment.attempt}"
         )
     return segment
 
@@ -143,9 +143,9 @@ def check_reports(
     if end is not None and last > end:
         raise TellError(f"trial {number} is to run to iteration {end}, got a report of iteration {last}")
     if not reported and not ends:
-        raise TellError(f"trial {number}: at least one report is to be told, got none{_HINT_FAILED}")
+        raise TellError(f"trial {number}: at least one report is needed, got none{_HINT_FAILED}")
     if not reported and last_told == record.trial.start:
-        raise TellError(f"trial {number}: a trial that ended must have told a report, but told none{_HINT_FAILED}")
+        raise TellError(f"trial {number}: a trial that ended must have a report, but has none{_HINT_FAILED}")
     reaches = end is not None and last == end
     if end is not None and not (reaches or ends or goes_on):
         raise TellError(_too_few(number, last_told, last, end))
@@ -156,7 +156,7 @@ def check_reports(
     return CheckedReports(reports, last, reaches or ends or (end is None and not goes_on))
 
 
-_HINT_FAILED = "; one that gave nothing is told with failed='why'"
+_HINT_FAILED = "; tell one without a result with failed='why'"
 
 
 def _first(record: TrialRecord, segment: Segment, reported: Sequence[Metrics], iteration: int | None) -> int:
@@ -190,4 +190,4 @@ def _why_not_open(record: TrialRecord) -> str:
             return f"it was told and is {record.state}"
         case TrialState.FAILED:
             return f"it has failed: {record.reason}"
-    return "what was asked of it was told or given up, and `ask` gives it out anew where it is to go on"
+    return "its segment was told or given up, and `ask` returns the next one if it continues"

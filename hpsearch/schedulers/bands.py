@@ -55,7 +55,7 @@ class Bands(EarlyTerminate):
             which = "neither" if self.min_iter is None else "both"
             raise InvalidKey(("min_iter",), f"or last_iter must be given, one of them, got {which}")
         if self.bands is not None and self.last_iter is None:
-            raise InvalidKey(("bands",), "has a meaning only beside last_iter", "remove it")
+            raise InvalidKey(("bands",), "has a meaning only with last_iter", "remove it")
         if not self.ends:
             raise InvalidKey(("last_iter",), f"must leave a band, which none is at {self.last_iter} / {self.eta:g}")
 

@@ -258,8 +258,8 @@ class Scheduler(ABC):
     def prune(self, trial: int) -> Sequence[Decision]:
         """Treat a trial that a user ended as failed; return the decisions that follow for others.
 
-        It runs, or it waits between two segments. A scheduler that lets trials wait overrides this: such a trial must
-        neither run on nor be waited for. It won't be withdrawn.
+        The trial runs, or it waits between two segments. A scheduler that lets trials wait overrides this: a pruned
+        trial must not run again, and no rung may wait for it. `withdraw` is never called for it.
 
         Raises:
             ValueError: The trial neither runs nor waits, or one that waits can't be taken back.

@@ -139,7 +139,7 @@ class Copies(Numeric):
         raise InvalidKey(("max",), "is required for a grid over a repeated block", add=((), "max: 4"))
 
     def accept(self, value: object) -> int:
-        """Return a valid number of copies."""
+        """Check and return a number of copies."""
         count = integer(value, ())
         if not self.min <= count <= _MOST_COPIES:
             raise InvalidKey((), f"must be between {self.min} and {_MOST_COPIES}, got {count}")

@@ -30,7 +30,7 @@ class Standing:
         """Return the study's state, in the one word that all displays use, and a text on it.
 
         `running`; `paused`; `open`, where it is run by ask and tell; what the last run ended with, if that
-        was in good order; `extended`, given more to do when it was finished; `killed`, where its process ended without
+        was normal; `extended`, given more to do when it was finished; `killed`, where its process ended without
         an event; `not begun`, where none ran it.
 
         Args:

@@ -320,7 +320,7 @@ def mistake_of(event: Failed, tally: Tally, limit: MaxFailures) -> TrainableErro
     return TrainableError(
         f"{tally.failed} of the {tally.tried} trials that were tried have failed; the last one, trial {event.trial}: "
         f"{failure.message}{traceback}\n"
-        "they will run again when the sweep goes on, but for those whose rung is decided; to go on whatever fails: "
+        "they will run again when the sweep resumes, except those whose rung is decided; to ignore failures: "
         "--set limits.max_failures=none",
         failure.key,
     )

@@ -88,7 +88,7 @@ class TrialRecord:
     lanes: int = 1
     """Trials of which it was trained as one computation, at most."""
     sure_width: int | None = None
-    """Workers of the last rung that it reached in good order; None before the first."""
+    """Workers of the last rung that it reached normally; None before the first."""
     rollback_point: RollbackPoint | None = None
     """Where it stood before it went beyond `sure_width`; None where it hasn't."""
     company: Company = ()
@@ -201,7 +201,7 @@ class TrialRecord:
                 self.narrowest = 2 * self.width
 
     def settle(self) -> None:
-        """Record that it reached its rung in good order."""
+        """Record that it reached its rung normally."""
         self.sure_width, self.rollback_point, self.company = self.width, None, ()
 
     def revert(self, reason: str, left_behind: str | None) -> None:

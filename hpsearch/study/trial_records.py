@@ -123,7 +123,7 @@ class TrialRecords:
         self._changed.add(trial)
 
     def retry(self, trial: int) -> None:
-        """Let a trial that has failed run again."""
+        """Reset a failed trial, so that it can run again."""
         record = self._all[trial]
         record.retry()
         self._change(record, TrialState.WAITING)

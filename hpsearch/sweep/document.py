@@ -274,7 +274,7 @@ class _Builder:
             raise self._refused(
                 node,
                 path,
-                f"must be a number that all versions of YAML read alike, or a text in quotes, got {shown(node.value)}",
+                f"must be a number in every version of YAML, or a text in quotes, got {shown(node.value)}",
                 "YAML 1.1 takes it for a number and YAML 1.2 for a text: write 1000 for 1_000, 90 for 1:30",
             )
         try:

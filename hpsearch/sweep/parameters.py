@@ -160,7 +160,7 @@ def _read_parameter(config: object, path: KeyPath) -> Distribution | Structure:
     if unused is not None:
         keys_text = f", which takes {', '.join(form.keys)}" if form.keys else ""
         raise InvalidKey(
-            (*path, unused), f"has no meaning beside {kind}{keys_text}", nearest(str(unused), form.keys or [kind])
+            (*path, unused), f"has no meaning with {kind}{keys_text}", nearest(str(unused), form.keys or [kind])
         )
     mistakes = Mistakes()
     inside = form.read(config[kind], (*path, kind), mistakes)

@@ -82,11 +82,11 @@ def _unused_bands(early: Mapping[str, Any], bands: Bands) -> list[str]:
     """Return notes on keys of W&B's hyperband that another key overrides."""
     min_iter, max_iter, count = (early.get(key) for key in ("min_iter", "max_iter", "s"))
     if max_iter is None:
-        return [] if count is None else ["early_terminate.s has no effect beside min_iter, as at W&B"]
+        return [] if count is None else ["early_terminate.s has no effect with min_iter, as at W&B"]
     notes = []
     if min_iter is not None:
         first = f"the first band is {bands.ends[0]}"
-        notes.append(f"early_terminate.min_iter has no effect beside max_iter and s or strict, as at W&B: {first}")
+        notes.append(f"early_terminate.min_iter has no effect with max_iter and s or strict, as at W&B: {first}")
     if count is not None and count > len(bands.ends):
         notes.append(f"early_terminate.s is {count}, but below max_iter = {max_iter} there are {len(bands.ends)} bands")
     return notes

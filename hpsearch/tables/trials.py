@@ -48,7 +48,7 @@ _SEE_ALL = "with --columns NAME,... or --format csv"
 """How to see columns of a table that don't fit."""
 
 _AGAIN = {
-    "halved": "runs again beside half of those that were lost with it",
+    "halved": "runs again with half of the trials that were lost with it",
     "alone": "runs again with a worker for itself",
     "wider": "runs again on twice as many workers",
 }

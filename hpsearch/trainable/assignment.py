@@ -11,8 +11,8 @@ from hpsearch.objective import Objective
 __all__ = ["UNKNOWN_END", "Assignment", "ignored_checkpoint", "ignored_parallel"]
 
 UNKNOWN_END = (
-    "trial.iterations(), by which classes are stepped too, must know where to end, but the sweep names no `max_iter`: "
-    "set it at the top level (or search(max_iter=...)), or inside `early_terminate` where there is one"
+    "trial.iterations() and classes need to know the last iteration, but the sweep has no `max_iter`: set it inside "
+    "`early_terminate` if the sweep has one, otherwise at the top level (or search(max_iter=...))"
 )
 
 

@@ -78,13 +78,13 @@ def iteration(cell: object, name: str) -> int | None:
     """Return an iteration; None where there is none.
 
     Raises:
-        InvalidKey: It isn't a whole number from 1.
+        InvalidKey: It isn't a whole number of at least 1.
     """
     value = metric(cell, name)
     if value is None:
         return None
     if not math.isfinite(value) or value != int(value) or value < 1:
-        raise InvalidKey((name,), f"must be a whole number from 1, got {cell!r:.60}")
+        raise InvalidKey((name,), f"must be a whole number of at least 1, got {cell!r:.60}")
     return int(value)
 
 

@@ -211,7 +211,7 @@ def _from_study(study: Study, sweep: Sweep) -> Source:
     if set(there.names) != set(here.names) or there.several != here.several:
         raise SweepError(
             f"--from {study.directory}: expected a study that is decided by {_names(here.names)}, as the sweep is, got "
-            f"one by {_names(there.names)}. Name the metrics of both alike, or give a table (`hpsearch trials DIR "
+            f"one by {_names(there.names)}. Give both the same metric names, or give a table (`hpsearch trials DIR "
             "--metrics --format csv`) if that study reported them, too"
         )
     goals = {goal.name: goal.goal for goal in there.goals}

@@ -118,7 +118,7 @@ def _read(head: Sequence[str], rows: Sequence[Sequence[Any]], sweep: Sweep, name
 def _columns(head: Sequence[str], sweep: Sweep, shown: str) -> _Columns:
     twice = sorted({column for column in head if head.count(column) > 1})
     if twice:
-        raise SweepError(f"--from {shown}: expected each column once, but {', '.join(twice)} stands there twice")
+        raise SweepError(f"--from {shown}: expected each column once, but {', '.join(twice)} occurs twice")
     indices = {column: index for index, column in enumerate(head)}
     names, space = sweep.objective.names, sweep.parameters
     ours = any(column.startswith(_PARAMS) for column in head)

@@ -69,12 +69,12 @@ _SHARE = 50
 
 
 class TrialScreen(Screen[None]):
-    """All that is known of a trial, as `hpsearch trial` has it.
+    """Shows one trial, with the content of `hpsearch trial`.
 
     Args:
-        directory: The study's.
-        pasted: The same, as a shell takes it.
-        trial: Its number.
+        directory: The study's directory.
+        pasted: The directory, quoted for a shell.
+        trial: The trial's number.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,backspace,left", "app.pop_screen", "back")]
@@ -105,7 +105,7 @@ class TrialScreen(Screen[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin to read."""
+        """Start reading the trial."""
         self.query_one(VerticalScroll).focus()
         self.news(changed=True)
 
@@ -224,7 +224,7 @@ class WatchApp(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin to look."""
+        """Start polling the study."""
         if not self.is_headless:
             for number in (signal.SIGTERM, signal.SIGHUP):  # the terminal is restored
                 asyncio.get_running_loop().add_signal_handler(number, self.exit)

@@ -64,7 +64,7 @@ class Tail:
         return Looked(entries, before or self._study_dir.holder(), record)
 
     def begin_anew(self) -> None:
-        """Have the next poll return all entries."""
+        """Make the next poll return all entries."""
         self._has_read = False
 
 

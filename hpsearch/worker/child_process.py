@@ -1,7 +1,7 @@
 """Settings of processes that hpsearch starts: environment, threads of libraries, and signals before a preemption.
 
 A batch system sends signals before it ends a job, for example Slurm's `--signal=USR1@60`: to the job's process, to its
-process group, or to every process. The process that runs the sweep then ends it in good order, so all others must
+process group, or to every process. The process that runs the sweep then ends it normally, so all others must
 survive the signals.
 """
 

@@ -22,7 +22,7 @@ class _Echo:
 
 
 def pool_rate(calls: int) -> float:
-    """Give the calls per second, with the arguments that a trial's first segment has."""
+    """Return the calls per second, with arguments like those of a trial's first segment."""
     actors = [ray.remote(_Echo).options(num_cpus=1).remote() for _ in range(WORKERS)]
     try:
         ray.get([actor.run.remote(*_arguments(0)) for actor in actors])

@@ -20,7 +20,7 @@ def asha_makespan(
     loss: Callable[[int], float],
     seconds: Callable[[int], float] = float,
 ) -> float:
-    """Give the time at which the first trial has run `max_iter` iterations, of which the first rung takes one.
+    """Return the time at which the first trial has run `max_iter` iterations, of which the first rung takes one.
 
     Args:
         workers: Each runs one trial at a time.
@@ -47,7 +47,7 @@ def asha_makespan(
 
 
 def _job(losses: list[list[tuple[float, int]]], promoted: list[set[int]], eta: int) -> tuple[int, int] | None:
-    """Give the trial to promote and the rung that it goes to, None where there is none."""
+    """Return the trial to promote and its next rung; None if there is none."""
     for rung in range(len(losses) - 1, -1, -1):
         for _, trial in losses[rung][: len(losses[rung]) // eta]:
             if trial not in promoted[rung]:

@@ -18,7 +18,7 @@ _Trials = Sequence[tuple[Mapping[str, Any], int]]
 
 
 def bare_seconds(trials: _Trials, processes: int, train: Callable[[Connection, _Trials], None] | None = None) -> float:
-    """Train these (params, iterations) from zero; give the seconds from the start to the last end.
+    """Train these (params, iterations) from zero; return the seconds from the start to the last end.
 
     Args:
         trials: Spread so that each process gets as many iterations, as nearly as can be.

@@ -98,7 +98,7 @@ def _figure(
 
 
 def _by_round(turns: Sequence[MeasuredTurn], subjects: Sequence[str], contender: str) -> list[float]:
-    """Give a contender's median time in each round: its geometric mean, where there are several sizes."""
+    """Return a contender's median time in each round: the geometric mean of these if there are several sizes."""
     rounds = sorted({turn.round for turn in turns})
     chosen = [turn for turn in turns if turn.contender == contender and turn.subject in subjects]
     return [geometric_mean(median(turn.seconds) for turn in chosen if turn.round == number) for number in rounds]

@@ -70,7 +70,7 @@ def _goal(name: str) -> str:
 
 
 def _gain(runs: Sequence[Mapping[str, float]], goal: str, kind: str) -> tuple[float, float]:
-    """Give the mean by which the network is better, and its standard error."""
+    """Return by how much the network is better in the mean, and the standard error."""
     sign = 1 if SCORES[goal].goal == "maximize" else -1
     gains = [sign * (run["network"] - run[kind]) for run in runs]
     return statistics.fmean(gains), statistics.stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else float("nan")
@@ -107,7 +107,7 @@ def _runs(name: str, folds: int, seed: int, seconds: float) -> list[dict[str, fl
 def _run(
     folder: Path, inputs: Any, targets: Any, search: Any, test: Any, kind: str, seconds: float, seed: int
 ) -> dict[str, float]:
-    """Give the test scores of the network and of both kinds of trees, and the seconds that the design took."""
+    """Return the test scores of the network and of both kinds of trees, and the seconds that the design took."""
     source = folder / "given.npz"
     parts = {"x_train": inputs[search], "y_train": targets[search], "x_test": inputs[test], "y_test": targets[test]}
     np.savez(source, **parts)

@@ -85,7 +85,7 @@ class _Trial:
 
 
 def timed(group: Group, way: str, lr: float, seed: int, seconds_per_row: float, times: float) -> tuple[float, int]:
-    """Give the seconds until the accuracy, and the epochs; called on a rank.
+    """Return the seconds until the accuracy is reached, and the epochs; called on a rank.
 
     Args:
         group: All ranks.

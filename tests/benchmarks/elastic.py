@@ -63,7 +63,7 @@ def measure(rounds: int) -> list[Figure]:
 
 
 def _bracket(elastic: bool, longest: int = 27) -> float:
-    """Run it; give the seconds from the first start to the last end."""
+    """Run it; return the seconds from the first start to the last end."""
     with tempfile.TemporaryDirectory(prefix="hpsearch-benchmark-") as scratch:
         directory = Path(scratch, "study")
         hpsearch.search(

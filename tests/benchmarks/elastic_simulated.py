@@ -40,7 +40,7 @@ def measure(rounds: int) -> list[Figure]:
 
 
 def bracket(size: int, workers: int, efficiency: float, elastic: bool, seed: int = 0) -> float:
-    """Give the makespan of one bracket of successive halving, in iterations on one worker.
+    """Return the makespan of one bracket of successive halving, in iterations on one worker.
 
     Args:
         size: Trials that start, and the iterations of the one that is left.
@@ -65,7 +65,7 @@ def bracket(size: int, workers: int, efficiency: float, elastic: bool, seed: int
 
 
 def asha(size: int, workers: int, seed: int = 0) -> float:
-    """Give the time until ASHA's first trial has run `size` iterations, in iterations on one worker."""
+    """Return the time until ASHA's first trial has run `size` iterations, in iterations on one worker."""
     return asha_makespan(workers, size, ETA, lambda trial: random.Random(f"{seed} {trial}").random())
 
 

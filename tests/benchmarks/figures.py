@@ -45,7 +45,7 @@ def machine() -> str:
 
 
 def render(figures: Sequence[Figure], form: Format) -> str:
-    """Give the figures as a table of text or Markdown, or as JSON with every sample."""
+    """Return the figures as a table in plain text or Markdown, or as JSON with every sample."""
     if form == "json":
         return json.dumps({"machine": machine(), "figures": [_record(figure) for figure in figures]}, indent=2)
     table = Table(box=MARKDOWN if form == "markdown" else None, pad_edge=form == "markdown")

@@ -65,13 +65,13 @@ def measure(rounds: int) -> list[Figure]:
 
 
 def _by_hand() -> tuple[list[float], float]:
-    """Give the accuracies of the network by hand, and the rate that it has."""
+    """Return the accuracies of the hand-written network, and its learning rate."""
     reached = {rate: [accuracy(CNN, {"lr": rate}, split) for split in SEEDS] for rate in RATES}
     best = max(reached, key=lambda rate: statistics.fmean(reached[rate]))
     return reached[best], best
 
 
 def accuracy(trainable: type[Trainer], params: Mapping[str, Any], split: int, epochs: int = 27) -> float:
-    """Train alone; give the accuracy after the last epoch."""
+    """Train alone; return the accuracy after the last epoch."""
     trainer = trainable(_Alone(dict(params) | {"split": split}, seed=split))
     return [trainer.step()["accuracy"] for _ in range(epochs)][-1]

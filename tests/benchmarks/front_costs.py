@@ -91,7 +91,7 @@ def _led(points: list[Point]) -> float:
 
 
 def _first(points: list[Point]) -> list[tuple[int, Point]]:
-    """Give all but the last, sorted: so they come in fast."""
+    """Return all points but the last `EVENTS` with their indices, sorted so that they are added fast."""
     return sorted(enumerate(points[:-EVENTS]), key=lambda known: known[1])
 
 

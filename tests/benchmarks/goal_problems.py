@@ -44,7 +44,7 @@ class Problem:
         return len(self.reference)
 
     def share(self, points: Sequence[Point]) -> float:
-        """Give the hypervolume of points as a share of that of the best front."""
+        """Return the hypervolume of points as a share of that of the best front."""
         return hypervolume(points, self.reference) / _best(self)
 
 

@@ -46,7 +46,7 @@ class Table:
         return float(np.median(self.errors[:, -1])), float(self.seconds.max())
 
     def share(self, points: Sequence[tuple[float, float]]) -> float:
-        """Give a hypervolume as a share of that of all trainings at their ends."""
+        """Return a hypervolume as a share of that of all trials at the end of their training."""
         best = list(zip(self.errors[:, -1].tolist(), self.seconds.tolist(), strict=True))
         return hypervolume(points, self.reference) / hypervolume(best, self.reference)
 
@@ -77,7 +77,7 @@ def _mean(table: Table, method: str, full: int, seeds: int) -> float:
 
 
 def reached(table: Table, method: str, full: int, seed: int) -> float:
-    """Search within the iterations of so many full trainings; give the share by what the trials reported last."""
+    """Search within the iterations of so many full trainings; return the share by what the trials reported last."""
     longest = table.errors.shape[1]
     early: Mapping[str, hpsearch.EarlyTerminate] = {
         "hyperband": hpsearch.Hyperband(max_iter=longest),

@@ -102,7 +102,7 @@ _PROBLEMS = {"sparse": SparseRegression, "dense": DensePerceptron}
 
 
 def timed(group: Group, problem: str, strategy: str) -> tuple[float, float]:
-    """Give the seconds of the quickest epoch after the first, and the loss on all rows at the end; called on a rank."""
+    """Return the seconds of the fastest epoch after the first, and the final loss on all rows; called on a rank."""
     torch.set_num_threads(1)
     parallel = {"strategy": strategy.split()[0] if group.size > 1 else "allreduce"}
     trainer = _PROBLEMS[problem](_Trial(group, parallel, {"sparse": strategy != DENSE}))

@@ -27,7 +27,7 @@ BURST = "burst of 100 times 4 KiB"
 
 
 def timed(group: Group, rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Give the microseconds of an operation through Horovod's API and through the group, turn by turn; on a rank."""
+    """Return the microseconds of an operation by Horovod's API and by the group, in turn; called on a rank."""
     torch.set_num_threads(1)
     enter(group)
     found = {}
@@ -62,7 +62,7 @@ def _turns(
 
 
 def _time(group: Group, times: int, way: Callable[[], object]) -> float:
-    """Give the microseconds of the quickest of some calls: what else runs on the machine only adds to them."""
+    """Return the microseconds of the fastest of some calls: other load on the machine only adds to them."""
     group.barrier()
     quickest = math.inf
     for _ in range(times):

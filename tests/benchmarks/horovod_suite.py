@@ -67,7 +67,7 @@ class Outcome:
 
 
 def case_names(suite: Path) -> list[str]:
-    """Give the cases of a file, as `Class::test_name`, in its order."""
+    """Return the test cases of a file, as `Class::test_name`, in its order."""
     return [
         f"{group.name}::{case.name}"
         for group in ast.parse(suite.read_text()).body

@@ -98,7 +98,7 @@ def _plot(searches: list[tuple[list[float], ...]]) -> str:
 
 
 def best_by_epoch(seed: int, longest: int, inherit: bool = False) -> Iterator[float]:
-    """Search with trials of so many epochs; give the best accuracy after each epoch, in the order of the trials.
+    """Search with trials of so many epochs; return the best accuracy after each epoch, in the order of the trials.
 
     The epochs of a trial that failed count as the others' do.
     """

@@ -98,7 +98,7 @@ def _trainer(trainers: list[Any]) -> _Epoch:
 
 
 def _in_a_process(side: Callable[[list[Any]], _Epoch], kind: str, params: Any, epochs: int, trials: int) -> float:
-    """Give the milliseconds of CPU that an epoch of all trials takes."""
+    """Return the milliseconds of CPU time that an epoch of all trials takes."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_time, args=(there, side, kind, params, epochs, trials), daemon=True)

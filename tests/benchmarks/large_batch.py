@@ -75,7 +75,7 @@ def measure(rounds: int) -> list[Figure]:
 
 
 def _train(variant: _Variant, seed: int) -> list[float]:
-    """Give the test accuracy in percent after each epoch."""
+    """Return the test accuracy in percent after each epoch."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.manual_seed(seed)

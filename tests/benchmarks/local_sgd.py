@@ -48,7 +48,7 @@ def _rank() -> None:
 
 
 def _averaged(group: comm.Group) -> float:
-    """Give the seconds of an average of the model's weights."""
+    """Return the seconds that it takes to average the model's weights."""
     weights = list(_model().parameters())
     common = [weight.detach().clone() for weight in weights]
     took = []
@@ -61,7 +61,7 @@ def _averaged(group: comm.Group) -> float:
 
 
 def _stepped() -> float:
-    """Give the seconds of a step."""
+    """Return the seconds of a step."""
     model = _model()
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
     inputs, classes = torch.randn(BATCH, WIDTHS[0]), torch.randint(10, (BATCH,))
@@ -82,7 +82,7 @@ def _model() -> nn.Module:
 
 
 def _steps(count: int, period: int, seed: int) -> int:
-    """Give the steps of each worker until the goal, which is looked at where they have their mean."""
+    """Return the steps of each worker until the goal is reached, which is checked after each averaging."""
     workers = VirtualWorkers(count, WIDTHS, batch=BATCH, lr=LR, momentum=MOMENTUM, seed=seed)
     for done in range(1, MOST + 1):
         workers.step()
@@ -124,7 +124,7 @@ def measure(rounds: int) -> list[Figure]:
 
 
 def _averages(rounds: int) -> Mapping[tuple[float, int], Sequence[float]]:
-    """Give the seconds of averages, by the network and the number of workers."""
+    """Return the seconds of averages, by the network and the number of workers."""
     found: dict[tuple[float, int], list[float]] = {}
     with SlowNetwork(WORKERS[-1]) as network:
         for count in WORKERS:
@@ -161,7 +161,7 @@ def _drawn(alone: Sequence[int], steps: Mapping[int, Sequence[int]], costs: Mapp
 
 
 def _speed_up(alone: int, steps: int, period: int, cost: float) -> float:
-    """Give it for averages that take as long as `cost` steps."""
+    """Return the speed-up if an average takes as long as `cost` steps."""
     return alone / ((period + cost) * (steps / period))
 
 

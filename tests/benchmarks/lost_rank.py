@@ -66,7 +66,7 @@ def measure(rounds: int) -> list[Figure]:
 
 
 def _seconds() -> tuple[float, float]:
-    """Give the seconds from the kill to the next step, and from the start to the first one."""
+    """Return the seconds from the kill to the next step, and from the start to the first one."""
     words = [sys.executable, "-m", "hpsearch_comm.launch", "-np", "4", "--min-np", "3", "train.py"]
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "train.py").write_text(textwrap.dedent(_SCRIPT))

@@ -58,7 +58,7 @@ def measure(rounds: int) -> list[Figure]:
 
 
 def final_errors(name: str, seed: int) -> tuple[list[float], int]:
-    """Give the validation errors, in percent, of the trainings that came to their end, the least first; and epochs."""
+    """Return the validation errors of the completed trainings in percent, sorted, and the number of epochs."""
     with tempfile.TemporaryDirectory() as folder:
         study = hpsearch.search(
             "hpsearch_trainers.digits:mlp",

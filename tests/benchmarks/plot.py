@@ -41,7 +41,7 @@ def draw(
     ticks: Sequence[float],
     names: Sequence[str] | None = None,
 ) -> str:
-    """Give the SVG, its vertical axis logarithmic.
+    """Return the SVG, with a logarithmic vertical axis.
 
     Args:
         title: Above it.
@@ -98,7 +98,7 @@ class Gain:
 
 
 def draw_gains(title: str, across: str, gains: Sequence[Gain], kinds: Sequence[str], ticks: Sequence[float]) -> str:
-    """Give the SVG: a row for each gain, one below the other.
+    """Return the SVG, with a row for each gain.
 
     Args:
         title: Above it.

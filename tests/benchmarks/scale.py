@@ -73,7 +73,7 @@ class _Scales(threading.Thread):
         self.join()
 
     def at(self, moment: float) -> int:
-        """Give the bytes at the sample next to a wall time."""
+        """Return the bytes of the sample that is nearest to a wall time."""
         return min(self._samples, key=lambda sample: abs(sample[0] - moment))[1]
 
 

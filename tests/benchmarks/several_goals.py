@@ -81,7 +81,7 @@ def compare(problems: Sequence[Problem], beside: Mapping[str, Sequence[str]], tr
 
 
 def shares(problem: Problem, outcomes: Sequence[Outcome]) -> list[float]:
-    """Give the share of the best hypervolume after each `STEP` trials, of those that keep the constraints."""
+    """Return the share of the best hypervolume after each `STEP` trials, from those that meet the constraints."""
     return [
         problem.share([one.values for one in outcomes[:count] if all(excess <= 0 for excess in one.excesses)])
         for count in range(STEP, len(outcomes) + 1, STEP)
@@ -143,7 +143,7 @@ def theirs(problem: Problem, sampler: str, trials: int, seed: int) -> list[Outco
 
 
 def _figures(found: Shares, beside: Mapping[str, Sequence[str]], trials: Sequence[int]) -> list[Figure]:
-    """Give the means over problems and seeds as one sample each: a seed that has found nothing makes no ratio."""
+    """Return the means over problems and seeds as one sample each: a seed that found nothing has no ratio."""
     problems = dict.fromkeys(problem for problem, _ in found)
     figures = []
     for method, samplers in beside.items():

@@ -29,7 +29,7 @@ _BURST_SECONDS = 0.002
 
 
 def address(host: int) -> str:
-    """Give a host's address."""
+    """Return a host's address."""
     return f"10.214.0.{host + 1}"
 
 
@@ -67,7 +67,7 @@ class SlowNetwork:
         self.close()
 
     def command(self, host: int) -> list[str]:
-        """Give the words that run a command on a host, when they stand before it."""
+        """Return the prefix of a command line that runs the command on a host."""
         return ["nsenter", f"--net=/proc/{self._holders[host].pid}/ns/net", "--"]
 
     def limit(self, gigabits: float) -> None:
@@ -137,7 +137,7 @@ def ranks(network: SlowNetwork, module: str, count: int) -> Iterator[Sequence[su
 
 
 def ask(started: Sequence[subprocess.Popen[str]], line: str) -> str:
-    """Give every rank a line, and what rank 0 answers."""
+    """Send a line to every rank, and return what rank 0 answers."""
     for rank in started:
         assert rank.stdin is not None
         rank.stdin.write(f"{line}\n")

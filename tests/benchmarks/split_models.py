@@ -66,7 +66,7 @@ def _trainer(group: Group, way: str, text: str) -> Any:
 
 
 def timed(group: Group, way: str, text: str) -> tuple[float, float]:
-    """Give the seconds of a step, in the quickest epoch after the first, and `bytes_per_rank`; called on a rank."""
+    """Return the seconds of a step, in the fastest epoch after the first, and `bytes_per_rank`; called on a rank."""
     trainer = _trainer(group, way, text)
     seconds = []
     for _ in range(_EPOCHS):
@@ -85,7 +85,7 @@ def timed(group: Group, way: str, text: str) -> tuple[float, float]:
 
 
 def _ended_at(trainer: Any) -> list[float]:
-    """Give where the time is noted at which an epoch's last step has ended, before anything is gathered."""
+    """Return a list to which the end of each epoch's last step is appended, before anything is gathered."""
     ended: list[float] = []
     strategy, end = trainer._strategy, type(trainer._strategy).end_epoch
 
@@ -98,7 +98,7 @@ def _ended_at(trainer: Any) -> list[float]:
 
 
 def grown(group: Group, way: str, text: str) -> float:
-    """Give the bytes by which this process grows at most in an epoch's steps; called on a rank."""
+    """Return by how many bytes this process grows at most during an epoch's steps; called on a rank."""
     before = _status("VmRSS")
     trainer = _trainer(group, way, text)
     trainer.step()

@@ -84,7 +84,7 @@ def free_workers() -> None:
 
 @cache
 def _studies() -> tempfile.TemporaryDirectory[str]:
-    """Give a folder that is deleted when the process ends: a large deletion would disturb the next turn."""
+    """Return a folder that is deleted when the process ends: a large deletion would disturb the next turn."""
     return tempfile.TemporaryDirectory(prefix="hpsearch-bench-")
 
 

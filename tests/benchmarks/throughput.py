@@ -49,7 +49,7 @@ _CONTENDERS: list[_Contender] = [(_ALONE, "global"), *((who, how) for how in _BA
 
 
 def measure(rounds: int) -> list[Figure]:
-    """Give the rows that each contender trains on in a second, epoch by epoch."""
+    """Return how many rows each contender trains on in a second, epoch by epoch."""
     rates: dict[_Contender, list[float]] = {contender: [] for contender in _CONTENDERS}
     with _ranks() as ends:
         for contender in _CONTENDERS:
@@ -69,7 +69,7 @@ def measure(rounds: int) -> list[Figure]:
 
 
 def _turn(ends: Sequence[Connection], contender: _Contender) -> float:
-    """Let the ranks train for an epoch; give the seconds until the last is done."""
+    """Let the ranks train for an epoch; return the seconds until the last is done."""
     began = time.perf_counter()
     for end in ends:
         end.send(contender)
@@ -122,7 +122,7 @@ def _serve(rank: int, driver: Connection, directory: Path, secret: bytes) -> Non
 
 
 def _epochs(group: Group) -> dict[_Contender, Callable[[], object]]:
-    """Give what each contender does for an epoch on this rank."""
+    """Return the function that runs an epoch on this rank, by contender."""
     alone = _Convolutions(_Trial({"rows": ROWS, "batch_size": BATCH}))
     epochs: dict[_Contender, Callable[[], object]] = {
         (_ALONE, "global"): alone.step if group.rank == 0 else lambda: None

@@ -55,7 +55,7 @@ class VirtualWorkers:
         self._rows = self._parts(count, batch, seed)
 
     def _parts(self, count: int, batch: int, seed: int) -> Iterator[Tensor]:
-        """Give the rows of each step, those of each worker one below the other."""
+        """Yield the rows of each step, as (worker, row)."""
         shards = [Shard(len(self._classes), batch * count, seed, worker, count) for worker in range(count)]
         epoch = 0
         while True:
@@ -76,7 +76,7 @@ class VirtualWorkers:
 
     @torch.no_grad()
     def mean(self) -> list[Tensor]:
-        """Give the mean of their weights."""
+        """Return the mean of the workers' weights."""
         return [weight.mean(0, keepdim=True) for weight in self._weights]
 
     @torch.no_grad()
@@ -87,13 +87,13 @@ class VirtualWorkers:
 
     @torch.no_grad()
     def accuracy(self) -> float:
-        """Give the share of the validation rows that the mean of their weights classifies as they are."""
+        """Return the accuracy of the workers' mean weights on the validation rows."""
         output = _output(self.mean(), self._held_out[None])[0]
         return float((output.argmax(1) == self._held_out_classes).float().mean())
 
     @torch.no_grad()
     def loss(self) -> float:
-        """Give the loss of the mean of their weights over all rows to train on."""
+        """Return the loss of the workers' mean weights on all training rows."""
         return float(functional.cross_entropy(_output(self.mean(), self._inputs[None])[0], self._classes))
 
 

@@ -93,21 +93,21 @@ class Forming:
         return found
 
     def connections(self) -> dict[int, Connections]:
-        """Give what each rank holds, where all were to succeed."""
+        """Return the connections of each rank, all of which must succeed."""
         found = self.outcomes()
         made = {rank: outcome for rank, outcome in found.items() if isinstance(outcome, Connections)}
         assert made.keys() == found.keys(), found
         return made
 
     def errors(self) -> dict[int, Exception]:
-        """Give what each rank raised, where all were to fail."""
+        """Return the error of each rank, all of which must fail."""
         found = self.outcomes()
         errors = {rank: outcome for rank, outcome in found.items() if isinstance(outcome, Exception)}
         assert errors.keys() == found.keys(), found
         return errors
 
     def result(self, rank: int, seconds: float = PATIENCE) -> Connections:
-        """Give what one rank holds.
+        """Return the connections of one rank.
 
         Raises:
             TimeoutError: It goes on connecting.
@@ -203,7 +203,7 @@ def verify(sock: socket.socket, credentials: Credentials, rank: int = 0) -> Hell
 
 
 def knock(group: Forming, local: bool, credentials: Credentials, hello: Hello) -> HandshakeReply:
-    """Come to rank 0 as somebody; gives its verdict, and sees that nothing follows a refusal."""
+    """Come to rank 0 as somebody; return its verdict, and sees that nothing follows a refusal."""
     with dial(group.addresses[0], local=local) as sock:
         sock.sendall(Proof(credentials, hello).message(read(sock, NONCE_BYTES)))
         answer = read(sock, ANSWER_BYTES)

@@ -296,7 +296,7 @@ def wait_for_abort(ranks: DeviceRanks, rank: int) -> None:
 
 
 def errors_of(size: int, work: Callable[[comm.Group], Any], **options: Any) -> list[comm.CommError | None]:
-    """Give what each rank's work raised."""
+    """Return the error of each rank's work."""
 
     def caught(group: comm.Group) -> comm.CommError | None:
         try:

@@ -63,7 +63,7 @@ def new_store() -> TCPStore:
 
 
 def outcomes(tasks: Mapping[K, Callable[[], T]]) -> dict[K, T | Exception]:
-    """Run all tasks at once and give what came of each."""
+    """Run all tasks at once and return what came of each."""
     with ThreadPoolExecutor(len(tasks)) as pool:
         return awaited({name: pool.submit(task) for name, task in tasks.items()})
 
@@ -95,7 +95,7 @@ def all_said(word: str) -> Callable[[Mapping[K, object]], bool]:
 
 
 def free_port() -> int:
-    """Give a port that nothing holds on any address, and that nobody gets who asks the kernel for any port."""
+    """Return a port that is free on every address, and that the kernel won't choose for others."""
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         port = random.SystemRandom().randrange(lowest - 8000, lowest)

@@ -55,7 +55,7 @@ class ServedRanks:
         self._process.communicate()
 
     def request(self, *what: Any) -> list[Outcome]:
-        """Send a request; give how each rank ended.
+        """Send a request; return how each rank ended.
 
         Where a test breaks off meanwhile, as at its timeout, its ranks are killed: the next test has others.
         """
@@ -86,7 +86,7 @@ class ProcessRanks(ServedRanks):
     def call(
         self, size: int, function: str, *arguments: Any, hosts: list[str] | None = None, **options: Any
     ) -> list[Outcome]:
-        """Call a function on each rank of a new group; give how each ended, by rank."""
+        """Call a function on each rank of a new group; return how each ended, by rank."""
         return self.request(size, function, arguments, hosts, options)
 
 

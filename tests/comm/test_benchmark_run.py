@@ -82,7 +82,7 @@ def _endless(directory: Path, *words: str, **more: str) -> Iterator[subprocess.P
 
 
 def _rest(process: subprocess.Popen[str]) -> str:
-    """Give what it still writes. The ranks write to the same pipe: it ends when the last of them is gone."""
+    """Return the rest of its output. The ranks write to the same pipe: it ends when the last of them has ended."""
     assert process.stderr is not None
     return process.stderr.read()
 

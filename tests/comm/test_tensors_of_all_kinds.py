@@ -226,7 +226,7 @@ def test_subclasses_are_taken_for_their_memory(length):
 
 
 def _spread(values: torch.Tensor) -> torch.Tensor:
-    """Give the values in every second place of twice as much memory."""
+    """Return the values at every second position of a tensor with twice the memory."""
     room = values.new_zeros((*values.shape, 2))
     room[..., 0] = values
     return room[..., 0]
@@ -246,7 +246,7 @@ def _negated(values: torch.Tensor) -> torch.Tensor:
 
 
 def _imaginary(values: torch.Tensor) -> torch.Tensor:
-    """Give the values as the imaginary parts of conjugated complex numbers, where they can be that."""
+    """Return the values as the imaginary parts of conjugated complex numbers, if they can be that."""
     if values.dtype not in (torch.float32, torch.float64):
         return values
     return torch.complex(torch.zeros_like(values), -values).conj().imag

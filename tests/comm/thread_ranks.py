@@ -14,7 +14,7 @@ SECRET = bytes(range(32))
 
 
 def run_ranks(size: int, work: Callable[[comm.Group], T], *, hosts: list[str] | None = None, **options: Any) -> list[T]:
-    """Run `work` on each rank of a new group, and give the results by rank; raises what the first of them raised.
+    """Run `work` on each rank of a new group, and return the results by rank; raises what the first of them raised.
 
     Args:
         size: Number of ranks.

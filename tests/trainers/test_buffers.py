@@ -64,7 +64,7 @@ def tensors(state: Any) -> list[Tensor]:
 
 
 def trained(width: int, options: dict[str, Any], epochs: int, state: Any = None) -> tuple[list[Any], list[Any]]:
-    """Train to so many epochs; give the metrics and the state after each, the same on every worker to the bit."""
+    """Train to so many epochs; return the metrics and the state after each, the same on every worker to the bit."""
 
     def train(group: Group | None) -> tuple[list[Any], list[Any]]:
         trainer = Small(FakeTrial(options, group))

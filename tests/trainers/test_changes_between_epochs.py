@@ -111,7 +111,9 @@ def test_an_optimizer_that_has_a_former_layer_is_refused(strategy):
         trainer.model[2] = nn.Linear(16, 5)  # type: ignore[operator]
         trainer.step()
 
-    with pytest.raises(ConfigurationError, match=r"got 2 that it doesn't have, .* give the optimizer their parameters"):
+    with pytest.raises(
+        ConfigurationError, match=r"got 2 that it doesn't have, .* give the optimizer the parameters of the new ones"
+    ):
         run_ranks(2, work) if strategy else work(None)
 
 

@@ -31,7 +31,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def clothes(tmp_path):
-    """Give a folder with 60 and 20 images, whose label is the row in which they are bright."""
+    """Return a folder with 60 and 20 images, labeled by the row in which they are bright."""
     folder = tmp_path / "clothes"
     folder.mkdir()
     for kind, count in (("train", 60), ("t10k", 20)):
@@ -44,7 +44,7 @@ def clothes(tmp_path):
 
 
 def mapping_of(tensor: torch.Tensor) -> tuple[str, dict[str, int]]:
-    """Give the file in whose mapping a tensor's memory lies wholly, and what the kernel counts of it, in KiB."""
+    """Return the file whose mapping contains a whole tensor, and the kernel's counts of that mapping, in KiB."""
     first, last = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
     path, counts, within = "", {}, False
     for line in Path("/proc/self/smaps").read_text("utf-8").splitlines():
@@ -59,7 +59,7 @@ def mapping_of(tensor: torch.Tensor) -> tuple[str, dict[str, int]]:
 
 
 def own_memory() -> int:
-    """Give the bytes of this process that no other shares: its anonymous pages."""
+    """Return the bytes of this process that it shares with no other: its anonymous pages."""
     lines = Path("/proc/self/status").read_text("utf-8").splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
 

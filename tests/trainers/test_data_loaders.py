@@ -293,7 +293,7 @@ def test_a_sampler_with_a_generator_of_its_own_goes_on_as_if_uninterrupted(make)
 
 
 class Counted(Sampler[int]):
-    """Gives other rows in each epoch, of whose number it must be told; and never ends."""
+    """An endless sampler with other rows in each epoch, whose number it must receive."""
 
     epoch = 0
 

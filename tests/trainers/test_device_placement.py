@@ -155,7 +155,7 @@ def trial(params: Any, **more: Any) -> Any:
 
 
 def on_host(state: Any) -> Any:
-    """Give a state as it is loaded from a file."""
+    """Return a state as it is loaded from a file."""
     return tree_map(lambda one: one.detach().cpu().clone() if isinstance(one, Tensor) else one, state)
 
 

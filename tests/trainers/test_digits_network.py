@@ -34,7 +34,7 @@ def network(kind: type[Any], params: dict[str, Any]) -> Any:
 
 
 def kinds(module: nn.Module) -> list[str]:
-    """Give the layers, one behind the other."""
+    """Return the layers in sequence."""
     return [type(one).__name__ for one in module.modules() if not list(one.children()) and not isinstance(one, Nothing)]
 
 

@@ -45,7 +45,7 @@ def images(rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def parent(**params: Any) -> tuple[dict[str, float], dict[str, Any]]:
-    """Give what it has measured at last, and its state."""
+    """Return the parent's validation metrics and its state."""
     torch.manual_seed(0)
     trainer = Images(FakeTrial({"layers": NARROW, **params}))
     trainer.step()

@@ -28,7 +28,7 @@ class Augmented(Dataset[Any]):
 
 
 def read(parts: list[list[int]], seed: int, loaders: int = 0) -> dict[int, list[float]]:
-    """Give each row that was read, whatever the batches."""
+    """Return each row that was read, whatever the batches."""
     batches = Batches(Augmented(), CPU, loaders).read([torch.tensor(part) for part in parts], seed)
     return {int(row): values.tolist() for drawn, rows in batches for values, row in zip(drawn, rows, strict=True)}
 

@@ -124,7 +124,7 @@ def test_the_rule_of_an_optimizer(make, rule):
 
 
 def spread(make: Callable[..., torch.optim.Optimizer], lr: float, rows: int, steps: int) -> float:
-    """Give how far the minima of many parabolas are missed where noise prevails, in batches of so many rows."""
+    """Return how far the minima of many parabolas are missed if noise dominates, with this batch size."""
     generator = torch.Generator().manual_seed(1)
     parameter = torch.nn.Parameter(torch.zeros(1000, dtype=torch.float64))
     optimizer = make([parameter], lr=lr)
@@ -180,10 +180,10 @@ def test_what_a_sweep_names():
     [
         ({"batch": "worker"}, r"scaling\.batch must be one of global, per_worker, got 'worker'"),
         ({"lr": "cubic"}, r"scaling\.lr must be one of linear, sqrt, none, got 'cubic'"),
-        ({"warmup_epochs": -1}, r"scaling\.warmup_epochs must be a number from 0, got -1"),
+        ({"warmup_epochs": -1}, r"scaling\.warmup_epochs must be a number of at least 0, got -1"),
         ({"warmup_epochs": math.nan}, "got nan"),
         ({"warmup_epochs": True}, "got True"),
-        ({"max_global_batch": 0}, r"scaling\.max_global_batch must be a whole number from 1, got 0"),
+        ({"max_global_batch": 0}, r"scaling\.max_global_batch must be a whole number of at least 1, got 0"),
         ({"max_global_batch": 1.5}, "got 1.5"),
         ({"warmup": 5}, "got 'warmup'; did you mean warmup_epochs?"),
     ],

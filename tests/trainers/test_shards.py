@@ -13,7 +13,7 @@ from hpsearch_trainers.shards import Shard, epoch_order, rows_of_rank
 
 @st.composite
 def shapes(draw):
-    """Give rows, the global batch, the width, a seed and an epoch."""
+    """Draw a number of rows, a global batch, a width, a seed and an epoch."""
     width = draw(st.integers(1, 9))
     return (
         draw(st.integers(1, 200)),
@@ -25,7 +25,7 @@ def shapes(draw):
 
 
 def parts(rows: int, batch: int, seed: int, epoch: int, width: int, start: int = 0) -> list[list[torch.Tensor]]:
-    """Give what each rank gets in each step."""
+    """Return the rows of each rank in each step."""
     return [list(Shard(rows, batch, seed, rank, width).epoch(epoch, start)) for rank in range(width)]
 
 

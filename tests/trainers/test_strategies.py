@@ -84,7 +84,9 @@ def test_options_are_whole_numbers(given, number):
 
 @pytest.mark.parametrize("given", [0, -1, 1.0, True, "4"])
 def test_options_that_are_no_whole_numbers_are_refused(given):
-    with pytest.raises(ConfigurationError, match=f"parallel.period must be a whole number from 1, got {given!r}"):
+    with pytest.raises(
+        ConfigurationError, match=f"parallel.period must be a whole number of at least 1, got {given!r}"
+    ):
         Options.from_dict({"period": given}).integer("period", 8)
 
 
@@ -154,10 +156,10 @@ def test_models_go_with_their_trainers():
 
 
 def fail(output: Any, target: Any) -> Any:
-    """Give no loss."""
+    """Raise an error instead of returning a loss."""
     raise ArithmeticError("no loss today")
 
 
 def replace_parameters(trainer: Small) -> torch.optim.Optimizer:
-    """Give an optimizer of the model that the trainer has now."""
+    """Return an optimizer for the model that the trainer has now."""
     return torch.optim.SGD(trainer.model.parameters(), trainer.optimizer.defaults["lr"])

@@ -50,7 +50,7 @@ class Items(UserDict[str, Any]):
 
 
 def leaves(structure: Any) -> list[Tensor]:
-    """Give the tensors of a structure, in order."""
+    """Return the tensors of a structure, in order."""
     if isinstance(structure, Tensor):
         return [structure]
     if dataclasses.is_dataclass(structure):
@@ -60,7 +60,7 @@ def leaves(structure: Any) -> list[Tensor]:
 
 
 def numbers(structure: Any) -> Tensor:
-    """Give all numbers of each row: (rows, numbers)."""
+    """Return all numbers of each row: (rows, numbers)."""
     return torch.cat(
         [leaf.double().flatten(1) if leaf.dim() > 1 else leaf.double()[:, None] for leaf in leaves(structure)], 1
     )
@@ -80,7 +80,7 @@ STRUCTURE = st.recursive(
 
 
 def built(shape: Any, random: np.random.Generator) -> Any:
-    """Give a row's input or target of such a structure."""
+    """Return a row's input or target with such a structure."""
     if isinstance(shape, list):
         return [built(part, random) for part in shape]
     if isinstance(shape, tuple):
@@ -154,7 +154,7 @@ class Regression(Trainer):
 
 
 def plain(data: Structured, batch: int, epochs: int) -> tuple[list[float], Tensor]:
-    """Train in a plain loop over rows as vectors; give the losses and the weights."""
+    """Train in a plain loop over rows as vectors; return the losses and the weights."""
     rows = list(range(len(data)))
     inputs, targets = next(Batches(data, torch.device("cpu")).read([torch.tensor(rows)]))
     inputs, sums = numbers(inputs), numbers(targets).sum(1)

@@ -102,7 +102,7 @@ class Small(Trainer):
 
 
 def curve(epochs: int = 4, width: int = 1, scaling: Mapping[str, Any] | None = None, **params: Any) -> list[Any]:
-    """Train, and give each epoch's metrics; those of all ranks must be equal."""
+    """Train, and return each epoch's metrics; those of all ranks must be equal."""
 
     def train(group: Group | None) -> list[Any]:
         trainer = Small(FakeTrial(params, group, scaling or {}))
@@ -381,7 +381,7 @@ def test_a_map_style_data_set_is_read_by_processes():
 
 
 class Readers(Dataset[Any]):
-    """Gives as every row how many processes read."""
+    """A data set whose rows are the number of processes that read."""
 
     def __len__(self) -> int:
         return 4
@@ -425,8 +425,8 @@ def test_without_validation_data_there_is_no_validation():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"batch_size": 0}, "batch_size must be a whole number from 1, got 0"),
-        ({"accumulate": 1.5}, "accumulate must be a whole number from 1, got 1.5"),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
+        ({"accumulate": 1.5}, "accumulate must be a whole number of at least 1, got 1.5"),
         ({"average": 1.0}, "average must be a decay below 1, got 1.0"),
         ({"batch_norm": "global"}, "batch_norm must be one of local, sync, got 'global'"),
         ({"precision": "fp64"}, "precision must be bf16, fp16 or None, got 'fp64'"),

@@ -137,7 +137,7 @@ def squares(output: Tensor, targets: Any) -> Tensor:
 
 
 def groups_of(model: Network, frozen: str) -> list[dict[str, Any]]:
-    """Give two groups of the parameters that are trained, the second with a rate of its own."""
+    """Return two groups of the trainable parameters, the second with a rate of its own."""
     model.first.bias.requires_grad_(frozen != "bias")
     decaying, plain = decay_groups(model, 0.01, biases=False)
     if frozen == "left out":  # it gets a gradient that nobody uses

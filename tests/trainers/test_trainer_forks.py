@@ -56,7 +56,7 @@ def fork(make: Make, state: Any, **options: Any) -> Small:
 
 @pytest.fixture(scope="module")
 def states() -> dict[str, Any]:
-    """Give a state after one epoch with each optimizer."""
+    """Return a state after one epoch with each optimizer."""
     found = {}
     for name, make in OPTIMIZERS.items():
         trainer = made(make)

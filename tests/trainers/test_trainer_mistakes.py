@@ -40,10 +40,13 @@ def test_data_that_is_no_input_and_target(train, got):
         ({"metrics": [correct]}, "metrics must be functions by name, got list"),
         ({"metrics": {"validation_loss": correct}}, "a metric must have a name of its own, got 'validation_loss'"),
         ({"optimizer": lambda model: None}, "optimizer must be a torch.optim.Optimizer, .* gives NoneType"),
-        ({"optimizer": torch.optim.SGD}, r"optimizer must be .* got the class SGD: make one, SGD\(\.\.\.\)"),
+        ({"optimizer": torch.optim.SGD}, r"optimizer must be .* got the class SGD: create an instance, SGD\(\.\.\.\)"),
         ({"optimizer": nn.CrossEntropyLoss()}, "optimizer must be .* got CrossEntropyLoss: .* in this order"),
         ({"optimizer": None}, "optimizer must be .* got NoneType"),
-        ({"loss": nn.CrossEntropyLoss}, r"loss must be a function .* got the class CrossEntropyLoss: make one"),
+        (
+            {"loss": nn.CrossEntropyLoss},
+            r"loss must be a function .* got the class CrossEntropyLoss: create an instance",
+        ),
         ({"loss": torch.optim.SGD([INPUTS], lr=0.1)}, "loss must be a function .* got SGD: .* in this order"),
         ({"loss": "cross_entropy"}, "loss must be a function .* got str"),
         (
@@ -84,7 +87,9 @@ def test_a_metric_may_be_a_plain_number():
     assert curve(1, metrics=plain)[0]["accuracy"] == pytest.approx(curve(1)[0]["accuracy"])
 
 
-@pytest.mark.parametrize(("model", "got"), [(nn.Linear, "the class Linear: make one"), ((nn.Linear(4, 3),), "tuple")])
+@pytest.mark.parametrize(
+    ("model", "got"), [(nn.Linear, "the class Linear: create an instance"), ((nn.Linear(4, 3),), "tuple")]
+)
 def test_a_model_that_is_none(model, got):
     with pytest.raises(ConfigurationError, match=f"model must be an nn.Module, got {got}"):
         Parts(model, lambda made: torch.optim.SGD(made.parameters(), lr=0.1), nn.L1Loss(), data(20))

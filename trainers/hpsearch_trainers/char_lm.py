@@ -162,7 +162,7 @@ def _embedded(tokens: Tensor, characters: nn.Embedding, positions: nn.Embedding)
 
 
 def _mask(features: Tensor) -> Tensor:
-    """Let no character see those behind it."""
+    """Return the causal mask: no character sees later ones."""
     return nn.Transformer.generate_square_subsequent_mask(features.shape[1], device=features.device)
 
 

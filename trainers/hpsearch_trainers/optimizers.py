@@ -64,7 +64,7 @@ def _has_state_elsewhere(optimizer: Optimizer) -> bool:
 
 
 def check_parameters(optimizer: Optimizer, model: nn.Module, name: str = "optimizer") -> None:
-    """See that an optimizer trains a model, and nothing else.
+    """Check that an optimizer trains only parameters of a model.
 
     Raises:
         ConfigurationError: It has parameters that the model hasn't.
@@ -74,8 +74,8 @@ def check_parameters(optimizer: Optimizer, model: nn.Module, name: str = "optimi
     if foreign > 0:
         raise ConfigurationError(
             f"{name} must have parameters of the model alone, got {foreign} that it doesn't have, which would "
-            "be neither averaged over workers nor saved: make them a part of the model; where you have put other "
-            "layers into it, give the optimizer their parameters in place of the former ones"
+            "be neither averaged over workers nor saved: make them a part of the model; if you have replaced "
+            "layers, give the optimizer the parameters of the new ones"
         )
 
 

@@ -17,17 +17,17 @@ METHODS = {
     "reports would be of a model that each rank trains by itself. Call super().step() in it; a loop of your own "
     "belongs in a class that isn't a Trainer, and says what ranks exchange",
     "state_dict": "must call super().state_dict() under parallel.strategy {}, which keeps more than model and "
-    "optimizer, but returned without: a trial that goes on from it would train otherwise than one that is never "
-    "interrupted. Call it, and put what you keep beside what it gives",
+    "optimizer, but returned without: a trial resumed from it would train differently from one that is never "
+    "interrupted. Call it, and add your own entries to what it returns",
     "load_state_dict": "must call super().load_state_dict(state) under parallel.strategy {}, which keeps more than "
-    "model and optimizer, but returned without: the trial would train otherwise than one that is never interrupted. "
+    "model and optimizer, but returned without: the trial would train differently from one that is never interrupted. "
     "Call it with what super().state_dict() gave",
 }
 """What must hold of each, given the strategy's name."""
 
 _DROPPED = {
-    "state_dict": "must give all that super().state_dict() gives under parallel.strategy {}, which keeps more than "
-    "model and optimizer, got a state without its `strategy`: a trial that goes on from it would train otherwise than "
+    "state_dict": "must return all that super().state_dict() returns under parallel.strategy {}, which keeps more than "
+    "model and optimizer, got a state without its `strategy`: a trial resumed from it would train differently from "
     "one that is never interrupted. Keep that entry as it is, wherever you put it",
     "load_state_dict": "must call super().load_state_dict(state) with all that super().state_dict() gave under "
     "parallel.strategy {}, which keeps more than model and optimizer, got a call without its `strategy`, which the "

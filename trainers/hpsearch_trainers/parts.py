@@ -169,7 +169,7 @@ def _batch_size(name: str, size: int | None, data: Any, default: int) -> int:
 def _check_made(name: str, value: Any, expected: str, is_valid: bool) -> None:
     if isinstance(value, type) and issubclass(value, nn.Module | torch.optim.Optimizer):
         kind = value.__name__
-        raise ConfigurationError(f"{name} must be {expected}, got the class {kind}: make one, {kind}(...)")
+        raise ConfigurationError(f"{name} must be {expected}, got the class {kind}: create an instance, {kind}(...)")
     if not is_valid:
         raise ConfigurationError(
             f"{name} must be {expected}, got {type(value).__name__}: Parts takes model, optimizer and loss in this "
@@ -180,4 +180,6 @@ def _check_made(name: str, value: Any, expected: str, is_valid: bool) -> None:
 def _check(name: str, value: Any, *, least: float, integer: bool) -> None:
     kind = int if integer else (int, float)
     if isinstance(value, bool) or not isinstance(value, kind) or not least <= value < math.inf:
-        raise ConfigurationError(f"{name} must be a {'whole ' if integer else ''}number from {least:g}, got {value!r}")
+        raise ConfigurationError(
+            f"{name} must be a {'whole ' if integer else ''}number of at least {least:g}, got {value!r}"
+        )

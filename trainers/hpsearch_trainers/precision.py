@@ -18,7 +18,7 @@ def training_device() -> torch.device:
 
 
 def check_precision(device: torch.device, dtype: torch.dtype | None) -> None:
-    """See that a device computes in a type by itself.
+    """Check that a device supports computing in a dtype.
 
     Args:
         device: Where a trial trains.

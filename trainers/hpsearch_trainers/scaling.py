@@ -62,10 +62,12 @@ class Scaling:
         if self.lr is not None and self.lr not in RULES:
             raise ConfigurationError(f"scaling.lr must be one of {', '.join(RULES)}, got {self.lr!r}")
         if not _is_number(self.warmup_epochs) or not 0 <= self.warmup_epochs < math.inf:
-            raise ConfigurationError(f"scaling.warmup_epochs must be a number from 0, got {self.warmup_epochs!r}")
+            raise ConfigurationError(
+                f"scaling.warmup_epochs must be a number of at least 0, got {self.warmup_epochs!r}"
+            )
         limit = self.max_global_batch
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-            raise ConfigurationError(f"scaling.max_global_batch must be a whole number from 1, got {limit!r}")
+            raise ConfigurationError(f"scaling.max_global_batch must be a whole number of at least 1, got {limit!r}")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Scaling:

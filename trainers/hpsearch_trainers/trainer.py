@@ -227,7 +227,7 @@ class Trainer(ABC):
             hold_statistics(self.model)
 
     def _refresh_bindings(self) -> None:
-        """Take note of what the user has put in place of something else since the last epoch."""
+        """Update the references to what the user has replaced since the last epoch."""
         self._rates = self._rates.of(self.optimizer)
         self._synchronized = synchronize(self.model, self._normalizing)
         if self._average is not None:

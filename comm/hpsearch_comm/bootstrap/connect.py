@@ -49,7 +49,7 @@ _MOST_MILLISECONDS = 2**31 - 1
 
 
 def enable_keepalive(sock: socket.socket, silence: float) -> None:
-    """Have a TCP connection end when the other host answers no more.
+    """Make a TCP connection end when the other host no longer answers.
 
     Args:
         sock: The connection.
@@ -285,7 +285,7 @@ class _Bootstrap:
             self._fail(connector)
 
     def _watch(self, now: float) -> None:
-        """See whether the ranks that have yet to connect are still there; called now and then."""
+        """Check whether the ranks that haven't connected yet are still alive; called now and then."""
         missing = self._missing()
         for peer in self._watching.keys() - missing:
             self._unwatch(peer)
@@ -326,7 +326,7 @@ class _Bootstrap:
             enable_keepalive(sock, self._heartbeat_timeout)
 
     def _check_peers(self) -> None:
-        """See whether a rank has failed. What it sent is left unread: it is for the group."""
+        """Check whether a rank has failed. What it sent stays unread, for the group."""
         missing = self._missing()
         watched = [(peer, sock) for peer, sock in self._watched.items() if peer in missing]
         for peer, sock in (*self._controls(), *watched):

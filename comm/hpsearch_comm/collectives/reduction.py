@@ -165,7 +165,7 @@ def _functions(op: str, dtype: torch.dtype) -> tuple[Combine, Into]:
 
 
 def _widening(combine: Combine, into: Into, accumulate: torch.dtype, *, promoted: bool) -> tuple[Combine, Into]:
-    """Let the functions take operands that are shorter than the result; torch does where it can promote the dtype."""
+    """Return the functions for operands of a smaller dtype than the result; torch converts them if it can promote."""
     if promoted:
         return combine, lambda first, second, out: into(first.to(accumulate), second, out)
     return (

@@ -368,7 +368,7 @@ class _Guard:
         elif abort_state.departed:
             self._check_left(now)
         if now > self.until:
-            raise CommTimeoutError(f"{self.describe()} is still under way; it goes on: wait again", -1)
+            raise CommTimeoutError(f"{self.describe()} is still running: wait again", -1)
         waited = now - self.started
         if waited > owner.timeout:
             self._fail(
@@ -383,7 +383,7 @@ class _Guard:
             self.due = remind(waited, owner.timeout, owner.rank, "its peers", self.describe())
 
     def _check_works(self, now: float) -> None:
-        """See whether NCCL has failed: torch calls such a work completed, and yet the stream doesn't get behind it."""
+        """Check whether NCCL has failed: then torch calls the work completed, but the stream never gets past it."""
         works = self.work.works
         if not works or not all(work.is_completed() for work in works):
             self.completed = None

@@ -75,7 +75,7 @@ class CudaStream:
         return cast(Event, event)
 
     def follow(self, event: Event) -> None:
-        """Let what is queued here from now on wait for the event, in the GPU."""
+        """Make work that is queued here from now on wait for the event, on the GPU."""
         self._stream.wait_event(event)
 
     def keep(self, tensor: torch.Tensor) -> None:

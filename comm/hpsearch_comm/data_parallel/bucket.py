@@ -137,7 +137,7 @@ class Bucket:
             torch._foreach_zero_(empty)
 
     def _weigh(self, share: Share) -> None:
-        """Let `mean` be the gradients times the share. Nothing may overflow that the mean itself doesn't."""
+        """Weight the gradients by the share. Nothing may overflow unless the mean does."""
         if share.even:
             if self._compressed:
                 self._wire.copy_(self._flat)

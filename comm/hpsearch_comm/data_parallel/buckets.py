@@ -136,7 +136,7 @@ class Buckets:
             bucket.expect()
 
     def forget(self) -> None:
-        """Have no buckets until they are planned anew."""
+        """Drop the buckets, until they are planned again."""
         self._kinds, self._in_order, self._sparse = [], [], []
         self.timely, self._bucket_of = {}, {}
 

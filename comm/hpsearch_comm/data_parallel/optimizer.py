@@ -73,7 +73,7 @@ class DistributedOptimizer(RankOptimizer):
 
     optimizer: torch.optim.Optimizer
     _step_supports_amp_scaling = False
-    """Lets GradScaler unscale gradients itself: it would leave its factor here, where no fused step looks for it."""
+    """GradScaler unscales gradients itself: it would leave its factor here, where no fused step reads it."""
 
     def __init__(
         self,

@@ -58,7 +58,7 @@ class AbortState:
         self.fail(error)
 
     def mark_departed(self, peer: int) -> None:
-        """Note that a peer has left in good order."""
+        """Record that a peer has left normally."""
         self.departed.add(peer)
         self._changed()
 

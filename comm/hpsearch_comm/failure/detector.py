@@ -1,7 +1,7 @@
 """The connections over which ranks tell each other of their end, and the thread that listens to them.
 
 Every pair of ranks has one. The kernel closes a dead process's sockets, so its death is an end of file at every peer
-within milliseconds, however it died; a rank that closes the group in good order says goodbye before. Whoever sees an
+within milliseconds, however it died; a rank that closes the group normally says goodbye before. Whoever sees an
 operation fail tells all others, so that they end with the same words in place of a time-out of their own. And of an
 operation that lasts long a rank says which it is: a peer that has called another one under the same number ends the
 group, since otherwise each could wait for the other until the deadline.

@@ -60,7 +60,7 @@ class Compression:
 
 
 def check_compression(compression: object) -> None:
-    """See that tensors can be made shorter with it, before anything travels.
+    """Check that it can compress tensors, before anything is sent.
 
     Raises:
         UsageError: It has no `compress` or no `decompress`.

@@ -134,7 +134,7 @@ class Controller:
             self._check()
             if entry.request.name in self._pending:
                 raise ValueError(
-                    f"names of operations under way must differ, but {entry.request.name} hasn't ended yet: wait for "
+                    f"names of pending operations must differ, but {entry.request.name} hasn't ended yet: wait for "
                     "it with hvd.synchronize(handle), or give this one another name"
                 )
             self._pending[entry.request.name] = entry
@@ -167,7 +167,7 @@ class Controller:
         """End the thread, and what is still under way with HorovodInternalError."""
         error = HorovodInternalError(
             f"rank {self.ranks[self.group.rank]} has left the job by hvd.shutdown() or its end, while operations were "
-            "under way: wait for every handle on every rank before that"
+            "pending: wait for every handle on every rank before that"
         )
         with self._wake:
             self._closing = True
@@ -274,7 +274,7 @@ class Controller:
             return self._pending.pop(name, None)
 
     def _end(self, error: BaseException) -> None:
-        """Let all who wait know, and all who come."""
+        """Report an error to all who wait, and to later callers."""
         error = self._first(error)
         with self._wake:
             entries, self._pending, self._new = list(self._pending.values()), {}, []

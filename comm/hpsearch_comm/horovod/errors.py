@@ -15,7 +15,7 @@ class HorovodInternalError(CommError, RuntimeError):
 
 
 class MissingError(HorovodInternalError, NotImplementedError):
-    """A part of Horovod that isn't supported. Nothing has been sent, and the job continues."""
+    """Raised by a part of Horovod that isn't supported. Nothing has been sent, and the job continues."""
 
 
 class OrderError(UsageError, AssertionError):

@@ -151,8 +151,8 @@ def _split_rows(rows: int, splits: torch.Tensor | Sequence[int] | None, size: in
     valid = [count for count in counts if count is not None and count >= 0]
     if len(valid) != len(counts) or len(valid) != size or sum(valid) > rows:
         raise ValueError(
-            f"splits must be {size} whole numbers from 0, one for each rank, of {rows} rows together at most, got "
-            f"{splits!r}"
+            f"splits must be {size} whole numbers of at least 0, one for each rank, with a sum of at most {rows} rows, "
+            f"got {splits!r}"
         )
     return valid
 

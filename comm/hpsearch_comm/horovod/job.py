@@ -77,11 +77,11 @@ class Job:
         return self._controllers[process_set]
 
     def add_set(self, ranks: Sequence[int]) -> int:
-        """Make a process set; every rank calls it. Give its number.
+        """Make a process set, and return its number; every rank calls it.
 
         Raises:
             ValueError: There is one of these ranks, or they aren't ranks of this job.
-            HorovodInternalError: The ranks don't ask for the same; the job goes on.
+            HorovodInternalError: The ranks don't request the same; the job continues.
         """
         if not ranks or len(set(ranks)) != len(ranks) or not set(ranks) <= set(self.sets[0]):
             raise ValueError(

@@ -168,7 +168,7 @@ class _TensorUnpickler(pickle.Unpickler):
         self._tensors = tensors
 
     def persistent_load(self, pid: int) -> torch.Tensor:
-        """Return the tensor of a place."""
+        """Return the tensor with this index."""
         return self._tensors[pid]
 
 

@@ -107,6 +107,6 @@ def mark_phase(entries: Sequence[Entry], phase: str | None) -> None:
 
 
 def mark_cycle() -> None:
-    """Take note of an exchange of the ranks' news."""
+    """Record an exchange of the ranks' requests."""
     if (recording := _recording) is not None:
         recording.mark_cycle()

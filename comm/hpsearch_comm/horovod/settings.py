@@ -66,4 +66,4 @@ def _number(env: Mapping[str, str], name: str, default: float) -> float:
         number = math.nan
     if 0 <= number < math.inf:
         return number
-    raise ConfigurationError(f"expected {name} to be a number from 0, got {text!r}")
+    raise ConfigurationError(f"expected {name} to be a number of at least 0, got {text!r}")

@@ -139,7 +139,7 @@ def _elastic(arguments: argparse.Namespace, size: int) -> tuple[int | None, floa
         raise ConfigurationError(f"expected --min-np to be a whole number from 1 to {size} (-np), got {least}")
     if least is None and seconds is not None:
         raise ConfigurationError(
-            f"expected --elastic-timeout beside --min-np, which says how many ranks suffice, got {seconds:g} alone"
+            f"expected --elastic-timeout with --min-np, the number of ranks that suffice; got {seconds:g} alone"
         )
     return least, _ELASTIC_SECONDS if seconds is None else _positive(seconds, "--elastic-timeout")
 

@@ -150,7 +150,7 @@ class Launcher:
     # Before the ranks run.
 
     def _connect(self) -> None:
-        """Have an agent on each host."""
+        """Start an agent on each host."""
         for host_ranks in self._job.host_ranks:
             connection = Connection(self._job, host_ranks)
             ranks = host_ranks.ranks
@@ -330,7 +330,7 @@ class Launcher:
             self._membership.set_done(rank, done=message == DONE)
 
     def _meet(self) -> None:
-        """Have the ranks that want to meet do so, if nobody is awaited."""
+        """Tell the waiting ranks to meet, if no other rank is awaited."""
         if not self._may_meet():
             return
         rosters = self._membership.meet()
@@ -395,7 +395,7 @@ class Launcher:
                 connection.process.kill()
 
     def _end(self, seconds: float) -> None:
-        """Have all agents end their ranks, and kill them after so many seconds. Another call may only hasten it."""
+        """Make all agents end their ranks, and kill them after so many seconds. Another call can only shorten this."""
         killed_at = time.monotonic() + seconds
         if killed_at < self._killed_at:
             self._killed_at = killed_at

@@ -77,7 +77,7 @@ class Membership:
                 self.waiting_since = now
 
     def set_done(self, rank: int, done: bool = True) -> None:
-        """Take note that a rank's work is done, or that it has more of it."""
+        """Record whether a rank's work is done."""
         (self._done.add if done else self._done.discard)(rank)
 
     def end(self, rank: int, succeeded: bool) -> None:

@@ -87,14 +87,14 @@ _MOST_BYTES = 1 << 47
 
 
 class HostOperations:
-    """Prepares operations on tensors in this machine's memory.
+    """Prepares operations on CPU tensors.
 
     Args:
-        host: What carries them out.
+        host: Runs the operations.
         device: 0, or the number of the CUDA device whose tensors a subclass takes; see `Signature`.
 
     Attributes:
-        host: What carries the operations out on the CPU.
+        host: Runs the operations on the CPU.
     """
 
     def __init__(self, host: HostCollectives, device: int = 0) -> None:
@@ -242,7 +242,7 @@ class HostOperations:
             shape = tuple(shape[0])
         lengths = [length for length in map(whole_number, shape) if length is not None and length >= 0]
         if len(lengths) != len(shape):
-            raise UsageError(f"a shape must consist of numbers from 0, got {tuple(shape)!r}")
+            raise UsageError(f"a shape must consist of whole numbers of at least 0, got {tuple(shape)!r}")
         if not isinstance(dtype, torch.dtype):
             raise UsageError(f"dtype must be a torch.dtype, got {dtype!r}")
         if dtype not in DTYPES:
@@ -327,17 +327,17 @@ class HostOperations:
             raise UsageError(f"splits must be whole numbers, one for each rank, got {splits!r}")
         if len(counts) != self._size or min(counts) < 0 or sum(counts) != rows:
             raise UsageError(
-                f"splits must be {self._size} numbers from 0, one for each rank, that add up to the tensor's {rows} "
-                f"rows, got {counts}"
+                f"splits must be {self._size} numbers of at least 0, one for each rank, that add up to the tensor's "
+                f"{rows} rows, got {counts}"
             )
         return counts
 
 
 def _check_gathered(out: object, rows: torch.Tensor) -> torch.Tensor:
-    """Check all of allgather's `out` but its length, which is seen when the others have said how much they give.
+    """Check allgather's `out`, except its length: that is checked once all ranks have sent their number of rows.
 
     Raises:
-        UsageError: It can't take the rows of any number of ranks.
+        UsageError: It can't hold such rows.
     """
     target = check_tensor("out of allgather", out)
     return check_out("allgather", target, rows, (*target.shape[:1], *rows.shape[1:]) if target.dim() else rows.shape)

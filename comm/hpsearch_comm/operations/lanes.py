@@ -134,11 +134,11 @@ class OutgoingLane(Lane):
 
 
 class IncomingLane(Lane):
-    """What comes from a peer.
+    """The messages that arrive from a peer.
 
     Attributes:
-        receive: Whom the message under way is for; None where it is to be kept, or none is under way.
-        ended: Whether the peer is known to have left in good order, so that nothing more comes.
+        receive: The receive that gets the current message; None if there is no message, or none asked for it yet.
+        ended: Whether the peer has closed the group normally, so that no more messages come.
     """
 
     def __init__(self, link: Link, make_operation: MakeOperation, mailbox: Mailbox, abort_state: AbortState) -> None:

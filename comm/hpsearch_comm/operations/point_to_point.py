@@ -64,7 +64,7 @@ class PointToPoint:
         self._waiter = Waiter(bell, abort_state, self._wake)
 
     def submit(self, message: Send | Receive) -> None:
-        """Let the thread carry out a send or a receive.
+        """Queue a send or a receive for the thread.
 
         Raises:
             GroupClosedError: It is closed.

@@ -31,7 +31,7 @@ class UnderWay:
         return True
 
     def wait(self, timeout: float | None = None) -> Any:
-        """Wait for its end and give its result; may be called again."""
+        """Wait for its end, and return its result; may be called again."""
         return self.result
 
 
@@ -77,7 +77,7 @@ class Handle(Generic[T]):
                 if self._ended:
                     self._wake_next()
         if not self._ended:
-            raise CommTimeoutError(f"{self.name} is still under way after {timeout:g} s; it goes on: wait again", -1)
+            raise CommTimeoutError(f"{self.name} is still running after {timeout:g} s: wait again", -1)
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]
@@ -112,7 +112,7 @@ class Handle(Generic[T]):
                 self._callbacks.popleft()()
 
     def _wake_next(self) -> None:
-        """Let one of those go on who wait; each wakes the next."""
+        """Wake one of the waiting threads; each wakes the next."""
         with contextlib.suppress(RuntimeError):  # another one has released it already
             self._finished.release()
 
@@ -164,7 +164,7 @@ class LaunchHandle(Handle[T]):
         return under_way is None or under_way.done()
 
     def wait(self, timeout: float | None = None) -> T:
-        """Wait for the operation's end and give its result; see `Handle.wait`."""
+        """Wait for the operation's end, and return its result; see `Handle.wait`."""
         until = None if timeout is None else time.monotonic() + timeout
         under_way = self._launch.wait(timeout)
         result: T = under_way.wait(None if until is None else max(0.0, until - time.monotonic()))

@@ -53,7 +53,7 @@ class QueueThread:
         return handle
 
     def close(self) -> None:
-        """Let the queued operations end, and the thread with them."""
+        """Finish the queued operations, and end the thread."""
         self._tasks.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join()

@@ -68,7 +68,7 @@ class BufferTable:
         return None
 
     def add(self, memfd: Memfd, number: int, nbytes: int, index: int, size: int) -> torch.Tensor:
-        """Map a segment of `size` parts and give this rank's own as a uint8 tensor.
+        """Map a segment of `size` parts, and return this rank's own as a uint8 tensor.
 
         Raises:
             CommError: There is no memory left.

@@ -36,7 +36,7 @@ _keeping_lock = ctypes.PyDLL(None).syscall
 _releasing_lock = ctypes.CDLL(None).syscall
 _keeping_lock.restype = _releasing_lock.restype = ctypes.c_long
 give_way: Callable[[], int] = ctypes.CDLL(None).sched_yield
-"""Let whoever else is ready have the core and the interpreter for a moment."""
+"""Yields the core and the interpreter to other threads that are ready."""
 
 _number = _NUMBERS.get(platform.machine(), -1)
 

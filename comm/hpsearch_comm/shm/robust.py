@@ -70,6 +70,6 @@ def lock(address: int, seconds: float) -> int:
 
 
 def give_back(address: int) -> None:
-    """Let the next one have it. After EOWNERDEAD nobody will: all get ENOTRECOVERABLE from then on."""
+    """Release the lock. After EOWNERDEAD no one can take it again: all get ENOTRECOVERABLE from then on."""
     code = _keeping_lock.pthread_mutex_unlock(ctypes.c_void_p(address))
     assert code == 0, os.strerror(code)

@@ -94,7 +94,7 @@ def _check(parts: Sequence[_Part]) -> None:
         if part.clock is None or other.clock is None:
             late = part if part.clock is None else other
             raise ConfigurationError(
-                f"{late.path} can't be set beside the others: rank {late.rank} ended before the ranks had compared "
+                f"{late.path} can't be merged with the others: rank {late.rank} ended before the ranks had compared "
                 "their clocks. Leave it out, or load it by itself"
             )
         if (part.size, part.clock[1]) != (other.size, other.clock[1]):

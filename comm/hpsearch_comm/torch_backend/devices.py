@@ -29,16 +29,16 @@ def requested_backends(frame: FrameType | None) -> dict[str, str]:
 
 
 def check_backends(backends: dict[str, str]) -> None:
-    """See that a group has no other backend: torch takes ours as the whole, and makes none of the others'.
+    """Check that a group has no other backend: torch uses only ours, and creates none of the others.
 
     Raises:
-        UsageError: Another backend is asked for beside ours, or ours for a device whose tensors it can't take.
+        UsageError: Another backend is requested too, or ours for a device that it doesn't support.
     """
     text = ",".join(f"{device}:{backend}" for device, backend in backends.items())
     other_backends = sorted({backend for backend in backends.values() if backend != "hpsearch"})
     if other_backends:
         raise UsageError(
-            f'a group of the hpsearch backend has no other backend beside it, got "{text}": make it with "hpsearch", '
+            f'a group of the hpsearch backend must have no other backend, got "{text}": make it with "hpsearch", '
             "which takes tensors on the CPU and on CUDA devices, and another group for the other backend: "
             f'dist.new_group(backend="{other_backends[0]}")'
         )

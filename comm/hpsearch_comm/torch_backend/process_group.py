@@ -248,7 +248,7 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
             return self._register(CommWork([self.group.send_async(elements, target, tag)], [tensor], ordered=False))
 
     def recv(self, tensors: Tensors, source: int | None, tag: int) -> CommWork:
-        """Receive a tensor from a rank, whatever its shape there."""
+        """Receive a tensor from a rank; only the number of elements must be the sender's."""
         with as_torchs():
             tensor = only("recv", tensors)
             target = check_output("recv", tensor)

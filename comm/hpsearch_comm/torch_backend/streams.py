@@ -85,7 +85,7 @@ class CallersStreams:
         return all(event.query() for event in self._events)
 
     def lead(self, streams: Iterable[CudaStream]) -> None:
-        """Let other streams wait for the results, in the GPU."""
+        """Make other streams wait for the results, on the GPU."""
         for stream in streams:
             for event in self._events:
                 stream.follow(event)

@@ -162,7 +162,7 @@ class CommWork(dist.Work):
         return self._error if self.is_completed() else None
 
     def result(self) -> list[torch.Tensor]:
-        """Return the results, when they are there."""
+        """Wait for the results, and return them."""
         self.wait()
         return self._tensors
 
@@ -192,7 +192,7 @@ class CommWork(dist.Work):
         return future
 
     def _count_down(self) -> None:
-        """Let a thread complete the future after the last of the operations; it waits for GPUs that have them still."""
+        """Have a thread complete the future after the last operation; it waits for GPUs that still run one."""
         with self._lock:
             self._under_way -= 1
             last = self._under_way == 0

@@ -112,7 +112,7 @@ class _Sleeper:
             self._spin_until = time.perf_counter() + _SPIN
 
     def sleep(self, pending: Sequence[Transfer], mark: int) -> None:
-        """Let some time pass, at most until something may have moved.
+        """Sleep, at most until something may have moved.
 
         Args:
             pending: The transfers that didn't move.

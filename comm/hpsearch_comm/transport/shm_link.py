@@ -155,7 +155,7 @@ class ShmLink(Link):
         return _Receive(self, self._incoming, operation, payload, combine)
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         self._outgoing = self._incoming = None
 
 

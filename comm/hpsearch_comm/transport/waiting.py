@@ -47,7 +47,7 @@ class Waiter:
         self._nap = _SHORTEST
 
     def sleep(self, pending: Collection[Transfer], mark: int) -> None:
-        """Let some time pass, at most until something may have moved.
+        """Sleep, at most until something may have moved.
 
         Args:
             pending: The transfers that didn't move.

@@ -20,7 +20,7 @@ def as_backend_error() -> Iterator[None]:
         yield
     except (RayError, ConnectionError) as error:
         raise BackendError(
-            f"Ray failed: {first_line(error)}. What had counted is in the journal; `hpsearch resume` goes on."
+            f"Ray failed: {first_line(error)}. All results are in the journal; `hpsearch resume` continues."
         ) from error
 
 

@@ -40,7 +40,7 @@ need minutes to import torch. On a quiet machine both take as long: seven runs o
 medians of 10.2 s (5) and 10.5 s (15), and minima of 9.6 s and 9.4 s.
 """
 
-_WAY_ON = "What a study has counted is in its journal; `hpsearch resume` goes on."
+_WAY_ON = "A study's results are in its journal; `hpsearch resume` continues."
 
 _starting: list[Guardian] = []
 """Those that would say that this process ended in the start of a Ray."""
@@ -167,7 +167,7 @@ class RayProcesses:
 
 @contextmanager
 def lean_start() -> Iterator[RayProcesses]:
-    """Have `ray.init` start no autoscaler, log monitor or dashboard, and listen on 127.0.0.1 alone.
+    """Make `ray.init` start no autoscaler, log monitor or dashboard, and listen on 127.0.0.1 alone.
 
     These take two seconds of CPU time just as workers start, and the autoscaler another one until Ray kills it at the
     end. Nor does Ray sleep until the node has registered. A Ray without these methods starts in its usual way.

@@ -130,7 +130,7 @@ def why_no_workers(shape: Shape, own_names: Iterable[str], needed: int) -> str:
     own_names = set(own_names)
     if (shortage := shape.shortage(live_nodes(), needed)) is not None:
         return (
-            f"waiting for nodes: {shortage}. The sweep goes on once there are more; to go on with these, stop it, and "
+            f"waiting for nodes: {shortage}. The sweep continues once there are more; to use only these, stop it, and "
             "resume with a lower resources.workers_per_trial"
         )
     placed = {actor["Name"] for actor in state.actors(actor_state_name="ALIVE").values()}

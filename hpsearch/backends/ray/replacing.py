@@ -131,8 +131,8 @@ class FailingNodes:
         if self._failures[node] >= MOST_FAILURES:
             raise BackendError(
                 f"{MOST_FAILURES} workers in a row failed on {name} {self._stage}; the last one: {error}. Is hpsearch "
-                "installed there, in the same version, and is there room for temporary files? `hpsearch resume` goes "
-                "on once that is mended, or the node has left the cluster (`ray stop` there)."
+                "installed there, in the same version, and is there room for temporary files? Fix that, or "
+                "remove the node from the cluster (`ray stop` there); then continue with `hpsearch resume`."
             )
 
     def did_well(self, node: str) -> None:

@@ -90,7 +90,7 @@ class Pool:
         with self._guard:
             self._idle.clear()
         shut_down()
-        raise BackendError(f"Ray was lost: {lost}. What had counted is in the journal; `hpsearch resume` goes on.")
+        raise BackendError(f"Ray was lost: {lost}. All results are in the journal; `hpsearch resume` continues.")
 
     def mailbox(self) -> Any:
         """Return the mailbox, which Ray restarts when it dies."""
@@ -281,7 +281,7 @@ def _pulse(patience: float) -> Pulse:
     context = ray.get_runtime_context()
     sockets = [node["RayletSocketName"] for node in live_nodes() if node["NodeID"] == context.get_node_id()]
     if not sockets:
-        raise BackendError("Ray was lost: the raylet of this node has ended. `hpsearch resume` goes on with the study.")
+        raise BackendError("Ray was lost: the raylet of this node has ended. `hpsearch resume` continues the study.")
     (raylet,) = sockets
     host, _, port = context.gcs_address.rpartition(":")
     return Pulse(raylet, (host.strip("[]"), int(port)), patience)

@@ -148,7 +148,7 @@ def _see_dates(column: SourceColumn, present: Counter[str], where: Callable[[str
     if len(zones) == 2:
         raise DataSetError(
             f"{where(zones[True])}: column {column.name!r} must hold times that all have a time zone, or none of which "
-            f"has one, got {zones[True]!r} and {zones[False]!r}: write them alike"
+            f"has one, got {zones[True]!r} and {zones[False]!r}: write them all in one way"
         )
     column.fitted |= {"kind": "date", "zoned": True in zones}
     return True

@@ -124,8 +124,7 @@ def _numbered_rows(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
             line = reader.line_num + 1
     except csv.Error as error:
         raise DataSetError(
-            f"{path}, from line {line} on: must be CSV, got what can't be read: {error}; look for a quote that nothing "
-            "closes"
+            f"{path}, from line {line} on: must be CSV, but can't be read: {error}; look for a quote that isn't closed"
         ) from error
 
 

@@ -185,7 +185,7 @@ def _idx_labels(path: Path, count: int) -> Array:
             return labels
     if name == path.name.removesuffix(".gz"):
         raise DataSetError(f"{path}: must be an IDX file of images, with `images` or `idx3` in its name")
-    raise DataSetError(f"{path}: must have a file with its labels beside it, {name} or {name}.gz, but there is none")
+    raise DataSetError(f"{path}: must have a file with its labels next to it, {name} or {name}.gz, but there is none")
 
 
 def _of_array(path: Path, inputs: Array, targets: Array, target: str | None, name: str) -> Examples:

@@ -220,7 +220,7 @@ def _summary(tag: str, content: HParamsPluginData) -> Summary.Value:
 
 
 def _values(distributions: Sequence[Distribution]) -> Sequence[Value] | None:
-    """Return the values of which a parameter has one, each once; None where one study has any number of a range."""
+    """Return the distinct values of a parameter over all studies; None if a study samples it from a range."""
     distinct: list[Value] = []
     for distribution in distributions:
         match distribution:

@@ -179,7 +179,7 @@ class TrialRuns:
                 self._write((report,))
 
     def settle(self) -> None:
-        """Write the status of failed trials, as nobody resumes them."""
+        """Write the status of failed trials, which can no longer be retried."""
         for trial in sorted(self._failed):
             self._end(trial, succeeded=False)
 

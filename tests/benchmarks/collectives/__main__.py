@@ -23,7 +23,7 @@ __all__ = ["main", "parse"]
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command line; give the exit code."""
+    """Run the command line; return the exit code."""
     parser = _parser()
     arguments = parser.parse_args(words)
     if arguments.list:

@@ -28,7 +28,7 @@ class Block:
     ends: tuple[int, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Give it as JSON can hold it."""
+        """Return the block as values that JSON can hold."""
         return asdict(self)
 
 
@@ -95,7 +95,7 @@ def repeat(
 
 
 def repetitions(once: float, seconds: float) -> int:
-    """Give how often something that takes `once` seconds is repeated in a turn."""
+    """Return how often something that takes `once` seconds is repeated in a turn."""
     return max(_LEAST, min(_MOST, int(seconds / max(once, 1e-9))))
 
 

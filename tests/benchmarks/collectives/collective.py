@@ -56,6 +56,6 @@ def turn(stage: Stage, contender: Contender, subject: str, number: int, numel: i
 
 
 def in_turn(contenders: Sequence[T], number: int) -> Iterator[T]:
-    """Give all of them, in each round another one first."""
+    """Yield all contenders, starting with another one in each round."""
     for place in range(len(contenders)):
         yield contenders[(place + number) % len(contenders)]

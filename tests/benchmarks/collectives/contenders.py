@@ -30,7 +30,7 @@ class Contender(Protocol):
     name: str
 
     def prepare(self, numel: int) -> tuple[torch.Tensor, Callable[[], object]]:
-        """Give a float32 tensor of that many elements, and what sums it."""
+        """Return a float32 tensor of that many elements, and the function that sums it."""
 
 
 class Copies:

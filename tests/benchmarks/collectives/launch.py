@@ -99,7 +99,7 @@ def _mpirun(plan: Plan, directory: Path) -> list[str]:
 
 
 def _environment(plan: Plan, directory: Path) -> dict[str, str]:
-    """Give each rank one thread, and Gloo the interface that ours has."""
+    """Return the environment of the ranks: one thread each, and for Gloo the same network interface as ours."""
     return os.environ | {
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",

@@ -43,13 +43,13 @@ def follow(directory: Path) -> None:
 
 
 def segments(directory: Path) -> Path:
-    """Give a place in memory for Open MPI's segments: in /dev/shm itself they would outlive a killed run."""
+    """Return a folder in memory for Open MPI's segments; in /dev/shm itself they would outlive a killed run."""
     return Path("/dev/shm", directory.name)
 
 
 @contextlib.contextmanager
 def _address(directory: Path) -> Iterator[str]:
-    """Give the socket's name by way of a descriptor: a socket's name has 107 bytes at most, a path may have more."""
+    """Yield the socket's name through a descriptor: a socket's name has at most 107 bytes, a path may have more."""
     descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{descriptor}/lifeline"

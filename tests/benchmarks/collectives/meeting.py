@@ -57,7 +57,7 @@ class Meeting:
                     time.sleep(_NAP_SECONDS)
 
     def share(self, value: float) -> list[float]:
-        """Give each rank's value to every rank, by rank."""
+        """Return the values of all ranks, by rank."""
         _DOUBLE.pack_into(self._memory, self.rank * _STRIDE + 8, value)
         self.wait()
         values = [float(_DOUBLE.unpack_from(self._memory, other * _STRIDE + 8)[0]) for other in range(self.size)]

@@ -54,7 +54,7 @@ class Namespaces:
         self.close()
 
     def command(self, host: int) -> list[str]:
-        """Give the words that run a command in a namespace, 0 or 1, when they stand before it."""
+        """Return the prefix of a command line that runs the command in namespace 0 or 1."""
         return [self._nsenter, f"--net=/proc/{self._holders[host].pid}/ns/net", "--"]
 
     def close(self) -> None:

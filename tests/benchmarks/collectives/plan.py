@@ -61,7 +61,7 @@ class Plan:
             raise ValueError("--memory measures shared memory: leave out --algorithm, --transport tcp and --netns")
 
     def to_json(self) -> str:
-        """Give it as the ranks read it."""
+        """Return the plan as JSON, which the ranks read."""
         return json.dumps(asdict(self))
 
     @classmethod

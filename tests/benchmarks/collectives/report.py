@@ -32,7 +32,7 @@ _LARGE = 1 << 20
 
 
 def render(outcome: Outcome, form: str) -> str:
-    """Give the report.
+    """Return the report.
 
     Args:
         outcome: Of a run.
@@ -54,20 +54,20 @@ def machine() -> str:
 
 
 def ratios(turns: Sequence[MeasuredTurn], subject: str, above: str, below: str) -> list[float]:
-    """Give, by round, the time of one contender divided by that of another."""
+    """Return the time of one contender divided by that of another, by round."""
     times = {(turn.contender, turn.round): median(turn.seconds) for turn in turns if turn.subject == subject}
     rounds = sorted({number for name, number in times if name == above and (below, number) in times})
     return [times[above, number] / times[below, number] for number in rounds]
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """Give the mean of ratios: that of their logarithms."""
+    """Return the geometric mean of ratios."""
     logarithms = [math.log(value) for value in values]
     return math.exp(sum(logarithms) / len(logarithms))
 
 
 def summary(outcome: Outcome) -> list[str]:
-    """Give what a table's rows leave to be said: geometric means over sizes."""
+    """Return the summary below a table: geometric means over sizes."""
     if outcome.plan.kind != "allreduce":
         return []
     ours, peers = _sides(outcome.turns)
@@ -191,7 +191,7 @@ def _subjects(turns: Sequence[MeasuredTurn]) -> list[str]:
 
 
 def _contenders(turns: Sequence[MeasuredTurn]) -> list[str]:
-    """Give their names in the order of the first round, in which ours comes first."""
+    """Return the contenders' names in the order of the first round, in which ours comes first."""
     return list(dict.fromkeys(turn.contender for turn in turns))
 
 

@@ -54,17 +54,17 @@ _SHARDED_BY_THEMSELVES = 100_000
 
 
 def wide() -> nn.Module:
-    """Give three large layers: 15.7 million parameters, 63 MB."""
+    """Return three large layers: 15.7 million parameters, 63 MB."""
     return nn.Sequential(nn.Linear(1024, 3072), nn.ReLU(), nn.Linear(3072, 3072), nn.ReLU(), nn.Linear(3072, 1024))
 
 
 def deep() -> nn.Module:
-    """Give 200 small layers: 832,000 parameters in 400 tensors, 3.3 MB."""
+    """Return 200 small layers: 832,000 parameters in 400 tensors, 3.3 MB."""
     return nn.Sequential(*(layer for _ in range(200) for layer in (nn.Linear(64, 64), nn.ReLU())))
 
 
 def convnet() -> nn.Module:
-    """Give three convolutions of small images and a layer behind them: 191,000 parameters, 0.8 MB."""
+    """Return three convolutions for small images and a linear layer: 191,000 parameters, 0.8 MB."""
     convolutions = [
         layer
         for channels in ((3, 32), (32, 64), (64, 128))
@@ -104,18 +104,18 @@ class _Trainer:
         self._optimizer.zero_grad()
 
     def checksum(self) -> float:
-        """Give the sum of all parameters: equal on all ranks exactly if they average."""
+        """Return the sum of all parameters: equal on all ranks exactly if they average."""
         return float(sum(_whole(parameter.detach()).double().sum() for parameter in self._model.parameters()))
 
 
 def _whole(tensor: Any) -> torch.Tensor:
-    """Give all of a tensor of which ranks have a part each; any other as it is."""
+    """Return the whole tensor if it is sharded over the ranks; otherwise the tensor itself."""
     whole: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return whole
 
 
 def _of_torch(make: Callable[[], nn.Module], gloo: Any, ours: Any) -> dict[str, nn.Module]:
-    """Give a model for each of torch's ways over both groups, by the contender's name."""
+    """Return a model for each of torch's ways over both groups, by the contender's name."""
     models: dict[str, nn.Module] = {}
     for name, process_group in ((DDP_OVER_GLOO, gloo), (DDP_OVER_OURS, ours)):
         # Its quickest setting: gradients are views into its buckets, as ours are.

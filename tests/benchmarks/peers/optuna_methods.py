@@ -36,7 +36,7 @@ SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
-    """Give the space in Optuna's words."""
+    """Return the space as Optuna's distributions."""
     found: dict[str, BaseDistribution] = {}
     for parameter in space.parameters:
         ours: Any = parameter.distribution
@@ -48,7 +48,7 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
 def run(
     task: BenchmarkTask, space: Space, sampler: BaseSampler, longest: int, workers: int, budget: float
 ) -> tuple[Any, int]:
-    """Give (full-training equivalents, judged value) of each report that is better than all before, and the trials."""
+    """Return (full-training equivalents, judged value) of each report that is the best so far, and the trials."""
     study = optuna.create_study(sampler=sampler)
     fixed = distributions(space)
     until = budget * task.mean_seconds / workers

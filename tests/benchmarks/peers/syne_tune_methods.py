@@ -36,7 +36,7 @@ METRIC, EPOCH = "loss", "epoch"
 
 
 def config_space(space: Space) -> dict[str, Any]:
-    """Give the space in Syne Tune's words."""
+    """Return the space in Syne Tune's terms."""
     words: dict[type, Callable[..., Any]] = {
         Uniform: cs.uniform,
         LogUniform: cs.loguniform,
@@ -50,7 +50,7 @@ def config_space(space: Space) -> dict[str, Any]:
 
 
 def methods(suite: Suite) -> dict[str, Callable[[int], Any]]:
-    """Give what makes a scheduler from a seed, by name."""
+    """Return functions that make a scheduler from a seed, by name."""
     space, longest = config_space(suite.template.parameters), suite.max_iter
     same = {"metric": METRIC, "mode": "min", "resource_attr": EPOCH, "max_t": longest}
 
@@ -87,7 +87,7 @@ class Loop:
         self.course: list[tuple[float, float]] = []
 
     def run(self) -> list[tuple[float, float]]:
-        """Give (full-training equivalents, judged value) of each report that is better than all before."""
+        """Return (full-training equivalents, judged value) of each report that is the best so far."""
         clock, best = 0.0, float("inf")
         while True:
             while self.free and self.start(clock):

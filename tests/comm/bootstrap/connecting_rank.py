@@ -52,7 +52,7 @@ def connecting_rank(network: str | None = None) -> Iterator[ConnectingRank]:
 def meet(
     ranks: Sequence[ConnectingRank], listening: Sequence[dict[str, Any]], how: str = "connect", **arguments: Any
 ) -> list[Any]:
-    """Have some ranks listen and then connect, or `join` a group; gives what each says of it."""
+    """Have some ranks listen and then connect, or `join` a group; return what each says of it."""
     for rank, where in zip(ranks, listening, strict=True):
         rank.ask("listen", **where)
     addresses = [rank.answer() for rank in ranks]
@@ -96,7 +96,7 @@ class _Rank:
         }
 
     def fork(self) -> int:
-        """Leave a child behind that waits for the end of the orders; gives how many sockets it holds."""
+        """Leave a child behind that waits for the end of the orders; return how many sockets it holds."""
         reader, writer = os.pipe()
         if os.fork() == 0:
             os.write(writer, str(self.sockets()).encode())
@@ -136,7 +136,7 @@ class _Rank:
         self._group.close()
 
     def wait_for_end(self) -> str:
-        """Wait until the control connection to the other rank ends; gives how."""
+        """Wait until the control connection to the other rank ends; return how."""
         assert self._connections is not None
         [control] = self._connections.controls.values()
         control.settimeout(PATIENCE)

@@ -62,7 +62,7 @@ class Desk:
             self.acceptor.step(0.01)
 
     def ended(self, sock: socket.socket) -> bytes:
-        """Wait until the connection is at its end; gives what was sent before."""
+        """Wait until the connection is at its end; return what was sent before."""
         found = b""
         while True:
             self.until(lambda: bool(select.select([sock], [], [], 0)[0]))
@@ -75,7 +75,7 @@ class Desk:
             found += chunk
 
     def enter(self, credentials: Credentials | None = None, *, local: bool = False) -> bytes:
-        """Come as a rank would; gives the answer."""
+        """Come as a rank would; return the answer."""
         with dial(self.listener.address, local=local) as sock:
             self.until(lambda: bool(select.select([sock], [], [], 0)[0]))
             proof = Proof(credentials or self.credentials, HELLO)

@@ -194,7 +194,7 @@ def mapped() -> int:
 
 
 def live(rank: int, path: str, descriptors: dict[int, socket.socket], controls: dict[int, socket.socket]) -> str:
-    """Do the operation and meet once more; give what came of it."""
+    """Do the operation and meet once more; return what came of it."""
     abort_state = AbortState()
     watcher = threading.Thread(target=watch, args=(controls, abort_state), daemon=True)
     watcher.start()

@@ -12,7 +12,7 @@ Row = dict[str, Any]
 
 
 def every_combination(factors: Mapping[str, Sequence[Any]], possible: Callable[[Row], bool]) -> list[Row]:
-    """Give all combinations that are possible."""
+    """Return all combinations that are possible."""
     rows = [dict(zip(factors, values, strict=True)) for values in product(*factors.values())]
     return [row for row in rows if possible(row)]
 
@@ -49,7 +49,7 @@ def pairwise(factors: Mapping[str, Sequence[Any]], possible: Callable[[Row], boo
 
 
 def every_second(*factors: Sequence[Any]) -> list[Any]:
-    """Give all combinations as parameters of a test, every second one marked exhaustive.
+    """Return all combinations as parameters of a test, every second one marked exhaustive.
 
     Of three factors or more, of two values or more each, every two values of two factors still meet in the others.
     """

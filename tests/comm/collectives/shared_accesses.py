@@ -96,7 +96,7 @@ class Accesses:
                     self._noted[("slot", slot) if within else (memory, shm.barrier._count)].append(access)
 
     def races(self) -> list[tuple[Access, Access]]:
-        """Give every two accesses of one byte that nothing orders, one of them writing."""
+        """Return all pairs of accesses to one byte that are not ordered and of which one writes."""
         return [pair for noted in self._noted.values() for pair in combinations(noted, 2) if pair[0].meets(pair[1])]
 
     def watch_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ class Accesses:
 
 
 def _mappings(shm: ShmSegment) -> Iterator[tuple[str, int, int, int]]:
-    """Give what this rank has mapped: the memory's name, the mapping's address and end, and its place in the memory."""
+    """Yield this rank's mappings: the memory's name, the mapping's address and end, and its offset in the memory."""
     base = shm._words.base
     yield "segment", base, base + len(shm._bytes), 0
     for start, (stop, buffer, _) in shm._buffers._buffers.items():

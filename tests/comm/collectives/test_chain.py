@@ -21,7 +21,7 @@ from tests.comm.shm.shm_world import ShmWorld, allreduce_directly, reduced, same
 
 @pytest.fixture(scope="module", params=[2, 3, 5])
 def world(request):
-    """Give ranks that share a core, so that a chain pays from one chunk for each rank on."""
+    """Yield ranks that share a core, so that a chain pays off from one chunk per rank."""
     with ShmWorld(request.param) as world:
         for shm in world.segments.values():
             shm.cores = 1
@@ -182,7 +182,7 @@ def blamed(outcomes: dict[int, Any]) -> set[int | None]:
 
 
 def stuck_in_the_middle(size: int, stuck: int, timeout: float) -> dict[int, Any]:
-    """Give what becomes of the others where one is stuck until all of them have given up."""
+    """Return the outcomes of the other ranks if one is stuck until all of them have given up."""
     with ShmWorld(size) as others:
         released, given_up = threading.Event(), threading.Barrier(others.size - 1, action=lambda: released.set())
         for shm in others.segments.values():

@@ -90,7 +90,7 @@ def oracle(tensors: list[torch.Tensor], op: str) -> torch.Tensor:
 
 
 def row_share(whole: torch.Tensor, size: int, rank: int) -> torch.Tensor:
-    """Give the rows of one rank, as torch.tensor_split shares them out, for any dtype."""
+    """Return the rows of one rank, split as by torch.tensor_split, for any dtype."""
     return torch.tensor_split(whole.view(torch.uint8).view(len(whole), -1), size)[rank].reshape(-1).view(whole.dtype)
 
 
@@ -180,7 +180,7 @@ EXTREMES = (1.0, -1.0, 0.999, -0.999, 0.5, -0.5, 0.25, 1e-3, 1e-6, -1e-6, 0.0)
 
 
 def greatest_of(dtype: torch.dtype) -> float:
-    """Give a dtype's greatest number, or where float32 can't hold more, so much that a few of them can be added."""
+    """Return a dtype's greatest number; if float32 can't hold larger ones, a number of which a few can be added."""
     return min(torch.finfo(dtype).max, torch.finfo(torch.float32).max / 16)
 
 

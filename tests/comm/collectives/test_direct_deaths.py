@@ -30,7 +30,7 @@ PATHS = (
 
 @pytest.fixture(scope="module", params=["3", pytest.param("1", marks=pytest.mark.exhaustive)], ids=["some", "all"])
 def deaths(request: pytest.FixtureRequest) -> dict[str, list[dict[str, Any]]]:
-    """Give what came of the kills, by path; the first of each path is the run in which nobody died."""
+    """Return the results of the kills, by path; the first of each path is the run in which no rank died."""
     before = shared_memory_files()
     program = subprocess.run(
         [sys.executable, "-m", "tests.comm.collectives.direct_deaths", request.param],

@@ -33,13 +33,13 @@ Way = Callable[[ShmSegment, Operation, torch.Tensor], object]
 
 
 def two_shots(shm: ShmSegment) -> int:
-    """Give elements that take several chunks of every part, but no chain."""
+    """Return a number of elements that take several chunks of every part, but no chain."""
     shm.cores = shm.size
     return 3 * shm.size * CHUNK // 4 - 5
 
 
 def in_a_chain(shm: ShmSegment) -> int:
-    """Give elements of a chain that is longer than there are slots."""
+    """Return a number of elements for a chain that is longer than the number of slots."""
     shm.cores = 1
     return (4 * shm.size + 3) * CHUNK // 4 + 7
 

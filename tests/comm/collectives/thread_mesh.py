@@ -61,7 +61,7 @@ class ThreadWorld:
         self.on_the_way: dict[tuple[int, int], deque[tuple[bytes, torch.Tensor]]] = defaultdict(deque)
 
     def run(self, task: Callable[[ThreadMesh, Operation], Any], signature: Signature | None = None) -> list[Any]:
-        """Call `task` on every rank at once and give the results by rank. A rank's error is raised."""
+        """Call `task` on every rank at once and return the results by rank. A rank's error is raised."""
         signature = signature or Signature(0, "allreduce", "ring")
         self.abort_states = [AbortState() for _ in range(self.size)]
         with ThreadPoolExecutor(self.size) as threads:

@@ -47,7 +47,7 @@ class Rank:
         self.reason = can_use_nccl(self.facts)
 
     def gather(self, value: Any) -> list[Any]:
-        """Give both ranks' values; short ones, since both send first."""
+        """Return both ranks' values; they must be short, since both ranks send first."""
         self.other.send(value)
         theirs = self.other.recv()
         return [value, theirs] if self.rank == 0 else [theirs, value]
@@ -77,7 +77,7 @@ class Pair(Rank):
         return CudaStream.current(self.device)
 
     def exchange(self, chunk: torch.Tensor) -> torch.Tensor:
-        """Give the other rank's chunk; rank 0 sends first, so that neither waits for room in the pipe."""
+        """Return the other rank's chunk; rank 0 sends first, so that neither waits for space in the pipe."""
         data = ctypes.string_at(chunk.data_ptr(), chunk.nbytes)
         if self.rank == 0:
             self.other.send_bytes(data)
@@ -148,7 +148,7 @@ def run(rank: int, other: Connection, results: Connection, make: type[Any], task
 
 
 def on_two_ranks(task: Callable[[Any], Any], timeout: float = 60.0, make: type[Any] = Pair) -> list[Any]:
-    """Run a task on both ranks, with what `make` gives, and give what they return; skips where NCCL can't be shared."""
+    """Run a task on both ranks, with what `make` makes, and return its results; skip if NCCL can't be shared."""
     context = multiprocessing.get_context("spawn")
     ends = context.Pipe()
     processes, channels = [], []

@@ -38,7 +38,7 @@ def values(rank: int, length: int, dtype: torch.dtype = torch.float32) -> torch.
 
 
 def everything(group: comm.Group) -> list[torch.Tensor]:
-    """Call every collective in many ways, and give all results."""
+    """Call every collective in many ways, and return all results."""
     rank, size = group.rank, group.size
     results = []
     for length in (0, 1, 5, 1001):
@@ -271,7 +271,7 @@ def test_operations_are_launched_while_the_gpu_is_still_busy():
         handles = [group.allreduce_async(tensor, "sum") for tensor in tensors]
         wait_for(lambda: nccl.log.count("allreduce") == 2)
         assert not any(handle.done() for handle in handles)
-        with pytest.raises(comm.CommTimeoutError, match="still under way"):
+        with pytest.raises(comm.CommTimeoutError, match="still running"):
             handles[0].wait(0.01)
         nccl.busy = False
         assert [handle.wait() is tensor for handle, tensor in zip(handles, tensors, strict=True)] == [True, True]
@@ -411,7 +411,7 @@ def test_a_recorded_operation_lasts_until_the_gpu_has_done_it(tmp_path):
 
 
 def train(group: comm.Group, steps: int, step: Callable[[int], object] = lambda number: None) -> list[torch.Tensor]:
-    """Average the gradients of a model in several buckets, and give those of the last step."""
+    """Average the gradients of a model in several buckets, and return those of the last step."""
     model = torch.nn.Sequential(*(torch.nn.Linear(40, 40) for _ in range(4)))
     for index, parameter in enumerate(model.parameters()):  # ranks are threads, and share torch's generator
         torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(index))

@@ -122,7 +122,7 @@ def test_host_memory_is_kept_for_the_next_call_up_to_a_limit(abort_state):
     staged = Staged(abort_state)
 
     def carry(nbytes: int) -> int:
-        """Give how often memory has been taken so far, all calls together."""
+        """Return how often memory has been allocated so far, over all calls."""
         staged.whole(torch.zeros(nbytes, dtype=torch.uint8), torch.zeros(0), lambda given, wanted: None)
         return len(staged.allocated)
 

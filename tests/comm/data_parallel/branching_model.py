@@ -56,7 +56,7 @@ class Training:
     """Of the wrapper."""
 
     def on_one_rank(self) -> list[torch.Tensor]:
-        """Train with whole batches; give the parameters."""
+        """Train with whole batches; return the parameters."""
         return self.run(None)
 
     def run(self, group: Group | None) -> list[torch.Tensor]:

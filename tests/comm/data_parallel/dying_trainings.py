@@ -16,7 +16,7 @@ from tests.comm.data_parallel.branching_model import Training
 
 
 def trains(group: Group) -> list[Any]:
-    """Train to the end; give what every rank must have alike."""
+    """Train to the end; return what every rank must have alike."""
     training = Training((5, 2), branches=True, parts=2, optimizer="adam", steps=20)
     return [parameter.tolist() for parameter in training.run(group)]
 

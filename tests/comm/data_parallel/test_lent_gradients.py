@@ -73,7 +73,7 @@ class Graph(nn.Module):
         return values
 
     def local(self) -> Gradients:
-        """Give what belongs to this rank alone."""
+        """Return the gradients that belong to this rank alone."""
         return [values.grad for values in self.between] + list(self.held)
 
 

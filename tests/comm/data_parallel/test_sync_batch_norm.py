@@ -33,7 +33,7 @@ def shards_of(counts: list[int], shape: tuple[int, ...], dtype: torch.dtype) -> 
 
 
 def passes(layer: nn.Module, shards: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Run three forward and backward passes with the rows of `shards`; give all that comes out."""
+    """Run three forward and backward passes with the rows of `shards`; return all that comes out."""
     out = []
     for number in range(3):
         inputs = [(shard * (number + 1)).requires_grad_() for shard in shards]

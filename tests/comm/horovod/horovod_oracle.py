@@ -29,7 +29,7 @@ def tensors_of_all(seed: int, dtype: torch.dtype, shape: Sequence[int], size: in
 
 
 def reductions() -> Iterator[tuple[torch.dtype, int, tuple[float, float]]]:
-    """Give every dtype with every op, and factors in turn: every two of the three meet."""
+    """Yield every dtype with every op, and the factors in turn: any two of the three meet."""
     for (dtype, op), factors in zip(itertools.product(DTYPES, OPS), itertools.cycle(FACTORS), strict=False):
         yield dtype, op, factors
 

@@ -52,7 +52,7 @@ class HorovodRanks:
         self.end()
 
     def outcomes(self, function: str, *arguments: Any) -> list[Outcome]:
-        """Call a function on each rank; give how each call ended, by rank."""
+        """Call a function on each rank; return how each call ended, by rank."""
         try:
             for process in self._processes:
                 process.stdin.write(json.dumps([function, arguments]) + "\n")
@@ -64,13 +64,13 @@ class HorovodRanks:
             raise
 
     def call(self, function: str, *arguments: Any) -> list[Any]:
-        """Call a function on each rank; give the results by rank, of which none may have failed."""
+        """Call a function on each rank; return the results by rank, of which none may have failed."""
         outcomes = self.outcomes(function, *arguments)
         assert not any(outcome.error or outcome.code for outcome in outcomes), outcomes
         return [outcome.result for outcome in outcomes]
 
     def end(self) -> list[int]:
-        """Let the ranks end; give their exit codes."""
+        """Let the ranks end; return their exit codes."""
         for process in self._processes:
             if not process.stdin.closed:
                 process.stdin.close()

@@ -37,7 +37,7 @@ def loss_of(model: nn.Module, rank: int, number: int) -> Any:
 
 
 def averages(kind: str = "SGD", passes: int = 1, groups: Any = None, op: str = "Average", **options: Any) -> float:
-    """Train as all ranks and, beside it, on the gradients of all ranks alone; give the largest difference."""
+    """Train as all ranks and, beside it, on the gradients of all ranks alone; return the largest difference."""
     model, alone = network(), network()
     settings = {"lr": 0.05, "momentum": 0.9} if kind == "SGD" else {"lr": 0.05}
     if groups == "lists":

@@ -58,7 +58,7 @@ def test_a_rank_that_has_died_is_named():
         first, second, third = ranks.outcomes("loses_a_rank")
     assert second.code == -9
     for outcome in (first, third):
-        assert "and not all of them came again" in outcome.result[0]
+        assert "and not all of them came back" in outcome.result[0]
         assert "--min-np" in outcome.result[0]
 
 

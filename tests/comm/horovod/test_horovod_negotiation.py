@@ -29,7 +29,7 @@ def all_joined(last: int) -> Decision:
 
 
 def cycle(ranks: list[Negotiation], *said: list[Request], joining: tuple[int, ...] = ()) -> list[Decision]:
-    """Let all ranks exchange what they say; give what all of them have decided alike."""
+    """Let all ranks exchange what they say; return what all of them have decided alike."""
     pairs = enumerate(zip(ranks, said, strict=True))
     messages = [
         negotiation.write([*requests, *([JOINED] if rank in joining else [])])

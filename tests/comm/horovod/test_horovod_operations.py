@@ -93,7 +93,7 @@ def test_what_cant_be_carried_out_is_refused_and_the_job_goes_on(ranks):
         "ValueError: Adasum takes tensors of a floating dtype, got torch.int32",
         "ValueError: root_rank must be one of the process set's ranks, [0, 1, 2, 3], got 4",
         "ValueError: alltoall without splits needs a number of rows that 4 ranks can share evenly, got 5",
-        "ValueError: splits must be 4 whole numbers from 0, one for each rank, of 5 rows together at most",
+        "ValueError: splits must be 4 whole numbers of at least 0, one for each rank, with a sum of at most 5 rows",
         "ValueError: splits must be 4 whole numbers",
         "ValueError: splits must be 4 whole numbers",
         "HorovodInternalError: allgather.noname.",

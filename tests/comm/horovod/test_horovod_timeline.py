@@ -19,7 +19,7 @@ def ranks() -> Iterator[HorovodRanks]:
 
 
 def spans_of(path: Path) -> list[tuple[str, str]]:
-    """Give each span's row and name, by when it began, having seen that those of a row follow each other."""
+    """Return each span's row and name, ordered by start, and check that the spans of a row don't overlap."""
     events: list[dict[str, Any]] = json.loads(path.read_text())
     rows = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     spans = sorted((event for event in events if event["ph"] == "X"), key=lambda event: event["ts"])

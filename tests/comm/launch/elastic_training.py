@@ -62,7 +62,7 @@ TRAINS = """
 
 
 def trained_alone() -> torch.Tensor:
-    """Give the weights that `TRAINS` must have, however many ranks it had."""
+    """Return the weights that `TRAINS` must have, however many ranks it had."""
     torch.manual_seed(1)
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def launched(**changes: str | None) -> dict[str, str]:
-    """Give the variables of rank 1 of 4, changed."""
+    """Return the variables of rank 1 of 4, with changes."""
     env: dict[str, str | None] = {
         "RANK": "1",
         "WORLD_SIZE": "4",

@@ -34,7 +34,7 @@ class Launch:
         return out.decode(errors="surrogateescape"), err.decode(errors="surrogateescape")
 
     def wait_for(self, *names: str) -> list[str]:
-        """Wait until the ranks have written these files, to their ends; give their content."""
+        """Wait until the ranks have written these files, to their ends; return their content."""
         paths = [self.folder / name for name in names]
         wait_until(lambda: all(path.exists() and path.read_text().endswith("\n") for path in paths))
         return [path.read_text().strip() for path in paths]
@@ -44,7 +44,7 @@ class Launch:
         return left_behind(self.mark)
 
     def pids(self, word: str) -> list[int]:
-        """Give its processes with this word in their command line, the oldest first."""
+        """Return its processes with this word in their command line, the oldest first."""
         return sorted(int(text.split()[0]) for text in self.processes() if word in text)
 
 
@@ -81,20 +81,20 @@ def launching(folder: Path, *words: str, before: Sequence[str] = (), **variables
 
 
 def launch(folder: Path, *words: str, data: bytes | None = b"", **variables: str) -> tuple[int, str, str]:
-    """Run a launcher to its end; give its exit code and what it wrote."""
+    """Run a launcher to its end; return its exit code and what it wrote."""
     with launching(folder, *words, **variables) as run:
         out, err = run.communicate(data)
     return run.process.returncode, out, err
 
 
 def script(folder: Path, text: str, name: str = "train.py") -> str:
-    """Write a script; give its name."""
+    """Write a script; return its name."""
     (folder / name).write_text(textwrap.dedent(text))
     return name
 
 
 def state(pid: int) -> str:
-    """Give the state of a process as in proc(5); X where it is gone."""
+    """Return the state of a process as in proc(5); X if it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

@@ -47,7 +47,7 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 
 @contextlib.contextmanager
 def cluster() -> Iterator[dict[str, str]]:
-    """Run one as this user; give the variables by which srun finds it."""
+    """Run one as this user; return the variables by which srun finds it."""
     with tempfile.TemporaryDirectory(prefix="slurm", dir="/tmp") as directory, contextlib.ExitStack() as daemons:
         place = Path(directory)
         (place / "state").mkdir()

@@ -86,11 +86,11 @@ class SshHosts:
                 server.wait()
 
     def launcher(self, *words: str) -> tuple[str, ...]:
-        """Give the words of a launcher's command line by which it knows ssh's configuration."""
+        """Return the options of the launcher that name ssh's configuration."""
         return ("--ssh-config", self.config, *words)
 
     def processes(self, host: int) -> dict[int, str]:
-        """Give what runs on a host, 0 or 1, but for what this makes itself: command lines by process."""
+        """Return the command lines of processes on host 0 or 1, by process id, without those that this class starts."""
         holder = self.namespaces.command(host)[1].removeprefix("--net=")
         network = Path(holder).stat().st_ino
         found = {}
@@ -126,14 +126,14 @@ def launching_on(hosts: SshHosts, folder: Path, *words: str, **variables: str) -
 
 
 def launch_on(hosts: SshHosts, folder: Path, *words: str, data: bytes = b"", **variables: str) -> tuple[int, str, str]:
-    """Run a launcher on the first host to its end; give its exit code and what it wrote."""
+    """Run a launcher on the first host to its end; return its exit code and what it wrote."""
     with launching_on(hosts, folder, *words, **variables) as run:
         out, err = run.communicate(data)
     return run.process.returncode, out, err
 
 
 def found(processes: dict[int, str], word: str) -> int:
-    """Give the newest process with this in its command line."""
+    """Return the newest process with this word in its command line."""
     return max(pid for pid, words in processes.items() if word in words)
 
 

@@ -316,7 +316,7 @@ def test_a_reader_that_pauses_holds_up_the_ranks_and_no_memory_is_filled(tmp_pat
 
 
 def written_once_more(pid: int) -> str:
-    """Give how much a process has written, a moment later."""
+    """Return how much a process has written, a moment later."""
     signal.sigtimedwait([], 0.2)
     return Path(f"/proc/{pid}/io").read_text().splitlines()[1]
 
@@ -374,7 +374,7 @@ def test_the_secret_is_in_no_command_line_no_file_and_no_environment_but_the_ran
 
 
 def variable(pid: int, name: str) -> bytes:
-    """Give a variable of a process's environment."""
+    """Return a variable of a process's environment."""
     variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     (found,) = (text.partition(b"=")[2] for text in variables if text.startswith(name.encode() + b"="))
     return found

@@ -153,7 +153,7 @@ def test_ranks_that_can_not_use_the_place_are_told_where_it_comes_from():
 
 
 def of_a_job(env: dict[str, str]) -> dict[str, str]:
-    """Give the variables with a name that no other job of this host has, as launchers choose them."""
+    """Return the variables with a job name that no other job of this host has, as launchers choose it."""
     return env | {"PMIX_NAMESPACE": uuid.uuid4().hex}
 
 

@@ -47,7 +47,7 @@ BESIDE_PYTHON = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH
 
 
 def found(*names: str) -> str | None:
-    """Give the first of these programs that is there."""
+    """Return the first of these programs that is installed."""
     return next((path for name in names if (path := shutil.which(name, path=BESIDE_PYTHON))), None)
 
 

@@ -60,7 +60,7 @@ def test_a_work_puts_results_in_place_once_and_before_anybody_learns_of_its_end(
     handles[1].finish(2)
     assert not work.is_completed()
     assert not future.done()
-    with pytest.raises(dist.DistBackendError, match="one is still under way"):
+    with pytest.raises(dist.DistBackendError, match="one is still running"):
         work.wait(timedelta(seconds=0.01))
     handles[0].finish(1)
     assert future.wait()[0].item() == 1

@@ -60,12 +60,12 @@ class ShmWorld:
         self._stack.close()
 
     def operation(self, rank: int, timeout: float = PATIENCE, **fields: Any) -> Operation:
-        """Give what a rank needs for one operation; fields of the signature may be set."""
+        """Return what a rank needs for one operation; fields of the signature may be set."""
         named: dict[str, Any] = {"sequence": self.sequence, "operation": "allreduce", "algorithm": "direct"}
         return Operation(rank, Signature(**(named | fields)).pack(), timeout, self.abort_states[rank])
 
     def outcomes(self, task: Callable[[int], Any]) -> dict[int, Any]:
-        """Call `task` with every rank at once; give what came of it, an exception perhaps, by rank."""
+        """Call `task` with every rank at once; return what came of it, an exception perhaps, by rank."""
         self.sequence += 1
 
         def outcome(rank: int) -> Any:
@@ -77,7 +77,7 @@ class ShmWorld:
         return dict(zip(self.ranks, self._pool.map(outcome, self.ranks), strict=True))
 
     def run(self, task: Callable[[int], Any]) -> list[Any]:
-        """Call `task` with every rank at once and give the results; a rank's error is raised."""
+        """Call `task` with every rank at once and return the results; a rank's error is raised."""
         outcomes = self.outcomes(task)
         for outcome in outcomes.values():
             if isinstance(outcome, Exception):
@@ -104,7 +104,7 @@ def reduced(tensors: Sequence[torch.Tensor], reduction: Reduction) -> torch.Tens
 
 
 def some_values(rank: int, numel: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Give values that differ from rank to rank, and of which sums and products round."""
+    """Return values that differ from rank to rank, and whose sums and products are rounded."""
     generator = torch.Generator().manual_seed(1000 * rank + numel)
     if dtype == torch.bool:
         return torch.randint(0, 2, (numel,), generator=generator).to(dtype)

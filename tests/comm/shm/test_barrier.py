@@ -27,7 +27,7 @@ COUNTERS = 0, 2 * LINE
 
 @pytest.fixture
 def words() -> Words:
-    """Give a page of words."""
+    """Return a page of words."""
     with closing(Memfd(mmap.PAGESIZE)) as memfd:
         mapping = memfd.map()
     return Words(tensor_over(mapping, 0, mmap.PAGESIZE), memoryview(mapping))

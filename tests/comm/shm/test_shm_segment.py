@@ -52,7 +52,7 @@ def mapped() -> int:
 
 
 def resident() -> int:
-    """Give how many bytes of our shared memory this process has touched."""
+    """Return how many bytes of our shared memory this process has touched."""
     pages, ours = 0, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if "-" in line.split(" ")[0]:
@@ -67,7 +67,7 @@ def descriptors() -> int:
 
 
 def distinct(tensor: torch.Tensor) -> list[float]:
-    """Give the values that occur in a tensor, in rising order."""
+    """Return the distinct values of a tensor, in ascending order."""
     return sorted(set(tensor.tolist()))
 
 

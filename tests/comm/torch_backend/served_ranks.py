@@ -13,7 +13,7 @@ __all__ = ["served"]
 
 
 def served(module: str) -> Any:
-    """Give a fixture of ranks that call functions of a module; its name is that of what it is assigned to."""
+    """Return a fixture of ranks that call functions of a module; its name is that of the variable it is assigned to."""
 
     @pytest.fixture(scope="module")
     def ranks() -> Iterator[TorchRanks]:

@@ -158,7 +158,7 @@ def test_a_backend_beside_ours_is_refused_where_the_group_is_made(failing, backe
     for outcome in failing.outcomes(2, "monitored", [], False, backend=backend):
         assert (outcome.result, outcome.error) == ("DistBackendError", "UsageError"), outcome
     for said in failing.call(2, "beside_another", backend):
-        assert f'no other backend beside it, got "{backend}"' in said
+        assert f'no other backend, got "{backend}"' in said
         assert f'dist.new_group(backend="{instead}")' in said
 
 

@@ -222,7 +222,7 @@ def test_a_work_ends_when_the_gpu_has_done_it_and_not_when_it_was_given_to_it(no
         futures = [each.get_future() for each in works]
         wait_for(lambda: "_allgather_base" in nccl.log)
         assert not any(each.is_completed() for each in works)
-        with pytest.raises(dist.DistBackendError, match="still under way"):
+        with pytest.raises(dist.DistBackendError, match="still running"):
             works[0].wait(timedelta(seconds=0.01))
         assert not any(future.done() for future in futures)
         nccl.busy = False

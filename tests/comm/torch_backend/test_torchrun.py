@@ -48,7 +48,7 @@ def torchrun(*arguments: str, **variables: str) -> Iterator[subprocess.Popen[str
 
 
 def found(folder: Path, attempt: int, size: int) -> list[list[dict[str, Any]]]:
-    """Give what each rank found in each of its two starts."""
+    """Return what each rank found in each of its two starts."""
     return [json.loads((folder / f"{attempt}.{rank}.json").read_text()) for rank in range(size)]
 
 

@@ -17,7 +17,7 @@ dist: Any = torch.distributed
 
 
 def way() -> list[str]:
-    """Give how tensors travel in the default group, in a new one, and where torch puts objects."""
+    """Return how tensors travel in the default group, in a new one, and where torch puts objects."""
     paths = []
     for group in (dist.group.WORLD, dist.new_group()):
         tensor = torch.full((3,), 1.0 + dist.get_rank())

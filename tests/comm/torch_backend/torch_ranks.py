@@ -45,7 +45,7 @@ class TorchRanks(ServedRanks):
         device: str = "cpu",
         **env: str,
     ) -> list[Outcome]:
-        """Call a function on each rank; give how each ended, by rank.
+        """Call a function on each rank; return how each ended, by rank.
 
         Args:
             size: Number of ranks.
@@ -60,7 +60,7 @@ class TorchRanks(ServedRanks):
         return self.request(size, function, arguments, backend, timeout, device, env)
 
     def call(self, size: int, function: str, *arguments: Any, **options: Any) -> list[Any]:
-        """Call a function on each rank; give the results by rank, of which none may have failed."""
+        """Call a function on each rank; return the results by rank, of which none may have failed."""
         outcomes = self.outcomes(size, function, *arguments, **options)
         assert not any(outcome.error or outcome.code for outcome in outcomes), outcomes
         return [outcome.result for outcome in outcomes]

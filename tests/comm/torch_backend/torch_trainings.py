@@ -69,7 +69,7 @@ def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> list[float]:
-    """Train, and give the losses and a sum over the weights."""
+    """Train, and return the losses and a sum over the weights."""
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     losses = []
     for inputs, targets in batches():
@@ -145,7 +145,7 @@ def with_fsdp() -> list[float]:
 
 
 def with_checkpoints(folder: str) -> list[float]:
-    """Give a sharded model rank 0's weights, save it in both ways, and read both."""
+    """Load rank 0's weights into a sharded model, save it in both ways, and return both as they are read."""
     mesh = init_device_mesh(torch.get_default_device().type, (dist.get_world_size(),))
     model = drawn(mlp)
     weights = {name: value + 1 for name, value in model.state_dict().items()} if dist.get_rank() == 0 else {}
@@ -217,7 +217,7 @@ def with_tensor_parallel() -> list[float]:
 
 
 def with_pipeline(kind: str) -> list[float]:
-    """Train a pipeline with a stage on each rank; give the losses of the last one."""
+    """Train a pipeline with a stage on each rank; return the losses of the last one."""
     rank, size = dist.get_rank(), dist.get_world_size()
     layers: Callable[[], nn.Module] = lambda: nn.Sequential(nn.Linear(8, 8), nn.Tanh())  # noqa: E731
     torch.manual_seed(11)

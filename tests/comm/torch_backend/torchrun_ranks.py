@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def first_rank() -> int:
-    """Give the first rank of this agent: all ranks are on one host, whatever number of agents there is."""
+    """Return the first rank of this agent: all ranks are on one host, however many agents there are."""
     return int(os.environ["GROUP_RANK"]) * int(os.environ["LOCAL_WORLD_SIZE"])
 
 

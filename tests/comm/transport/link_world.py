@@ -38,11 +38,11 @@ class LinkWorld:
         self.size = len(meshes)
 
     def operation(self, rank: int, signature: Signature = SIGNATURE, **options: Any) -> Operation:
-        """Give what a rank needs for one operation."""
+        """Return what a rank needs for one operation."""
         return Operation(rank, signature.pack(), options.pop("timeout", PATIENCE), self.abort_states[rank], **options)
 
     def outcomes(self, *tasks: Callable[[], Any]) -> list[Any]:
-        """Run every task in a thread of its own, and give their results, or the CommErrors that they raised."""
+        """Run every task in a thread of its own, and return their results, or the CommErrors that they raised."""
 
         def outcome(task: Callable[[], Any]) -> Any:
             try:
@@ -54,7 +54,7 @@ class LinkWorld:
             return [future.result() for future in [pool.submit(outcome, task) for task in tasks]]
 
     def run(self, task: Callable[[int], Any]) -> list[Any]:
-        """Call `task` with every rank at once and give the results by rank; a rank's error is raised."""
+        """Call `task` with every rank at once and return the results by rank; a rank's error is raised."""
         outcomes = self.outcomes(*(partial(task, rank) for rank in range(self.size)))
         for outcome in outcomes:
             if isinstance(outcome, CommError):
@@ -63,7 +63,7 @@ class LinkWorld:
 
 
 def connected_pair() -> tuple[socket.socket, socket.socket]:
-    """Give the two ends of a TCP connection over the loopback interface."""
+    """Return the two ends of a TCP connection over the loopback interface."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         connecting = socket.create_connection(listener.getsockname())
         accepted, _ = listener.accept()
@@ -83,7 +83,7 @@ def tcp_world(size: int, streams: int) -> Iterator[LinkWorld]:
 
 
 def quiet_bell() -> Bell:
-    """Give a bell that nobody rings."""
+    """Return a bell that is never rung."""
     memory = bytearray(4096)
     return Bell(Words(torch.frombuffer(memory, dtype=torch.uint8), memoryview(memory)), 64)
 
@@ -112,7 +112,7 @@ def shared_world(size: int, sharing: Callable[[int, int], bool]) -> Iterator[Lin
 
 
 def tcp_links(pairs: Sequence[tuple[int, int]], size: int, streams: int) -> list[dict[int, Link]]:
-    """Connect pairs of ranks; give each rank's links by peer."""
+    """Connect pairs of ranks; return each rank's links by peer."""
     links: list[dict[int, Link]] = [{} for _ in range(size)]
     for one, other in pairs:
         connections = [connected_pair() for _ in range(streams)]

@@ -33,7 +33,7 @@ def make_world(request: pytest.FixtureRequest) -> MakeWorld:
 
 
 def noise(numel: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
-    """Give elements of any dtype with all kinds of bits; only 0 and 1 for bool."""
+    """Return elements of any dtype with all kinds of bits; only 0 and 1 for bool."""
     generator = torch.Generator().manual_seed(seed)
     high = 2 if dtype == torch.bool else 256
     return torch.randint(0, high, (numel * dtype.itemsize,), dtype=torch.uint8, generator=generator).view(dtype)

@@ -59,7 +59,7 @@ class HandTransfer(Transfer):
 
 
 class HandLink(Link):
-    """Gives the same transfer for every message."""
+    """A link that returns the same transfer for every message."""
 
     def __init__(self, peer: int, pushes: int = 1, stream: socket.socket | None = None) -> None:
         self.peer = peer

@@ -20,7 +20,7 @@ def world() -> Iterator[LinkWorld]:
 
 
 def link(world: LinkWorld, rank: int) -> Any:
-    """Give a rank's link to the other."""
+    """Return a rank's link to the other."""
     found = world.meshes[rank]._links[1 - rank]
     assert isinstance(found, ShmLink)
     return found

@@ -87,7 +87,7 @@ def bench() -> Iterator[Bench]:
 
 
 def message(numel: int) -> bytes:
-    """Give the bytes of a small message as the peer would send it."""
+    """Return the bytes of a small message as the peer would send it."""
     content = bytes(range(256)) * (numel // 64 + 1)
     return Operation(1, SIGNATURE.pack(), 1.0, None).header(4 * numel) + content[: 4 * numel]  # type: ignore[arg-type]
 

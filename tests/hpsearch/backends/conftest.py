@@ -23,7 +23,7 @@ def closed_backends() -> Iterator[None]:
 
 @pytest.fixture
 def blind_node(ray_cluster: Any, tmp_path: Path) -> Iterator[str]:
-    """A node whose processes see an empty directory where this test's files are; gives its mount namespace."""
+    """Yield the mount namespace of a node whose processes see an empty directory where this test's files are."""
     blind = ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs none {tmp_path} && exec "$@"', "sh"]
     tried = subprocess.run([*blind, "true"], capture_output=True, text=True, check=False)
     if tried.returncode != 0:

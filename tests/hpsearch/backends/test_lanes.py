@@ -35,7 +35,7 @@ def task(number: int, end: int = 3, lanes: int = 3, timeout: float | None = None
 
 
 def outcomes(packing: PackingBackend) -> dict[int, Message]:
-    """Let all come to their ends; give each trial's one outcome."""
+    """Let all come to their ends; return each trial's one outcome."""
     ended: dict[int, Message] = {}
     while messages := packing.wait(None):
         for message in messages:

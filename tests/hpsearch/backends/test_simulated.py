@@ -210,7 +210,7 @@ def test_one_worker_and_many_give_the_same_table_however_long_segments_take(swee
 
 
 def journaled(path: Path, sweep: Sweep, workers: int, live: bool = True) -> list[tuple[float, Event]]:
-    """Run a sweep whose iterations take ten virtual seconds; give what its journal says."""
+    """Run a sweep whose iterations take ten virtual seconds; return what its journal says."""
     Journal.create(path, {"sweep": sweep.to_json()})
     simulated = simulated_backend(
         workers,

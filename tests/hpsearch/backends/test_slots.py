@@ -254,7 +254,7 @@ def test_nothing_is_sent_ahead_where_segments_may_be_wide():
 
 
 def gang_of(pool: Pool, trial: int, width: int) -> list[int]:
-    """Choose a gang and send its task; give the workers' numbers by rank."""
+    """Choose a gang and send its task; return the workers' numbers by rank."""
     chosen = pool.slots.choose_gang(trial, width)
     gang = Gang(Task(Trial(trial, {}, 0, "random"), Segment(trial, 0, 1, None, 1, width), None))
     for rank, slot in enumerate(chosen):

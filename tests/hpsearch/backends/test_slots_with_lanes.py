@@ -11,7 +11,7 @@ from hpsearch.trial import Segment, Trial
 
 
 def flight_of(trial: int, end: int | None = 1, company: Company = ()) -> Flight:
-    """Give a task that may be a lane."""
+    """Return a task that may be a lane."""
     segment = Segment(trial, 0, end, None, 1)
     return Flight(Gang(Task(Trial(trial, {}, 0, "random"), segment, None, 4, company)), 0)
 

@@ -33,7 +33,7 @@ SUITE: dict[str, Any] = {
 
 
 def write(folder: Path, **changes: Any) -> Path:
-    """Write a suite of two tables, and give its path."""
+    """Write a suite of two tables, and return its path."""
     generator = np.random.default_rng(1)
     for name in ("one", "two"):
         xs = np.linspace(0.0, 1.0, ROWS)
@@ -215,12 +215,12 @@ def test_the_table_names_what_was_run_alone(suite, tmp_path):
         ({"max_iter": 0}, r"suite.yaml:\d+: max_iter: must be at least 1, got 0"),
         ({"budgets": [5, 2]}, r"suite.yaml:\d+: budgets: must be numbers of full trainings, more than 0 and rising"),
         ({"hit": 1}, r"hit: must be a share of the rows"),
-        ({"sweep": {**SUITE["sweep"], "run_cap": 3}}, r"sweep.run_cap: is said by the methods"),
+        ({"sweep": {**SUITE["sweep"], "run_cap": 3}}, r"sweep.run_cap: follows from methods"),
         ({"sead": 3}, r"sead: isn't a known key\n.*did you mean seeds\?"),
         ({"workers": []}, r"workers: must name at least one number of workers, and each once"),
         ({"workers": [2, 2]}, r"workers: must name at least one number of workers, and each once"),
-        ({"methods": {"mine": {"resources": {"workers": 2}}}}, r"methods.mine.resources: is said by the tasks and"),
-        ({"methods": {"mine": {"seed": 2}}}, r"methods.mine.seed: is said by the tasks and the budgets"),
+        ({"methods": {"mine": {"resources": {"workers": 2}}}}, r"methods.mine.resources: follows from tasks and"),
+        ({"methods": {"mine": {"seed": 2}}}, r"methods.mine.seed: follows from tasks and budgets"),
         ({"workers": [0]}, r"workers\[0\]: must be at least 1"),
         ({"methods": {"mine": 3}}, r"methods.mine: must be a mapping, got 3"),
     ],

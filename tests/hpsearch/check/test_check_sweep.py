@@ -66,7 +66,7 @@ def comparisons(answer: Answer) -> dict[str, Any]:
 
 
 def named(comparison: dict[str, Any]) -> set[tuple[str, str, int]]:
-    """Give what differs in iterations but for metrics: kind, name, iteration."""
+    """Return the differences at iterations, without those of metrics: kind, name, iteration."""
     return {
         (one["kind"], one["name"], one["iteration"])
         for one in comparison["differences"]

@@ -43,5 +43,5 @@ def study(made: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    """Give what the sweep of the tests on a local Ray ends with, where nothing befalls it."""
+    """Return how the sweep of the tests on a local Ray ends if nothing disturbs it."""
     return run_undisturbed(tmp_path_factory.mktemp("undisturbed"))

@@ -113,9 +113,9 @@ def test_failed_given_up_and_retried(lab, hpsearch_command):
             "twice.json: must be JSON: an object must name each thing once, but names 'loss' twice",
         ),
         (["--json", "large.json"], "large.json: must be JSON: 1e400 is beyond what a float holds"),
-        (["loss=1", "--failed", "why"], "told alone"),
-        (["--failed", "why", "--iteration", "1"], "told alone"),
-        ([], "at least one report is to be told"),
+        (["loss=1", "--failed", "why"], "must be given alone"),
+        (["--failed", "why", "--iteration", "1"], "must be given alone"),
+        ([], "at least one report is needed"),
         (["loss=1", "--iteration", "2"], "got a report of iteration 2"),
         (["loss=1", "--attempt", "2"], "attempts 1 to 1, got attempt 2"),
     ],
@@ -180,7 +180,7 @@ def test_a_retry_doesnt_send_to_ask_where_the_sweep_has_what_it_came_for(lab, hp
     hpsearch_command("tell", "study", 1, "loss=0.25")
     assert hpsearch_command("ask", "study").code == 6
     told = hpsearch_command("retry", "study").out
-    assert told.startswith("they will be asked for again, once the sweep goes on: trial 1 reached loss 0.25")
+    assert told.startswith("they will be asked for again, once the sweep continues: trial 1 reached loss 0.25")
     (again,) = lines(hpsearch_command("ask", "study", "--set", "metric.target=null"))
     assert again["trial"] == 0
 

@@ -27,7 +27,7 @@ def folder(here: Path) -> Path:
 
 
 def pasted(text: str) -> list[list[str]]:
-    """Give the words of each hint in a text, as a shell reads them; a placeholder in capitals is filled in."""
+    """Return the words of each hint in a text, as a shell splits them; a placeholder in capitals is filled in."""
     hints = [quoted or bare for quoted, bare in _HINT.findall(text)]
     assert hints, text
     words = []

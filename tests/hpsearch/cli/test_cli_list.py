@@ -34,7 +34,7 @@ def studies(here: Path, hpsearch_command: Call) -> Path:
 
 
 def listed(answer: str) -> dict[str, list[str]]:
-    """Give the lines of a table by their first cell."""
+    """Return the lines of a table by their first cell."""
     lines = [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in answer.splitlines()]
     return {line[0]: line for line in lines if line}
 

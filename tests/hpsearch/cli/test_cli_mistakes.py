@@ -36,7 +36,7 @@ def change(path: Path, **changes: object) -> None:
         ("run sweep.yaml --dir afile", "afile: expected a study's directory or none, but something else is there"),
         ("run sweep.yaml --dir full", "full: expected a study's directory or none, but something else is there"),
         ("run sweep.yaml --dir afile/x", "afile/x: expected a study's directory or none, but something else is there"),
-        ("run sweep.yaml --dir /proc/x/y", "/proc/x/y: expected a place where a study's directory can be made"),
+        ("run sweep.yaml --dir /proc/x/y", "/proc/x/y: expected a path where a study's directory can be created"),
         ("run sweep.yaml --dir foreign", "expected a journal of hpsearch, got a database of another program"),
         ("run sweep.yaml --dir garbage", "expected a journal of hpsearch, but SQLite says"),
     ],
@@ -355,4 +355,4 @@ def test_only_a_script_that_saves_no_checkpoint_hears_what_that_costs(here, hpse
     early = {"type": "hyperband", "max_iter": 9}
     sweep = write_sweep(here / "s.yaml", None, program="script.py", early_terminate=early, max_iter=None, run_cap=None)
     answer = hpsearch_command("run", sweep, "--backend", "inline", "--dir", "study")
-    assert ("a script that saves no checkpoint begins anew" in answer.err) is noted
+    assert ("a script that saves no checkpoint starts from zero" in answer.err) is noted

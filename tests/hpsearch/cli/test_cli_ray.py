@@ -27,7 +27,7 @@ from tests.rarely import rarely
 
 
 def run_and_kill(here: Path, kill: Callable[[psutil.Process], None], *words: str) -> set[str]:
-    """Run a command until the study has gained five segments, and kill it; give the epochs that count by then."""
+    """Run a command until the study has gained five segments, and kill it; return the epochs that count by then."""
     study = here / "runs" / "sweep-1"
     before = finished(study)
     with begin(*words, cwd=here) as driver:

@@ -100,14 +100,14 @@ class Running:
         return (self.here / "err.txt").read_text()
 
     def family(self, name: str) -> list[psutil.Process]:
-        """Give the living processes under it whose name begins so."""
+        """Return the living processes below it whose names start with this."""
         return living_below(self.process.pid, name)
 
     def wait_for(self, condition: Callable[[], object]) -> None:
         wait_for(lambda: bool(condition()), self.process)
 
     def left(self) -> list[str]:
-        """Give what is still there of all that it started."""
+        """Return what is left of all that it started."""
         mark = os.fsencode(f"{MARK}={self.here}")
         names = []
         for process in psutil.process_iter():
@@ -195,7 +195,7 @@ def test_a_ray_that_is_lost_in_mid_sweep_is_one_message_and_resume_gives_the_sam
             run.has_ended(1)
             assert run.err.startswith("hpsearch: Ray was lost: ")
             assert told in run.err
-            assert "`hpsearch resume` goes on" in run.err
+            assert "`hpsearch resume` continues" in run.err
             assert len(run.err.splitlines()) == 1
             assert "(raylet)" not in run.out
         assert finished(study) >= enough
@@ -226,7 +226,7 @@ def test_a_ray_that_dies_while_it_starts_is_one_message_and_resume_goes_on(tmp_p
         run.has_ended(1, -signal.SIGABRT)
         (told,) = [line for line in run.err.splitlines() if line.startswith("hpsearch: ")]
         assert f"its {name} was killed by SIGKILL" in told or "this process ended while it started Ray" in told
-        assert "`hpsearch resume` goes on" in told
+        assert "`hpsearch resume` continues" in told
     assert finished(tmp_path / "study") == 0
 
 

@@ -48,7 +48,7 @@ def test_whatever_rays_start_raises_is_one_message_with_the_way_on(here, hpsearc
     assert done.returncode == 1
     assert done.stderr.startswith(f"hpsearch: Ray can't be started on this machine: {told}")
     assert len(done.stderr.splitlines()) == 1
-    assert "`hpsearch resume` goes on" in done.stderr
+    assert "`hpsearch resume` continues" in done.stderr
     assert hpsearch_command("resume", "study", "--backend", "inline").code == 0
 
 
@@ -61,7 +61,7 @@ def test_a_ray_that_ends_this_process_below_python_is_one_message_with_the_way_o
     )
     assert done.returncode == -signal.SIGABRT
     assert done.stderr.startswith("hpsearch: this process ended while it started Ray: ")
-    assert "`hpsearch resume` goes on" in done.stderr
+    assert "`hpsearch resume` continues" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert hpsearch_command("resume", "study", "--backend", "inline").code == 0
 

@@ -60,7 +60,7 @@ def test_a_stopped_one_goes_on_from_anywhere(table, hpsearch_command, monkeypatc
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("run t.yaml --backend simulated", "as many workers as it is told, and none were: --workers 4"),
+        ("run t.yaml --backend simulated", "needs a number of workers, got none: --workers 4"),
         ("run t.yaml --backend inline", "table.yaml is a table of what was recorded.* run it with --backend simulated"),
         ("run t.yaml --workers 1", "table.yaml is a table of what was recorded.* but the backend is ray"),
         ("run sweep.yaml --backend simulated --workers 1", "the simulated backend trains nothing"),

@@ -68,7 +68,7 @@ def standing(path: Path, events: list[Event], held: bool) -> Iterator[None]:
 
 
 def words_for(path: Path, hpsearch_command: Call) -> dict[str, str]:
-    """Give what each of those that tell of a study calls its state."""
+    """Return the state of a study as each command and page names it."""
     study, live = hpsearch.load(path), LiveStudy(Tail(StudyDirectory(path)).look())
     (listed,) = json.loads(hpsearch_command("list", "--format", "json").out)
     compared = json.loads(hpsearch_command("compare", path, "other", "--format", "json").out)
@@ -95,7 +95,7 @@ def words_for(path: Path, hpsearch_command: Call) -> dict[str, str]:
 
 
 def runs_of(compared: object) -> list[dict[str, str]]:
-    """Give the records of studies, wherever they stand in what `compare` tells."""
+    """Return the records of studies, at any depth of the output of `compare`."""
     if isinstance(compared, dict):
         within = [one for value in compared.values() for one in runs_of(value)]
         return [compared, *within] if "state" in compared else within

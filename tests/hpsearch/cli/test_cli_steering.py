@@ -200,9 +200,9 @@ def test_a_live_sweep_rests_goes_on_loses_a_trial_and_ends_at_once(here, hpsearc
         assert hpsearch_command("prune", "study", 1).code == 0
         assert hpsearch.load("study").trials[1].state == "stopped"
         refused = hpsearch_command("resume", "study", "--workers", 3)
-        assert "goes on with it as it is" in refused.err
+        assert "resumes it unchanged" in refused.err
         resumed = hpsearch_command("resume", "study")
-        assert (resumed.code, "it goes on in" in resumed.out) == (0, True)
+        assert (resumed.code, "it continues in" in resumed.out) == (0, True)
         wait_for(lambda: running() == {0, 2}, process)
         assert "runs this study now" in hpsearch_command("resume", "study").err
         assert hpsearch_command("prune", "study", 0).code == 0

@@ -36,7 +36,7 @@ def studies(here: Path, hpsearch_command: Call) -> Path:
 
 @contextmanager
 def served(*words: object, cwd: Path, said: str = "") -> Iterator[tuple[dict[str, str], subprocess.Popen[str]]]:
-    """Run the command as a process, with a folder of its own for what is temporary; give what it says by labels.
+    """Run the command as a process, with a folder of its own for what is temporary; return what it says by labels.
 
     At its end nothing is left, and nothing was said but `said`.
     """

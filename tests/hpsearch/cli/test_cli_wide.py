@@ -77,7 +77,7 @@ def values(rows: list[dict[str, str]]) -> list[tuple[str, str, str]]:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str, str]]:
-    """Give the table of the sweep in one process, one trial after the other."""
+    """Return the table of the sweep when it runs in one process, trial after trial."""
     here = place_in(tmp_path_factory.mktemp("inline"))
     hpsearch_command(here, "run", "sweep.yaml", "--backend", "inline", "--dir", "inline")
     return values(table(here, "inline"))

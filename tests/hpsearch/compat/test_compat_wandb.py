@@ -122,7 +122,7 @@ def test_a_metric_in_the_summary_is_the_last_report(tmp_path):
 
 
 def logged(tmp_path: Path, script: Callable[[], object], **sweep: object) -> list[Mapping[str, float]]:
-    """Run a script as the only trial of a sweep; give what each of its reports holds."""
+    """Run a script as the only trial of a sweep; return what each of its reports holds."""
     given = {**GIVEN, "run_cap": 1, **sweep}
     wandb.agent(wandb.sweep(given), script, directory=tmp_path / "s", observers=[], progress=False)
     return [dict(report.metrics) for event in of_kind(tmp_path / "s", Finished) for report in event.reports]
@@ -303,7 +303,7 @@ def test_what_it_does_not_have_is_named():
 
 
 def run_script(folder: Path, capsys: pytest.CaptureFixture[str], script: str, metric: str = "val_loss") -> str:
-    """Run one trial of a script; give what the sweep says of it."""
+    """Run one trial of a script; return what the sweep says of it."""
     (folder / "train.py").write_text(script)
     (folder / "one.yaml").write_text(
         f"program: train.py\nmethod: random\nmetric: {{name: {metric}}}\nrun_cap: 1\n"

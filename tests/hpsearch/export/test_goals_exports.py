@@ -49,7 +49,7 @@ METRICS = ["metrics.acc", "metrics.loss", "metrics.ms"]
 
 
 def value_cells(study: hpsearch.Study, row: TrialRow) -> dict[str, float | None]:
-    """Give what stands in the columns of values: nothing where a trial failed, or has NaN in one."""
+    """Return the cells of the columns of values: none if a trial failed, or if one of its values is NaN."""
     goals = study.sweep.objective.goals
     names = [f"values.{goal.name}" for goal in goals] if len(goals) > 1 else ["value"]
     reported = [row.metrics.get(goal.name, math.nan) for goal in goals]

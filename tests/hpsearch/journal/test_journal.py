@@ -76,7 +76,7 @@ def test_an_interrupt_on_either_side_of_the_commit_passes_through(path):
 
 
 def _striking(journal: Journal, after_commit: bool):
-    """Give a trace function that interrupts `append` inside its transaction, or just after it."""
+    """Return a trace function that interrupts `append` inside its transaction, or just after it."""
     begun = False
 
     def trace(frame, event, argument):

@@ -39,7 +39,7 @@ print(json.dumps(answers))
 
 
 def mounted(mount: str, program: str, argument: str) -> str:
-    """Run a program of Python after mounting something that nobody else sees; give what it printed."""
+    """Run a program of Python after mounting something that nobody else sees; return what it printed."""
     script = f'{mount} || exit 77; exec "$0" -c "$1" "$2"'
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", script, sys.executable, program, argument],
@@ -55,7 +55,7 @@ def mounted(mount: str, program: str, argument: str) -> str:
 
 
 def answers(mount: str, *commands: list[str]) -> list[tuple[object, str, str]]:
-    """Give (exit code or traceback, output, errors) of commands of `hpsearch`."""
+    """Return (exit code or traceback, output, errors) of commands of `hpsearch`."""
     return [tuple(answer) for answer in json.loads(mounted(mount, COMMANDS, json.dumps(commands)).splitlines()[-1])]
 
 

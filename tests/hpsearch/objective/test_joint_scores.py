@@ -58,7 +58,7 @@ def judged(draw, goals: int | None = None, least: int = 0) -> tuple[Objective, S
 
 
 def kind(score: Score | None) -> tuple[int, float]:
-    """Give the kind of a score, and by how much it breaks constraints."""
+    """Return the kind of a score, and by how much it breaks constraints."""
     if score is None:
         return FAILED, 0.0
     if not isinstance(score, JointScore) or any(map(math.isnan, (*score.values, *score.excesses))):
@@ -83,7 +83,7 @@ def beats(objective: Objective, one: Score | None, other: Score | None) -> bool:
 
 
 def peeled(objective: Objective, scores: Scores) -> list[list[int]]:
-    """Give the fronts of the feasible trials: what nothing left beats, again and again."""
+    """Return the Pareto fronts of the feasible trials, computed by removing one front after the other."""
     left = {trial for trial, score in scores.items() if kind(score)[0] == FEASIBLE}
     fronts = []
     while left:
@@ -94,7 +94,7 @@ def peeled(objective: Objective, scores: Scores) -> list[list[int]]:
 
 
 def apart(objective: Objective, scores: Scores, front: list[int]) -> dict[int, float]:
-    """Give crowding distances in fractions, goal by goal and trial by trial."""
+    """Return crowding distances as fractions, goal by goal and trial by trial."""
     points = {trial: less_is_better(objective, scores[trial]) for trial in front}
     first = {trial: min(t for t in front if points[t] == points[trial]) for trial in front}
     stand = sorted(set(first.values()))
@@ -123,7 +123,7 @@ def clipped(value: float, low: Fraction, high: Fraction) -> Fraction:
 
 
 def front_of(objective: Objective, scores: Scores) -> list[int]:
-    """Give the best trials: of several goals all that nothing beats, else the first of the best."""
+    """Return the best trials: of several goals the Pareto front, otherwise the first of the best."""
     valid = {trial: score for trial, score in scores.items() if kind(score)[0] < NOT_A_NUMBER}
     unbeaten = [t for t in sorted(valid) if not any(beats(objective, other, valid[t]) for other in valid.values())]
     feasible = any(kind(score)[0] == FEASIBLE for score in valid.values())

@@ -58,7 +58,7 @@ def nothing_set(monkeypatch):
 
 
 def mlflow_runs(place: Path) -> dict[int, Any]:
-    """Give the trials' runs with their curves: all that are there and not deleted, each trial's once."""
+    """Return the trials' runs with their curves: all that exist and aren't deleted, each trial's once."""
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{place / 'mlflow.db'}")

@@ -27,7 +27,7 @@ CREATED = 1_700_000_000.0
 
 
 def told_of(life: Life) -> list[tuple[Record, Sequence[RungView]]]:
-    """Give a life's records as a resumed run hears them, each with the rungs after it."""
+    """Return a life's records as a resumed run receives them, each with the rungs after it."""
     sweep_state = SweepState(life.sweep)
     replay = enumerate(sweep_state.replay(life.events), 1)
     return [
@@ -177,7 +177,7 @@ def test_an_observer_whose_making_takes_long_doesnt_hold_the_sweep_up_and_hears_
     with Journal.read(place / "study.db") as journal:
         count = len(list(journal.entries()))
     assert [int(word) for word in (place / "ledger").read_text().split()] == list(range(1, count + 1))
-    assert "Slow: not made within 5 s; the sweep begins without waiting" in capfd.readouterr().out
+    assert "Slow: not created within 5 s; the sweep begins without waiting" in capfd.readouterr().out
 
 
 def test_one_that_cant_be_made_refuses_the_sweep_and_the_others_keep_what_they_have(tmp_path):

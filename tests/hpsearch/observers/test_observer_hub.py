@@ -141,7 +141,7 @@ def test_the_screen_shows_how_many_trials_are_trained_in_how_many_packs():
     ("then", "told"),
     [
         ("", "trial 2 lost its worker and runs again: gone"),
-        ("halved", "trial 2 lost its worker and runs again beside half of those that were lost with it: gone"),
+        ("halved", "trial 2 lost its worker and runs again with half of the trials that were lost with it: gone"),
         ("alone", "trial 2 lost its worker and runs again with one for itself: gone"),
         ("wider", "trial 2 runs again on twice as many workers: gone"),
     ],

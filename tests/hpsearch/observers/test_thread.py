@@ -154,7 +154,7 @@ def test_an_observer_that_raises_is_let_go_and_the_others_go_on(moment):
     assert sound.told[-1] == "close"
     (text,) = said
     assert "Scribe stopped: OSError: [Errno 28] No space left on device" in text
-    assert "The sweep goes on" in text
+    assert "The sweep continues" in text
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()])
@@ -179,7 +179,7 @@ def making(make, kind=Scribe) -> Making:
 
 
 def behind(gate: threading.Event, observer: Scribe, kind: type[Scribe] = Scribe) -> Making:
-    """Give one that isn't made before the gate is open."""
+    """Return an observer that isn't created until the gate is open."""
 
     def make() -> Scribe:
         gate.wait()
@@ -248,7 +248,7 @@ def test_one_whose_making_raises_while_the_sweep_runs_is_let_go(error):
     close_all([thread])
     (text,) = said
     assert text.startswith(f"Scribe stopped: {type(error).__name__}")
-    assert "The sweep goes on" in text
+    assert "The sweep continues" in text
 
 
 def test_one_whose_making_hangs_is_let_go_and_then_never_told_anything():

@@ -47,7 +47,7 @@ def ran(scheduler: Any, workers: int = 1, seed: int = 0, widest: int = 1, trials
 
 
 def counted(study: hpsearch.Study) -> dict[tuple[int, int], dict[int, int]]:
-    """Give, of each bracket and rung, the trials that began there, with the workers that each had last."""
+    """Return the trials that began in each bracket and rung, with the number of workers that each had last."""
     found: defaultdict[tuple[int, int], dict[int, int]] = defaultdict(dict)
     for event in study.events():
         if isinstance(event, Started):
@@ -65,7 +65,7 @@ def shown(study: hpsearch.Study) -> Section:
 
 
 def bars(section: Section, grey: bool = False) -> dict[tuple[int, int], Box]:
-    """Give the bar of each bracket and rung, that of trials; the grey ones stand right below."""
+    """Return the bar of trials of each bracket and rung; the grey bars are right below."""
     assert section.picture is not None
     boxes = [one for one in section.picture.shapes if isinstance(one, Box) and one.tip]
     found = {}

@@ -32,7 +32,7 @@ def rungs(*untils: int | None) -> list[RungView]:
 
 
 def keys(section: Section | None) -> dict[str, str]:
-    """Give what each ink of a picture stands for: a text behind a line or box in the same row."""
+    """Return the color of each label in the key of a picture: a text right after a line or box."""
     assert section is not None
     assert section.picture is not None
     shapes = section.picture.shapes

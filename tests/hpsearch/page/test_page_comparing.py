@@ -144,7 +144,7 @@ def layered(trial: hpsearch.RunningTrial) -> None:
 
 
 def inks(sections: list[Section]) -> dict[str, Ink]:
-    """Give the ink of each operation, by the key of each picture."""
+    """Return the color of each operation, from the key of each picture."""
     found: dict[str, Ink] = {}
     for section in sections:
         assert section.picture is not None

@@ -40,7 +40,7 @@ def of_points(points: Sequence[tuple[float, float]], **changes: Any) -> hpsearch
 
 
 def covered(points: Sequence[tuple[float, float]], reference: tuple[float, float]) -> float:
-    """Give the hypervolume by counting squares: of less loss and more gain, on a grid of eighths."""
+    """Return the hypervolume, computed by counting squares of a grid of eighths; less loss and more gain are better."""
     squares = itertools.product(range(-8, 16), repeat=2)
     middles = [((across + 0.5) / 8, (up + 0.5) / 8) for across, up in squares]
     return (

@@ -32,7 +32,7 @@ def shown(study: hpsearch.Study) -> Section:
 
 
 def lines(section: Section, ink: str) -> list[Line]:
-    """Give the lines of trials in an ink; axes and marks have that of texts."""
+    """Return the lines of trials in a color, without the key."""
     assert section.picture is not None
     keys = {one.y - 4 for one in section.picture.shapes if isinstance(one, Words) and one.y > 310}
     found = [one for one in section.picture.shapes if isinstance(one, Line) and one.ink == ink]

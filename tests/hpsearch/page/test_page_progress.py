@@ -32,7 +32,7 @@ def of_curves(losses: list[list[float]], ms: list[float] | None = None, **change
 
 
 def order(study: hpsearch.Study) -> list[int]:
-    """Give which curve each trial has."""
+    """Return the index of each trial's curve, in the order of the trials."""
     return [row.params["place"] for row in study.trials]
 
 
@@ -110,7 +110,7 @@ def test_the_best_of_curves_is_the_best_trial_or_it_is_said_of_which():
 
 
 def keys(section: Section) -> dict[str, str]:
-    """Give which ink stands for how many iterations."""
+    """Return which color stands for how many iterations."""
     assert section.picture is not None
     texts = [one for one in section.picture.shapes if isinstance(one, Words) and "iteration" in one.text and one.y < 40]
     lines = [one for one in section.picture.shapes if isinstance(one, Line) and one.width == 2]

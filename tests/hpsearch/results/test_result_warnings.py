@@ -17,7 +17,7 @@ from tests.hpsearch.support.merged import merged
 
 
 def rows(*came_to: tuple[float, int], params: Sequence[object] | None = None) -> list[TrialRow]:
-    """Give trials by (value, iterations), each of params of its own."""
+    """Return trials with these (value, iterations), each with params of its own."""
     return [
         TrialRow(
             number,
@@ -54,7 +54,7 @@ def test_trials_are_compared_with_those_that_ran_as_long():
 
 
 def warned(directory: Path, loss: Callable[[dict[str, Any], int], float], **changes: Any) -> list[str]:
-    """Search a grid of two parameters; give what is warned of, and see that it is warned of as by the caller."""
+    """Search a grid of two parameters; return what is warned of, and see that it is warned of as by the caller."""
 
     def train(trial: hpsearch.RunningTrial) -> None:
         for iteration in trial.iterations():

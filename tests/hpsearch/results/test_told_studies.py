@@ -48,7 +48,7 @@ def steered(verb: str, request: int | None = 1) -> Steered:
 
 
 def told(events: Sequence[tuple[float, Event]], decided: Sequence[tuple[int, Decision]] = ()) -> Study:
-    """Give a study that no process runs; `decided` are decisions by the places of the events that they follow from."""
+    """Return a study that no process runs; `decided` are decisions, with the index of the event that caused them."""
     entries = [
         Entry(1000.0 + time, event, Followed([decision for at, decision in decided if at == place]))
         for place, (time, event) in enumerate(events)

@@ -116,7 +116,7 @@ def test_a_trial_may_end_by_itself(tmp_path):
     with AskTell(asked_sweep(max_iter=9), directory=tmp_path / "lab") as lab:
         early, none = ask(lab), ask(lab)
         assert lab.tell(early, [{"loss": 0.3}, {"loss": 0.2}], ended=True) is TrialState.COMPLETE
-        with pytest.raises(TellError, match="must have told a report"):
+        with pytest.raises(TellError, match="must have a report"):
             lab.tell(none, ended=True)
         lab.report(none, {"loss": math.nan})
         assert lab.tell(none, ended=True) is TrialState.COMPLETE
@@ -144,7 +144,7 @@ def test_what_doesnt_fit_is_refused_and_changes_nothing(lab):
     refused(lab, "got a report of iteration 2", lambda: lab.tell(trial, [{"loss": 1.0}] * 2))
     refused(lab, "did you mean", lambda: lab.tell(trial, {"lss": 1.0}), TrainableError)
     refused(lab, "must be a number", lambda: lab.tell(trial, {"loss": "1"}), TrainableError)
-    refused(lab, "told alone", lambda: lab.tell(trial, {"loss": 1.0}, failed="no"))
+    refused(lab, "must be given alone", lambda: lab.tell(trial, {"loss": 1.0}, failed="no"))
     lab.tell(trial, {"loss": 1.0})
     refused(lab, "it was told and is complete", lambda: lab.tell(trial, {"loss": 1.0}))
     refused(lab, "only a trial that has failed|no trial has failed", lambda: lab.retry(0), SweepError)

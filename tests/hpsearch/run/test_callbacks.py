@@ -133,7 +133,7 @@ def test_one_that_raises_is_named_once_and_the_sweep_goes_on(tmp_path, capsys):
     assert study.state == "finished"
     assert told == list(range(6))
     out = capsys.readouterr().out
-    assert out.count("the callback broken raised KeyError: 'nothing' at trial 0, and is called no more") == 1
+    assert out.count("the callback broken raised KeyError: 'nothing' at trial 0, and is not called again") == 1
 
 
 def test_a_search_that_nobody_watches_takes_none(tmp_path):

@@ -36,7 +36,7 @@ def whole(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Told:
 
 
 def told(path: Path) -> Told:
-    """Give what came of a sweep, after a look at what it left."""
+    """Return the results of a sweep, after checking what it left behind."""
     study = hpsearch.load(path)
     assert study.state == "finished"
     kept = {str(row.checkpoint) for row in study.trials if row.checkpoint is not None}

@@ -36,7 +36,7 @@ def table(study: Study, without: Collection[int] = ()) -> str:
 
 
 def running(events: list[Event]) -> Iterator[tuple[Event, dict[int, int]]]:
-    """Give each event with the widths of what runs then, by trial."""
+    """Yield each event with the widths of what runs then, by trial."""
     widths: dict[int, int] = {}
     for event in events:
         match event:

@@ -35,7 +35,7 @@ class Runs:
         self._capsys = capsys
 
     def words(self, study: Path, lanes: int | str, *more: str) -> list[str]:
-        """Give a command that runs it, or goes on with it where it is there."""
+        """Return a command that runs the study, or resumes it if it exists."""
         number = ("--set", f"resources.trials_per_worker={lanes}")
         if study.exists():
             return ["resume", str(study), *number, *more, *SMALL[2:]]
@@ -47,7 +47,7 @@ class Runs:
         return "fused" in self._config
 
     def run(self, study: Path, lanes: int | str, *more: str) -> tuple[Rows, int]:
-        """Give the rows, without what says who was trained with whom, and of how many lanes the largest pack was."""
+        """Return the rows, without the columns on lanes, and the number of lanes of the largest pack."""
         answer = call(self._capsys, *self.words(study, lanes, *more))
         assert answer.code == 0, answer.err
         answer = call(self._capsys, "trials", study, "--format", "csv")

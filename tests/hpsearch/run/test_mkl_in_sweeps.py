@@ -20,7 +20,7 @@ RAY = pytest.param(("--workers", "1"), marks=[pytest.mark.ray, pytest.mark.slow]
 
 
 def run(folder: Path, names: str, *words: str, **variables: str) -> str:
-    """Run sweeps in a process in whose environment it isn't, but for what is given; give what it prints."""
+    """Run sweeps in a process in whose environment it isn't, but for what is given; return what it prints."""
     env = {name: value for name, value in environment().items() if name != "MKL_CBWR"} | variables
     command = [sys.executable, "-m", "tests.hpsearch.support.mkl_sweeps", str(folder), names, "--no-tensorboard"]
     done = subprocess.run([*command, *words], cwd=ROOT, env=env, capture_output=True, text=True, check=False)

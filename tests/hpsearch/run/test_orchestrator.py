@@ -131,7 +131,7 @@ class Onlooker:
 
 
 def direct(sweep: Sweep, backend: ScriptedBackend, spent: float = 0.0) -> tuple[str, Onlooker, list]:
-    """Run the orchestrator alone; give how it ended, who watched, and what was appended together."""
+    """Run the orchestrator alone; return how it ended, who watched, and what was appended together."""
     made = Journal.in_memory({"sweep": sweep.to_json()})
     journal = Batches(made._connection, None)
     journal.batches = []

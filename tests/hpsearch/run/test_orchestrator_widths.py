@@ -43,13 +43,13 @@ HALVING = SuccessiveHalving(9)
 
 
 def elastic(most: int, least: int = 1, **changes: object) -> Sweep:
-    """Give a sweep whose trials may be widened."""
+    """Return a sweep whose trials may be widened."""
     resources = Resources(workers_per_trial=least, max_workers_per_trial=most)
     return sweep_of(**({"early_terminate": HALVING} | changes), resources=resources)
 
 
 def simulated(workers: int, seed: int = 0, checkpoints: bool = True) -> SimulatedBackend:
-    """Give workers on which trials take differently long, and wide segments shorter."""
+    """Return a backend on which trials take different times, and wide segments less."""
 
     def seconds(trial: Trial, segment: Segment) -> float:
         iterations = (segment.end or segment.start + 1) - segment.start
@@ -59,12 +59,12 @@ def simulated(workers: int, seed: int = 0, checkpoints: bool = True) -> Simulate
 
 
 def widths_to(events: Sequence[Event], until: int) -> list[int]:
-    """Give the widths of the segments that run to an iteration."""
+    """Return the widths of the segments that run to an iteration."""
     return [e.segment.width for e in events if isinstance(e, Started) and e.segment.end == until]
 
 
 def quarrelsome(harm: Callable[[Task], Sequence[Message] | None], workers: int = 9) -> ScriptedBackend:
-    """Give a backend on which some tasks go wrong; the others end well, or where they were cut."""
+    """Return a backend on which some tasks fail; the others end normally, or where they were cut."""
     backend = ScriptedBackend(lambda task: harm(task) or cut_at_next_report(backend, task), workers)
     return backend
 
@@ -126,7 +126,7 @@ def test_the_journal_of_an_elastic_sweep_replays_and_goes_on_from_anywhere(
 
 
 def _dying(like: ScriptedBackend, after: int) -> ScriptedBackend:
-    """Give a backend on which Ctrl-C is pressed twice, as it were, after so many answers."""
+    """Return a backend that acts as if Ctrl-C was pressed twice after so many answers."""
     answered = 0
 
     def answer(task: Task) -> Sequence[Message]:

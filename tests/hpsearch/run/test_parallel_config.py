@@ -36,7 +36,7 @@ Reports = dict[str, dict[float, list[dict[str, float]]]]
 
 
 def reports_of(study: Study, names: set[str]) -> Reports:
-    """Give what trials of some strategies reported in each epoch, by strategy and rate, without times."""
+    """Return what trials of some strategies reported in each epoch, by strategy and rate, without times."""
     found: Reports = {}
     reports = study.reports()
     for row in study.trials:

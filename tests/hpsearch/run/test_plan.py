@@ -40,7 +40,7 @@ def test_the_papers_numbers(early, trials, segments, resumed, from_zero):
 
 
 def counting(epochs: Path, checkpoints: bool):
-    """Give a trainable that leaves a line on the disk for each epoch that it really runs."""
+    """Return a trainable that appends a line to a file for each epoch that it really runs."""
 
     def train(trial: RunningTrial) -> None:
         for iteration in trial.iterations():

@@ -236,7 +236,7 @@ def np_array(values: list[list[float]]) -> Any:
 
 
 def test_what_can_not_be_simulated_is_said_before_anything_is_made(tmp_path):
-    with pytest.raises(SweepError, match=r"has as many workers as it is told, .*--workers 4"):
+    with pytest.raises(SweepError, match=r"needs a number of workers, .*--workers 4"):
         simulated(Bowl, tmp_path / "s", resources={"workers": None}, run_cap=1)
     with pytest.raises(SweepError, match=r"the simulated backend trains nothing: .* What a sweep would run"):
         simulated(bowl, tmp_path / "s", run_cap=1)

@@ -69,9 +69,9 @@ def test_the_iterations_that_are_to_be_told_are_taken(trial, count, iteration, m
         (record(end=None), 1, 5, {"goes_on": True}, "iteration 1 comes next; got 5"),
         (record(), 2, 3, {}, "`iteration` belongs to one report, got 2"),
         (record(), 0, 3, {"ends": True}, "`iteration` belongs to one report, got 0"),
-        (record(), 0, None, {}, "at least one report is to be told"),
-        (record(), 0, None, {"ends": True}, "must have told a report, but told none"),
-        (record(end=None), 0, None, {}, "at least one report is to be told"),
+        (record(), 0, None, {}, "at least one report is needed"),
+        (record(), 0, None, {"ends": True}, "must have a report, but has none"),
+        (record(end=None), 0, None, {}, "at least one report is needed"),
     ],
 )
 def test_other_iterations_are_refused(trial, count, iteration, more, problem):

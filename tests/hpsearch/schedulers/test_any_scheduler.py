@@ -144,7 +144,7 @@ class Books:
 def live(
     scheduler: Scheduler, seed: int, workers: int, failures: bool
 ) -> tuple[Books, list[tuple[dict[int, tuple[int, int]], set[int]]]]:
-    """Let outcomes come in any order, until nothing is left to start; give also what was said."""
+    """Let outcomes come in any order, until nothing is left to start; return also what was said."""
     books, chance = Books(scheduler), random.Random(seed)
     said: list[tuple[dict[int, tuple[int, int]], set[int]]] = []
     while True:

@@ -48,7 +48,7 @@ def asked(searcher: Searcher, number: int) -> Suggestion:
 
 
 def parents(values: Sequence[float | None], goal: str = "minimize", **options: int) -> set[int]:
-    """Give the trials that children are one mutation away from."""
+    """Return the trials that differ from the children by one mutation."""
     found = set()
     for number in range(60):
         searcher = Evolution(problem_of(goal=goal, options=options, seed=number))

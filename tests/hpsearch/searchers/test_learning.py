@@ -46,7 +46,7 @@ def learning(method: str = Climbing.kind, **changes: object) -> Sweep:
 
 
 def live(sweep_state: SweepState, workers: int, seed: int, events: int | None = None) -> list[Event]:
-    """Let a sweep go on, ending what runs in any order; give what happened."""
+    """Let a sweep go on, ending what runs in any order; return what happened."""
     chance = random.Random(seed)
     happened: list[Event] = []
     while events is None or len(happened) < events:
@@ -117,7 +117,7 @@ def test_a_resumed_search_goes_on_as_the_undisturbed_one(workers, calls_of):
 
 
 def answered(sweep_state: SweepState) -> object:
-    """Give what comes next, once its suggestion is there."""
+    """Return the scheduler's next answer, once its suggestion is ready."""
     while isinstance(answer := sweep_state.next(), Wait) and sweep_state.is_searching:
         pass
     return answer
@@ -301,7 +301,7 @@ def begun_with(sweep: Sweep, calls_of) -> SweepState:
 
 
 def search(path: Path, method: str, run_cap: int, backend: Literal["ray", "inline"] = "inline") -> str:
-    """Run a sweep with a searcher that learns; give its table."""
+    """Run a sweep with a searcher that learns; return its table."""
 
     def train(trial: hpsearch.RunningTrial) -> None:
         for iteration in trial.iterations():
@@ -345,7 +345,7 @@ def test_what_goes_wrong_with_it_ends_the_sweep_which_can_be_resumed(tmp_path, m
     monkeypatch.setenv("TEST_SEARCHER_FAILS", how)
     told = {
         "raises": r"Failing\.suggest raised RuntimeError: no model",
-        "dies": "exit code 7: resume .*; it said last:\nno more",
+        "dies": "exit code 7: resume .*; its last output:\nno more",
     }
     with pytest.raises(SearcherError, match=told[how]):
         search(tmp_path / "study", Failing.kind, 8)

@@ -40,7 +40,7 @@ def searcher(space: Space, seed: int = 3, **options: Any) -> PBTSearcher:
 
 
 def explored(distribution: Distribution, value: Any, **options: Any) -> set[Any]:
-    """Give all that forks of a trial with this value have, in 60 of them."""
+    """Return the values of 59 forks of a trial with this value."""
     space = Space.from_parameters({"x": distribution})
     given = searcher(space, **{"resample": 0, **options})
     return {given.explore(n, Trial(0, {"x": value}, 0, "random")).params["x"] for n in range(1, 60)}

@@ -23,14 +23,14 @@ OBJECTIVE = Objective(Metric("loss"))
 
 
 def past_of(count: int, seed: int, scale: float = 1.0) -> list[Past]:
-    """Give random trials of the bowl, trained to the end."""
+    """Return random trials of the bowl, trained to the end."""
     space = Space.from_parameters(SPACE)
     drawn = [space.draw(seed, number) for number in range(count)]
     return [Past(params, {2: scale * bowl_loss(**params)}, 2) for params in drawn]
 
 
 def losses(method: str, seed: int, trials: int, past: Sequence[Past] = ()) -> list[float]:
-    """Give the losses of what is suggested, one after the other; what is drawn first among them."""
+    """Return the losses of the suggestions in order, including the first ones, which are sampled."""
     sweep = warm_sweep(method=method, seed=seed)
     searcher = build_searcher(sweep, past)
     out = []

@@ -42,7 +42,7 @@ reports = st.lists(st.fixed_dictionaries({name: numbers for name in BOTH.names})
 
 
 def told(method: str, objective: Objective, given: list[dict[str, float] | None]) -> LearningSearcher:
-    """Give a searcher that was told of these trials."""
+    """Return a searcher that has observed these trials."""
     searcher = searcher_named(method).build(Problem(PLANE, objective, 3, Search()))
     assert isinstance(searcher, LearningSearcher)
     for number, metrics in enumerate(given):
@@ -55,7 +55,7 @@ def told(method: str, objective: Objective, given: list[dict[str, float] | None]
 
 
 def seen_of(searcher: LearningSearcher) -> dict[int, Score]:
-    """Give what its model sees, by trial."""
+    """Return the scores that its model sees, by trial."""
     return {known.trial: known.value for known in searcher._evidence() if known.value is not None}
 
 
@@ -212,7 +212,7 @@ LEARNERS = ["evolution", *rarely("nsga2", "tpe", "bohb", "gp")]
 def suggested(
     method: str, kind: str, value: Callable[[Params], dict[str, float]], space: Space = PLANE
 ) -> Iterator[list[dict[str, float]]]:
-    """Give what the trials of some searches report, of each all."""
+    """Yield the reports of all trials of a search, for several seeds."""
     count = 13 if method == "gp" else 60
     options = {"population_size": 8} if method == "nsga2" else None
     for seed in range(1 if method == "gp" else 5):
@@ -224,7 +224,7 @@ def suggested(
 
 
 def late(given: list[dict[str, float]], worth: Callable[[dict[str, float]], float]) -> float:
-    """Give the mean of the last third."""
+    """Return the mean of the last third."""
     return statistics.mean(map(worth, given[len(given) * 2 // 3 :]))
 
 

@@ -31,7 +31,7 @@ def columns_of(folder: Path, form: str, columns: dict[str, Any], **described: An
 
 
 def all_of(table: Table, x: Any, seed: int = 0, space: Any = None) -> list[float]:
-    """Give the metric of a trial, and the message of its failure if it failed."""
+    """Return the metrics of a trial, and the message of its failure if it failed."""
     table.open(Space.from_parameters({"x": space or Uniform(0.0, 1.0)}), "acc")
     found: list[Any] = []
     try:

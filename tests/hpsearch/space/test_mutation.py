@@ -57,12 +57,12 @@ NARROW = [
 
 
 def turned(share: float, low_bits: int = 1) -> int:
-    """Give bits of a draw at this share; those near a value, unless the low bits are a multiple of four."""
+    """Return the bits of a draw at this share; they are near a value unless the low bits are a multiple of four."""
     return (int(share * 2**60) << (DRAW_BITS - 60)) | low_bits
 
 
 def every(distribution: Distribution, value: Any, count: int = 4096) -> list[Any]:
-    """Give what a value becomes by bits at equal distances, a quarter of them from anywhere."""
+    """Return the mutations of a value by equally spaced bits, of which a quarter sample from the whole range."""
     return [distribution.mutate(value, turned((place + 0.5) / count, place % 4)) for place in range(count)]
 
 

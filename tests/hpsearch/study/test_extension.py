@@ -28,7 +28,7 @@ def run(path: Path, sweep: Sweep | None, workers: int = 1) -> tuple[Study, Scrip
 
 
 def dying_after(segments: int) -> ScriptedBackend:
-    """Give a backend in which the user presses Ctrl-C twice in the segment after so many."""
+    """Return a backend in which the user presses Ctrl-C twice during a segment, after so many others."""
 
     def answer(task: Task) -> Sequence[Message]:
         if len(backend.tasks) > segments:

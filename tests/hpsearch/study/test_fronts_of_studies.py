@@ -33,7 +33,7 @@ def kept(score: Score) -> bool:
 
 
 def order(objective: Objective, score: Score) -> tuple[float, ...]:
-    """Give what orders scores of one goal and those that break constraints: less is better."""
+    """Return a sort key for scores of one goal and those that break constraints: less is better."""
     assert isinstance(score, JointScore)
     if not kept(score):
         return 1, sum(excess for excess in score.excesses if excess > 0)
@@ -56,7 +56,7 @@ def as_good(objective: Objective, one: Score, other: Score) -> bool:
 
 
 def front_of(objective: Objective, rows: Sequence[TrialRow]) -> list[TrialRow]:
-    """Give the rows that none is better than, by comparing each with each."""
+    """Return the non-dominated rows, by comparing each with each."""
     scores = {row.number: row.score for row in rows if row.score is not None}
 
     def beaten(score: Score) -> bool:
@@ -118,7 +118,7 @@ class Watched(Life):
         return Reverted(segment.trial, segment.attempt, point.result.iterations, "it went wrong", 1.0)
 
     def score(self, trial: int) -> Score | None:
-        """Give a trial's score, from all that it said and that counts."""
+        """Return a trial's score, computed from all of its reports that count."""
         objective, best = self.sweep.objective, None
         if self.sweep_state.record(trial).state is TrialState.FAILED:
             return None
@@ -192,7 +192,7 @@ def test_the_checkpoints_of_the_front_of_the_ended_trials_are_kept_and_in_the_en
 
 
 def checkpoint_of(life: Life, row: TrialRow) -> str | None:
-    """Give the checkpoint that the attempt that gave the trial its score wrote there."""
+    """Return the checkpoint that was written with the trial's score, by the attempt that reported it."""
     result = life.sweep_state.record(row.number).result
     found = None
     for event in life.events:

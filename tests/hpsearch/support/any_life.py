@@ -115,7 +115,7 @@ class Asking:
         return {"other": 1.0, **dict.fromkeys(names[1:], 1.0)}
 
     def repeated(self) -> list[Suggestion | None]:
-        """Make all calls again, to another searcher; give what it suggests."""
+        """Make all calls again, to another searcher; return what it suggests."""
         other = searcher_named(self.method).build(self.problem)
         return [
             found for name, arguments in self.calls for found in [getattr(other, name)(*arguments)] if name == "suggest"

@@ -24,7 +24,7 @@ def stay_while_held(hold: Path) -> None:
 
 
 def folder_beside(folder: Path) -> Path:
-    """Give the folder for files that a node sees which doesn't see those of `folder`."""
+    """Return the folder for files of a node that doesn't see the files of `folder`."""
     return folder.with_name(f"{folder.name}-beside")
 
 

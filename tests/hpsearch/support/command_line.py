@@ -62,7 +62,7 @@ def begin(*arguments: object, cwd: Path, **more: str) -> subprocess.Popen[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Give this process's environment without a cluster to join, and with the tests' trainables in reach."""
+    """Return this process's environment, without a cluster to join, and with the tests' trainables importable."""
     kept = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     return {**kept, "PYTHONPATH": str(ROOT), **more}
 

@@ -40,7 +40,7 @@ def beside(work: Callable[[], Found]) -> Future[Found]:
 
 
 def limits(first: float) -> list[float]:
-    """Give seconds to try as a time limit, in turn, until what is to happen before it has happened.
+    """Return time limits in seconds to try in turn, until an expected event happens before the limit.
 
     How long that takes depends on the machine, and on what else it does.
     """
@@ -56,7 +56,7 @@ def gone(pid: float) -> bool:
 
 
 def living_below(pid: int, name: str) -> list[psutil.Process]:
-    """Give the processes below this one whose name begins so; any of them may end at any moment."""
+    """Return the processes below this one whose names start with this; any of them may end at any moment."""
     found = []
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(pid).children(recursive=True):

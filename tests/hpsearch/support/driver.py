@@ -130,11 +130,11 @@ class Driver:
         return outcome
 
     def metrics(self, number: int) -> dict[str, float]:
-        """Wait for a live report of a trial, and give the metrics of the last one."""
+        """Wait for a live report of a trial, and return the metrics of the last one."""
         self.wait_for(lambda: self.reports(number))
         return dict(self.reports(number)[-1].metrics)
 
     def reports(self, number: int) -> list[Report]:
-        """Give the live reports of a trial that have come so far."""
+        """Return the live reports of a trial that have arrived so far."""
         told = [m for m in self.messages if isinstance(m, Progress) and m.trial == number]
         return [report for message in told for report in message.reports]

@@ -8,6 +8,6 @@ __all__ = ["files_below"]
 
 
 def files_below(directory: Path) -> dict[str, bytes]:
-    """Give the files in a directory and those below it, by their paths relative to it."""
+    """Return the files below a directory, by their paths relative to it."""
     found = sorted(path for path in directory.rglob("*") if path.is_file())
     return {str(path.relative_to(directory)): path.read_bytes() for path in found}

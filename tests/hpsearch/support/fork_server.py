@@ -35,7 +35,7 @@ class ForkServer:
         self._process.communicate()
 
     def call(self, function: str, *arguments: Any) -> int:
-        """Call a function; give how its process ended: 0, 1 where it raised, or minus a signal's number."""
+        """Call a function; return how its process ended: 0, 1 where it raised, or minus a signal's number."""
         self._process.stdin.write(json.dumps([function, arguments]) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())

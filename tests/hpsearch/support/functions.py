@@ -13,7 +13,7 @@ __all__ = ["Functions", "simulated_backend"]
 
 
 class Functions(Simulation):
-    """Gives metrics by trial and iteration, and durations by segment, widths included.
+    """A simulation with given metrics by trial and iteration, and durations by segment, widths included.
 
     Args:
         metric: The metric of a trial at the end of an iteration.

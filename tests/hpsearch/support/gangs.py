@@ -83,7 +83,7 @@ class Workers:
         return [self._lines[rank].recv() for rank in ranks]
 
     def run(self, part: Segment, cut_at: Sequence[int | None] = (), trial: Trial = TRIAL) -> list[Result]:
-        """Run a segment; give the ranks' results."""
+        """Run a segment; return the ranks' results."""
         self.start(part, cut_at, trial)
         return [result for result, _ in self.results(range(part.width))]
 
@@ -109,7 +109,7 @@ def _serve(line: Connection, job: Job, root: Path, node: str) -> None:
 
 
 def _descriptors() -> list[str]:
-    """Give the kinds of this process's descriptors; that of the listing itself has gone by the time it is read."""
+    """Return the kinds of this process's open descriptors, without the descriptor that lists them."""
     kinds = []
     for path in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):

@@ -27,7 +27,7 @@ EPOCHS = "epochs.txt"
 def train(
     epochs: Path, die_in_epoch: int = 0, prune: tuple[int, Sequence[int]] | None = None
 ) -> Callable[[RunningTrial], None]:
-    """Give a trainable with checkpoints whose metric hangs on all three global generators.
+    """Return a trainable with checkpoints whose metric depends on all three global generators.
 
     Args:
         epochs: A line is added for each epoch.

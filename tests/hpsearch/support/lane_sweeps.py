@@ -46,7 +46,7 @@ def search(directory: Path, faults: tuple[str, ...] = FAULTS, **options: Any) ->
 
 
 def table(study: Study) -> str:
-    """Give the trials without the column `lanes`."""
+    """Return the trials without the column `lanes`."""
     text = rows_to_csv(study.trials, [name for name in study.sweep.parameters.names if name != "folder"])
     lines = [line.split(",") for line in text.splitlines()]
     kept = [place for place, name in enumerate(lines[0]) if name != "lanes"]
@@ -54,7 +54,7 @@ def table(study: Study) -> str:
 
 
 def results(study: Study) -> dict[Any, Any]:
-    """Give all that was reported, by trial and iteration, and how trials failed; times aside."""
+    """Return all reports by trial and iteration, without times, and how trials failed."""
     told: dict[Any, Any] = {}
     for event in events_of(study.directory):
         if isinstance(event, Finished | Saved):
@@ -67,7 +67,7 @@ def results(study: Study) -> dict[Any, Any]:
 
 
 def packed_study(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
-    """Give a finished study of five trials whose checkpoints lie in one file, as if its process had been killed."""
+    """Return a finished study of five trials whose checkpoints are in one file, as if its process had been killed."""
     monkeypatch.setattr("hpsearch.run.study_run.settle", lambda *_, **__: None)
     options: dict[str, Any] = {
         "early_terminate": None,

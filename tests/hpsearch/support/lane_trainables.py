@@ -54,7 +54,7 @@ class Small(Trainer):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Give its state, with what can't be saved where that is its fault."""
+        """Return its state; with the fault `state` it has an entry that can't be saved."""
         state = super().state_dict()
         return {**state, "odd": lambda: 0} if self.params["fault"] == "state" else state
 

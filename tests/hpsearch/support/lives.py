@@ -266,7 +266,7 @@ class Life:
         return tuple(Report(trial, i, self.metrics(), 0.5) for i in range(start + 1, end + 1))
 
     def metrics(self) -> dict[str, float]:
-        """Give what a report holds: all that decides, or where that is more than a number rarely some of it."""
+        """Return a report's metrics: all that are needed; rarely, one of several is missing."""
         objective = self.sweep.objective
         metrics = {name: self.chance.choice(VALUES) for name in objective.names}
         if objective.joint and self.chance.random() < 0.05:
@@ -275,7 +275,7 @@ class Life:
 
 
 def packs_of(addresses: Iterable[str]) -> set[str]:
-    """Give the packs in which some of these checkpoints lie."""
+    """Return the packs that contain some of these checkpoints."""
     return {pack for address in addresses if (pack := pack_of(address)) is not None}
 
 

@@ -51,7 +51,7 @@ class Undisturbed:
 
 
 def hpsearch_command(here: Path, *words: str, **variables: str) -> str:
-    """Run a command to its end, which must be a good one; give what it prints."""
+    """Run a command to its end, which must be a good one; return what it prints."""
     env = environment(**variables)
     done = subprocess.run(
         [PROGRAM, *words], cwd=here, env=env, capture_output=True, text=True, check=False, timeout=PATIENCE

@@ -55,7 +55,7 @@ class Odd(Trainer):
 
 
 def sweep_of(name: str, folder: Path) -> dict[str, Any]:
-    """Give the sweep file of one of them."""
+    """Return the sweep file of one of them."""
     parameters: dict[str, Any] = {"lr": {"min": 0.01, "max": 0.1}}
     if name == "script":
         of_kind: dict[str, Any] = {"program": str(folder / "script.py")}

@@ -36,7 +36,7 @@ class Node:
     id: str
 
     def workers(self) -> set[int]:
-        """Give the processes of its workers, which are its raylet's children."""
+        """Return the processes of its workers, which are its raylet's children."""
         raylets = living_below(self.process.pid, "raylet")
         return {child.pid for raylet in raylets for child in living_below(raylet.pid, "")}
 
@@ -134,7 +134,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _alive() -> set[str]:
-    """Give the nodes that are there, as far as Ray knows."""
+    """Return the nodes that are alive, as far as Ray knows."""
     import ray
 
     return {node["NodeID"] for node in ray.nodes() if node["Alive"]}

@@ -78,7 +78,7 @@ class SearcherSampler(BaseSampler):
 
 
 def known_trials(study: Study, number: int, space: Mapping[str, BaseDistribution]) -> Iterator[FrozenTrial]:
-    """Give the other trials that lie in this space, with what they have of it alone."""
+    """Yield the other trials that are in this space, with only the parameters of the space."""
     for trial in study.get_trials(deepcopy=False):
         inside = all(
             name in trial.params and of._contains(of.to_internal_repr(trial.params[name])) for name, of in space.items()
@@ -113,7 +113,7 @@ def tell(searcher: Searcher, space: Space, theirs: FrozenTrial) -> None:
 
 
 def ours(distribution: BaseDistribution) -> Distribution:
-    """Give our distribution of a parameter of theirs; a choice and a multiple of a step by its place."""
+    """Return our distribution for one of Optuna's parameters; choices and multiples of a step become indices."""
     if isinstance(distribution, CategoricalDistribution):
         return Categorical(range(len(distribution.choices)))
     assert isinstance(distribution, FloatDistribution | IntDistribution)
@@ -126,7 +126,7 @@ def ours(distribution: BaseDistribution) -> Distribution:
 
 
 def ours_at(distribution: Any, value: Any) -> Any:
-    """Give a value of theirs as we have it."""
+    """Return our value for one of Optuna's values."""
     if isinstance(distribution, CategoricalDistribution):
         return int(distribution.to_internal_repr(value))
     if is_stepped(distribution):
@@ -135,7 +135,7 @@ def ours_at(distribution: Any, value: Any) -> Any:
 
 
 def theirs(distribution: Any, value: Any) -> Any:
-    """Give a value of ours as they have it."""
+    """Return Optuna's value for one of ours."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices[value]
     if is_stepped(distribution):

@@ -99,7 +99,7 @@ class PackingBackend(Backend):
         return fitting[: task.segment.width] if len(fitting) >= task.segment.width else ()
 
     def _open_to(self, company: Company) -> Sequence[int]:
-        """Give the workers whose lanes are all of this company, those that have none among them."""
+        """Return the workers whose lanes all have this company, including workers without lanes."""
         return [
             worker
             for worker in range(len(self._free))
@@ -141,7 +141,7 @@ class PackingBackend(Backend):
         return [attempt for attempt in self._running.values() if worker in attempt.workers]
 
     def worker_of(self, trial: int, attempt: int = 1) -> int:
-        """Give the worker of a running attempt; rank 0's of a gang."""
+        """Return the worker of a running attempt; rank 0's of a gang."""
         return self._running[trial, attempt].workers[0]
 
     def wait(self, timeout: float | None) -> Sequence[Message]:

@@ -78,7 +78,7 @@ def searched(directory: Path, function: Callable[..., Any] = curve, **changes: A
 
 
 class Drawn(hpsearch.Curves):
-    """Gives the curve that a function of params and seed says."""
+    """A simulation whose curves are a function of params and seed."""
 
     def __init__(self, curve: Callable[[dict[str, Any], int], hpsearch.Curve]) -> None:
         self._curve = curve
@@ -106,7 +106,7 @@ def simulated(curve: Callable[[dict[str, Any], int], hpsearch.Curve], **changes:
 
 
 def beyond(picture: Picture) -> list[Shape]:
-    """Give the shapes that aren't within their picture, but for letters, which are as wide as fonts have them."""
+    """Return the shapes that aren't within their picture, except letters, whose widths depend on the font."""
     return [
         shape
         for shape in picture.shapes
@@ -130,12 +130,12 @@ def _corners(shape: Shape) -> list[tuple[float, float]]:
 
 
 def sections(study: hpsearch.Study) -> list[Section]:
-    """Give all sections of a study's page."""
+    """Return all sections of a study's page."""
     made: list[Section | None] = [front(study), history(study), *curves(study), *networks(study), brackets(study)]
     made += [*importance(study), parallel(study), trials(study), workers(study)]
     return [section for section in made if section is not None]
 
 
 def drawn(study: hpsearch.Study) -> list[Picture]:
-    """Give all pictures of a study's page."""
+    """Return all pictures of a study's page."""
     return [section.picture for section in sections(study) if section.picture is not None]

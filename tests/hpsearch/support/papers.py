@@ -15,13 +15,13 @@ class Paper(Protocol):
     """An algorithm as its paper has it."""
 
     def get_job(self) -> NewTrial | Run | None:
-        """Give what a free worker does; None where it waits."""
+        """Return what a free worker does; None if it waits."""
 
 
 def jobs_of_both(
     scheduler: Scheduler, paper: Paper, workers: int, chance: random.Random
 ) -> Iterator[tuple[NewTrial | Run, int]]:
-    """Give each job and its trial, in any order, to be told of to both; fail where they start unlike ones."""
+    """Yield each job with its trial, in any order, for both to observe; fail if the two start different ones."""
     running: list[NewTrial | Run] = []
     while True:
         while len(running) < chance.randint(1, workers):

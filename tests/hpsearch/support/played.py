@@ -39,7 +39,7 @@ class Player:
         self._at += count
 
     def play_to(self, wanted: Callable[[Event], bool]) -> Event:
-        """Write events up to one, and give that."""
+        """Write events up to one, and return that."""
         while True:
             event = self._entries[self._at].event
             self.play()

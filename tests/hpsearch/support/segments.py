@@ -56,7 +56,7 @@ def is_alive(pid: int) -> bool:
 
 
 def segment(start: int, end: int | None, checkpoint: str | None = None, attempt: int = 1) -> Segment:
-    """Give a segment of the trial."""
+    """Return a segment of the trial."""
     return Segment(TRIAL.number, start, end, checkpoint, attempt)
 
 

@@ -21,7 +21,7 @@ LENGTH = 20
 
 
 def losses(x: float, seed: int) -> list[float]:
-    """Give a curve: some are short, some hold NaN."""
+    """Return a learning curve: some are short, some contain NaN."""
     chance = random.Random(seed)
     length = chance.choice([LENGTH, LENGTH, LENGTH, 5])
     return [math.nan if chance.random() < 0.05 else x**2 + 1.0 / i for i in range(1, length + 1)]

@@ -16,7 +16,7 @@ PRODUCTS = monomials(range(BOOLEANS), 3, {})
 
 
 def staged_polynomial(seed: int) -> tuple[dict[Monomial, float], Callable[[Sequence[int]], float]]:
-    """Give a polynomial of five monomials, and a function of -1 and 1 that has two more of such stages.
+    """Return a polynomial of five monomials, and a function of -1 and 1 that adds two more such stages.
 
     Coefficients are of 100 to 200, a quarter and a sixteenth of these in the next stages, whose monomials hang on the
     signs of the ones before.

@@ -36,7 +36,7 @@ def table(sweep_state: SweepState) -> Table:
 
 
 def answered(sweep_state: SweepState) -> object:
-    """Give what comes next, once its suggestion is there."""
+    """Return the scheduler's next answer, once its suggestion is ready."""
     while isinstance(answer := sweep_state.next(), Wait) and sweep_state.is_searching:
         pass
     return answer

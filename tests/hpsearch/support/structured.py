@@ -65,7 +65,7 @@ FINITE = Space.from_parameters(
 
 
 def structured(method: str) -> Space:
-    """Give the space that a method can search."""
+    """Return the space that a method can search."""
     if method == "cmaes":
         return NUMERIC
     return UNCONSTRAINED if method == "qmc" else STRUCTURES

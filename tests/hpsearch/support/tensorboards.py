@@ -40,16 +40,16 @@ class Board:
         return {tag for tag in tensors if not tag.startswith(("_hparams_", "custom_scalars"))}
 
     def curve(self, run: str, tag: str) -> list[tuple[int, float]]:
-        """Give a scalar as (step, value)."""
+        """Return a scalar's points as (step, value)."""
         return [(event.step, event.tensor_proto.float_val[0]) for event in self._read.Tensors(run, tag)]
 
     def experiment(self) -> Any:
-        """Give what the HParams page is told of all trials."""
+        """Return what the HParams page receives about all trials."""
         request = api_pb2.GetExperimentRequest(experiment_name="")
         return get_experiment.Handler(context.RequestContext(), self._hparams, "", request).run()
 
     def sessions(self) -> dict[str, Any]:
-        """Give what it is told of each trial."""
+        """Return what the HParams page receives about each trial."""
         request = api_pb2.ListSessionGroupsRequest(
             allowed_statuses=_STATUSES, start_index=0, slice_size=10_000, include_metrics=True
         )
@@ -57,7 +57,7 @@ class Board:
         return {group.name: group for group in groups.session_groups}
 
     def layout(self) -> Any:
-        """Give the layout of the Custom Scalars page."""
+        """Return the layout of the Custom Scalars page."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what it sanitizes Markdown with
             from tensorboard.plugins.custom_scalar.custom_scalars_plugin import CustomScalarsPlugin

@@ -31,7 +31,7 @@ def _records(content: bytes) -> Iterator[bytes]:
 
 
 def read_run(directory: Path) -> dict[str, Any]:
-    """Give `run` (its protobuf), `config`, `history` (rows by step), `summary` and `exit_code` of a run."""
+    """Return `run` (its protobuf), `config`, `history` (rows by step), `summary` and `exit_code` of a run."""
     from wandb.proto import wandb_internal_pb2
 
     (path,) = directory.glob("*.wandb")

@@ -59,7 +59,7 @@ def search_bowl(directory: Path | str, **changes: Any) -> Study:
 
 
 def warm_sweep(**changes: Any) -> Sweep:
-    """Give a sweep of its space that learns."""
+    """Return a sweep of its space that learns."""
     given = {
         "method": "tpe",
         "parameters": hpsearch.Space.from_parameters(SPACE),

@@ -30,7 +30,7 @@ class Pool:
         self.reasons: dict[int, str] = {}
 
     def start(self, *trials: int, end: int | None = 9, waiting: int = 0) -> list[int]:
-        """Start trials where they stand; give their widths."""
+        """Start trials where they stand; return their widths."""
         starts = []
         for trial in trials:
             self.attempts[trial] = self.attempts.get(trial, 0) + 1
@@ -78,7 +78,7 @@ class Pool:
         self.widths.observe(finished, decisions)
 
     def cut(self, waiting: int = 0) -> list[int]:
-        """Give the trials that are to be cut."""
+        """Return the trials that are to be cut."""
         cuts = self.widths.cuts(self.free, waiting, self.free + sum(one.width for one in self.running.values()))
         assert all(self.running[trial].attempt == attempt for trial, attempt in cuts)
         return [trial for trial, _ in cuts]

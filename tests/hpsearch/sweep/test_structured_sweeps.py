@@ -154,7 +154,7 @@ def test_values_inside_are_set_from_the_command_line(load):
         ("  o: {choice: [s, a]}", "8: parameters.o.choice: must be a mapping of branches to their parameters"),
         ("  o: {choice: {}}", "8: parameters.o.choice: must hold at least one branch, got none"),
         ("  o: {choice: {s: {m: 3}}}", "8: parameters.o.choice.s.m: must be a mapping, such as"),
-        ("  o: {choice: {s: {}}, min: 3}", "8: parameters.o.min: has no meaning beside choice"),
+        ("  o: {choice: {s: {}}, min: 3}", "8: parameters.o.min: has no meaning with choice"),
         ("  o: {chioce: {s: {}}}", "8: parameters.o.chioce: isn't a known key\n  did you mean choice?"),
         ("  o: {choice: {3x3: {}}}", "8: parameters.o.choice: must be named with letters"),
         ("  r: {repeat: {values: [1]}, min: 3, max: 2}", "8: parameters.r.max: must be between 3, as min is 3, and"),

@@ -32,7 +32,7 @@ CONFIGS = Path(__file__).parents[3] / "configs"
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """Write a sweep file; give the name that errors call it by."""
+    """Write a sweep file; return the name that errors call it by."""
     monkeypatch.chdir(tmp_path)
 
     def write(content: str | bytes) -> str:

@@ -21,7 +21,7 @@ parameters:
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """Write a sweep file with these parameters; give the name that errors call it by."""
+    """Write a sweep file with these parameters; return the name that errors call it by."""
     monkeypatch.chdir(tmp_path)
 
     def write(parameters: str) -> str:

@@ -143,7 +143,7 @@ def table(study: Study) -> str:
 
 
 def answering(most: float = math.inf) -> Backend:
-    """Give a backend that finishes every trial, until the user presses Ctrl-C twice in the one after so many."""
+    """Return a backend that finishes every trial, until the user presses Ctrl-C twice during a trial, after so many."""
 
     def answer(task: Task) -> list[Message]:
         if len(backend.tasks) > most:

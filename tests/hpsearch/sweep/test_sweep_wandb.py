@@ -258,10 +258,10 @@ def test_what_means_something_else_here_is_said_once(load, tmp_path, old, new, n
     [
         (
             "min_iter: 7, max_iter: 19, s: 2",
-            "early_terminate.min_iter has no effect beside max_iter and s or strict, as at W&B: the first band is 2",
+            "early_terminate.min_iter has no effect with max_iter and s or strict, as at W&B: the first band is 2",
         ),
         ("max_iter: 27, s: 10", "early_terminate.s is 10, but below max_iter = 27 there are 3 bands"),
-        ("min_iter: 3, s: 2", "early_terminate.s has no effect beside min_iter, as at W&B"),
+        ("min_iter: 3, s: 2", "early_terminate.s has no effect with min_iter, as at W&B"),
     ],
 )
 def test_a_key_of_wandbs_hyperband_that_has_no_effect_is_told(load, tmp_path, early, note):

@@ -29,7 +29,7 @@ parameters:
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """Write a sweep file that ends with this; give the name that errors call it by."""
+    """Write a sweep file that ends with this; return the name that errors call it by."""
     monkeypatch.chdir(tmp_path)
 
     def write(section: str) -> str:

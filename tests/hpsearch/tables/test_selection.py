@@ -23,7 +23,7 @@ def row(number: int, params: Mapping[str, Value], **metrics: float) -> TrialRow:
 
 
 def reported(number: int, **metrics: float) -> TrialRow:
-    """Give a trial that has no value, as what it reported holds NaN."""
+    """Return a trial without a value, because its report contains NaN."""
     return TrialRow(number, TrialState.COMPLETE, 1, None, {}, "random", None, None, 1.0, "", metrics=metrics)
 
 

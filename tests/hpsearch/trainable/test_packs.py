@@ -42,7 +42,7 @@ def drawn_of(number: int) -> random_state.RandomState:
 
 
 def packed(study: Path) -> list[Path]:
-    """Write the checkpoints of some trials as one file; give their addresses as paths."""
+    """Write the checkpoints of some trials as one file; return their addresses as paths."""
     parts = {place(number): checkpoints.parts_of(state_of(number), drawn_of(number)) for number in range(3)}
     written = checkpoints.write_together(study, parts)
     return [study / written[place(number)] for number in range(3)]

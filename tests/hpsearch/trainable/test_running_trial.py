@@ -229,7 +229,7 @@ def test_a_loop_of_its_own_ends_from_within_the_report(
 
 def test_without_max_iter_iterations_names_the_key(assignment: Assignment) -> None:
     trial = RunningTrial(replace(assignment, end=None), Listening())
-    with pytest.raises(TrainableError, match=r"names no `max_iter`: .* top level .* `early_terminate`"):
+    with pytest.raises(TrainableError, match=r"has no `max_iter`: .* `early_terminate` .* top level"):
         next(trial.iterations())
 
 

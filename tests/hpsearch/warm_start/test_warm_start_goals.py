@@ -68,7 +68,7 @@ def begun(given: Given, max_iter: int = 9, **goals: Any) -> WarmStart:
 
 
 def by_params(past: WarmStart, rows: list[TrialRow]) -> dict[int, Past]:
-    """Give what was taken, by the number that it had."""
+    """Return the trials that were read, by their numbers in the other study."""
     numbers = {repr(row.params): row.number for row in rows}
     return {numbers[repr(dict(one.params))]: one for one in past.past}
 

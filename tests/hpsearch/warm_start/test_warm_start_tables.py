@@ -84,7 +84,7 @@ def csv_file(folder: Path, text: str) -> Path:
 
 
 def read(folder: Path, text: str, **changes: Any) -> tuple[list[Past], str]:
-    """Read a table for a sweep; give what is taken, and what is said of it."""
+    """Read a table for a sweep; return what is taken, and what is said of it."""
     found = read_warm_start([csv_file(folder, text)], warm_sweep(**changes))
     (told,) = found.told
     return list(found.past), told.partition(": ")[2]
@@ -182,7 +182,7 @@ def test_where_trials_have_no_length_a_trial_that_was_ended_early_stays_one(tmp_
         ("lr,width,accuracy\n0.1,5,1\n", "expected a column 'loss', .* got none; known here: accuracy"),
         ("lr,width,losses\n0.1,5,1\n", "did you mean losses"),
         ("params.lr,params.width,value,metrics.acc\n0.1,5,1,1\n", "expected a column 'loss', .*; known here: acc"),
-        ("lr,lr,width,loss\n0.1,0.1,5,1\n", "each column once, but lr stands there twice"),
+        ("lr,lr,width,loss\n0.1,0.1,5,1\n", "each column once, but lr occurs twice"),
         ("lr,width,loss\n0.1,5\n", "expected 3 cells in each row, as in the head; row 2 has 2"),
         ("", "an empty file"),
         ("lr,width,loss\n", "got none: 0 of 0 taken"),

@@ -81,7 +81,7 @@ async def until(pilot: Pilot[None], met: Callable[[], object]) -> None:
 
 
 def lines(app: WatchApp) -> list[str]:
-    """Give what stands on the screen."""
+    """Return the lines on the screen."""
     return ["".join(segment.text for segment in strip).rstrip() for strip in app.screen._compositor.render_strips()]
 
 

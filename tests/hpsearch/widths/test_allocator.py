@@ -23,7 +23,7 @@ def with_efficiency(efficiency: float) -> Callable[[int], float]:
 
 
 def makespan(rungs: list[tuple[int, int]], workers: int, most: int, time: Callable[[int], float]) -> float:
-    """Give the time of one bracket: (trials, iterations) of each rung, all in units of an iteration on one worker."""
+    """Return the time of one bracket with rungs of (trials, iterations), in units of an iteration on one worker."""
     total = 0.0
     for number, (trials, iterations) in enumerate(rungs):
         demands = [Demand(number, float(iterations))] * trials
@@ -35,7 +35,7 @@ def makespan(rungs: list[tuple[int, int]], workers: int, most: int, time: Callab
 
 
 def halving(largest: int) -> list[tuple[int, int]]:
-    """Give the rungs of a bracket with eta 3: as many trials as the largest budget, from one iteration up."""
+    """Return the rungs of a bracket with eta 3: as many trials as the largest budget, from one iteration up."""
     rungs, trials, done = [], largest, 0
     while trials:
         until = largest // trials

@@ -18,12 +18,12 @@ FAILURE = Failure("raised", "ValueError: no", "")
 
 
 def divided(share: float) -> Callable[[int], float]:
-    """Give the seconds of an iteration at a width, of which this share can't be divided."""
+    """Return the seconds of an iteration as a function of the width, if this share can't be parallelized."""
     return lambda width: 8.0 * (share + (1 - share) / width)
 
 
 def learned(workers: int, share: float, **given: object) -> Pool:
-    """Give a pool that has seen one trial run on 1 worker and on 2; its overhead is that of the restarts."""
+    """Return a pool that has measured one trial on 1 worker and on 2; its overhead is that of restarts."""
     pool = Pool(workers, **given)  # type: ignore[arg-type]
     pool.widths._most = 2  # the probe
     pool.start(99, waiting=1)

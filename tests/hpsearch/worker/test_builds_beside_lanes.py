@@ -70,7 +70,7 @@ def told(result: Result) -> list[Any]:
 
 
 def alone(root: Path, puts: str, ends: tuple[int, ...] = (3,)) -> dict[int, list[Any]]:
-    """Train three trials one at a time, each in its segments; give what each reports."""
+    """Train three trials one at a time, each in its segments; return what each reports."""
     found: dict[int, list[Any]] = {}
     for number in range(3):
         sharing_trainables.begin_anew()

@@ -165,7 +165,7 @@ def test_a_script_that_writes_over_a_checkpoint_that_was_needed_is_refused(
         assert result.failure is not None
         assert result.failure.kind == "contract"
         assert "/model, but so did the line of another iteration" in result.failure.message
-        assert "write each one to a path of its own" in result.failure.message
+        assert "write each one to a new path" in result.failure.message
         assert result.checkpoint is None
         assert all(saved_number(script, path) == iteration for iteration, path, _ in channel.saves)
 

@@ -120,7 +120,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
-    """Write a module, by default anew, and give its name."""
+    """Write a module, by default anew, and return its name."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     names = set()

@@ -46,7 +46,7 @@ class Gang:
         start: int = 0,
         checkpoint: str | None = None,
     ) -> list[Result]:
-        """Run a segment as the attempt of its start's number plus one; give the ranks' results."""
+        """Run a segment as the attempt of its start's number plus one; return the ranks' results."""
         part = Segment(TRIAL.number, start, end, checkpoint, start + 1, width=2)
         addresses = tuple(worker.address for worker in self.workers)
         results: dict[int, Result] = {}

@@ -54,7 +54,7 @@ def test_ranks_compute_together_and_rank_0_speaks_for_them(tmp_path: Path) -> No
 
 
 def strategies_of(name: str, **more: Any) -> Strategies:
-    """Give those of a sweep that has a parameter `parallel.micro_batches`."""
+    """Return the strategies of a sweep that has a parameter `parallel.micro_batches`."""
     space = Space.from_parameters({"lr": 0.1, "parallel": {"micro_batches": [1, 2, 3]}})
     return Strategies(Parallel(name, **more), space)  # type: ignore[arg-type]
 

@@ -84,7 +84,7 @@ class Train:
 
 
 def bits(root: Path, results: list[Result]) -> tuple[Any, ...]:
-    """Give all reports and the final weights, as bits."""
+    """Return all reports and the final weights, as bits."""
     assert [result.failure for result in results] == [None] * len(results)
     reports = [
         (report.iteration, {name: value.hex() for name, value in report.metrics.items()})

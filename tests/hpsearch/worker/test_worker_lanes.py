@@ -79,7 +79,7 @@ def worker(
 
 
 def told(root: Path, heard: Heard, result: Result) -> Any:
-    """Give all that came of a segment but for its times, and for how many it was trained with."""
+    """Return the result of a segment, without its times and the number of trials that it was trained with."""
 
     def plain(reports: Any) -> Any:
         return [(r.iteration, {n: repr(v) for n, v in r.metrics.items() if n != "data_wait"}) for r in reports]
@@ -169,7 +169,7 @@ def test_segments_that_come_and_go_are_as_they_are_alone(
 def _segments(
     trial: Trial, ends: list[int], told: dict[Any, Any], addresses: dict[tuple[int, int], str] | None = None
 ) -> Iterator[Segment]:
-    """Give a trial's segments one by one, each from where the one before it ended.
+    """Yield a trial's segments one by one, each from the end of the one before.
 
     Args:
         trial: The trial.

@@ -27,7 +27,7 @@ def grown(draw: st.DrawFn, value: Any) -> Any:
 
 
 def chains(value: Any, place: Place = ()) -> list[Place]:
-    """Give the places of the lists of layers in a value; the inputs of a node are no such list."""
+    """Return the paths of the lists of layers in a value; a list of a node's inputs isn't one."""
     if isinstance(value, list):
         found = [place] if not any(isinstance(one, dict) and "from" in one for one in value) else []
         return found + [inner for at, one in enumerate(value) for inner in chains(one, (*place, at))]
@@ -37,7 +37,7 @@ def chains(value: Any, place: Place = ()) -> list[Place]:
 
 
 def edited(value: Any, place: Place, edit: Any) -> Any:
-    """Give a copy in which what stands at a place is something else."""
+    """Return a copy in which the item at a path is replaced."""
     if not place:
         return edit(value)
     head, *rest = place
@@ -48,7 +48,7 @@ def edited(value: Any, place: Place, edit: Any) -> Any:
 
 @st.composite
 def mutations(draw: st.DrawFn, value: list[Any]) -> list[Any]:
-    """Give a chain some of whose layers are larger, or new, or taken out, or others."""
+    """Draw a chain with some layers enlarged, inserted, removed or replaced."""
     for _ in range(draw(st.integers(0, 3))):
         what = draw(st.sampled_from(["grow", "grow", "put in", "put in", "take out", "replace"]))
         place = draw(st.sampled_from(chains(value)))
@@ -66,7 +66,7 @@ def mutations(draw: st.DrawFn, value: list[Any]) -> list[Any]:
 
 
 def trained(model: nn.Module, seed: int = 0) -> nn.Module:
-    """Give a network in eval mode weights, biases and statistics that none has as it is made."""
+    """Set weights, biases and statistics of a network to values other than the initial ones; return it in eval mode."""
     generator = torch.Generator().manual_seed(seed)
     for name, value in model.state_dict().items():
         if name.endswith("running_var"):

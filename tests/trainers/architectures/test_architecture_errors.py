@@ -195,7 +195,7 @@ def test_an_operation_takes_a_shape_and_named_parameters(build: Any, registry: o
 
 
 class Gives(nn.Module):
-    """Gives what a function makes."""
+    """A module that returns what a function makes."""
 
     def __init__(self, make: Any) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ IMAGE = (2, 8, 8)
 
 
 def inherited(parent: Any, child: Any, shape: Any = IMAGE, **given: Any) -> tuple[Inherited, float]:
-    """Give what is said, and how far the outputs are apart, relative to the largest of the parent's."""
+    """Return what was inherited, and how far the outputs differ, relative to the parent's largest."""
     before = trained(network(parent, shape, 3, **given))
     after = network(child, shape, 3, **given).eval()
     found = inherit(after, before.state_dict(), architecture_of(before), seed=1)

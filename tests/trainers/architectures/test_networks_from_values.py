@@ -141,7 +141,7 @@ def test_a_node_of_an_edge_cell_is_the_sum_of_its_edges(cell: Any) -> None:
 
 
 def by_hand(cell: Any, inputs: list[Tensor]) -> list[Tensor]:
-    """Give the nodes that no other takes."""
+    """Return the outputs of the nodes that no other node takes as input."""
 
     def node(number: int) -> Tensor:
         if number < len(inputs):

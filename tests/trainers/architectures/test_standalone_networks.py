@@ -60,7 +60,7 @@ def run_alone(folders: list[Path], script: Path) -> None:
 
 
 def write(folder: Path, value: Any, inputs: tuple[int, ...], around: dict[str, Any]) -> Any:
-    """Write a file, weights and rows, and give what the network gives for them, in training and in evaluation."""
+    """Write a file, weights and rows, and return what the network gives for them, in training and in evaluation."""
     folder.mkdir()
     (folder / "network.py").write_text(standalone(value, inputs, 4, **around))
     made = network(value, inputs, 4, **around)

@@ -39,7 +39,7 @@ def test_epochs_are_those_of_each_alone_but_for_rounding(lane, optimizer, way):
 
 
 def _clipped(norms: list[float | None], frozen: int | None, scale: float) -> tuple[Any, Any]:
-    """Give the gradients of lanes that were clipped at once, and of each by torch."""
+    """Return the gradients of lanes that were clipped together, and those of each lane clipped by torch."""
     lanes: list[dict[str, Any]] = [{"layers": [], **({} if norm is None else {"clip_norm": norm})} for norm in norms]
     trainers = made(Drawn, lanes)
     if frozen is not None:

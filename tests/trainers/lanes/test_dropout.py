@@ -18,7 +18,7 @@ RATES = st.one_of(st.sampled_from([0.0, 1e-17, 0.5, 1.0]), st.floats(0, 1))
 
 
 def steps(tensor: Tensor) -> list[int]:
-    """Give the strides but of dimensions of one element, of which torch may write any."""
+    """Return the strides, except those of dimensions of one element, for which torch may write any."""
     return [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
 
 

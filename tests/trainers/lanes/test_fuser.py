@@ -235,7 +235,7 @@ class Remembering(Scaled):
 
 
 class Looking(Scaled):
-    """Gives plain tensors another answer than others."""
+    """A module that returns another result for plain tensors than for subclasses."""
 
     def forward(self, x: Tensor) -> Any:
         return super().forward(x) * (2 if type(x) is Tensor else 3)
@@ -396,7 +396,7 @@ def test_what_cannot_be_trained_any_more_fails_as_it_does_alone():
     fuser.step(ours)
     ours[1].model[0] = nn.Linear(7, 13)  # type: ignore[operator]
     stepped = fuser.step(ours)
-    assert "give the optimizer their parameters" in str(stepped[1].error)
+    assert "give the optimizer the parameters of the new ones" in str(stepped[1].error)
     assert [one.error for one in (stepped[0], *stepped[2:])] == [None] * 3
 
 

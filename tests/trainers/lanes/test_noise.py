@@ -29,7 +29,7 @@ def begun(seeds: Sequence[int], passes: int = 1) -> Noise:
 
 
 def unit(numbers: Tensor) -> Tensor:
-    """Give numbers as if drawn from a distribution of mean 0 and variance 1."""
+    """Return numbers as if drawn from a distribution with mean 0 and variance 1."""
     return numbers.double().div(2**31).add(2**-32).mul(math.sqrt(3))
 
 

@@ -71,7 +71,7 @@ class Twice:
 
 
 def _groups(parameters: Sequence[Tensor], split: int, of: dict[str, Any]) -> list[dict[str, Any]]:
-    """Give the first few another rate and decay, as one does for layers that are frozen at first."""
+    """Return two groups, of which the first has another rate and decay, as for layers that are frozen at first."""
     other = {"lr": of["lr"] / 3, "weight_decay": 0.01}
     return [{"params": parameters[:split], **other}, {"params": parameters[split:]}]
 

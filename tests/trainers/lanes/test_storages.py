@@ -29,7 +29,7 @@ class Trial:
 
 
 class Arrays(Dataset[Any]):
-    """Gives its rows one by one, out of an array."""
+    """A data set that returns its rows one by one, out of an array."""
 
     def __init__(self, values: Any) -> None:
         self.values = values

@@ -205,7 +205,7 @@ class Twins(nn.Module):
 
 
 class Two(nn.Module):
-    """Gives two outputs, of which one has no gradient, and a text."""
+    """A module with nested outputs, of which one has no gradient and one is a text."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -80,7 +80,7 @@ def test_rows_whose_targets_are_to_be_left_out_are(at_once):
 
 
 class Doubling(nn.Module):
-    """Gives each row twice in evaluation mode."""
+    """A module that returns each row twice in evaluation mode."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x if self.training else torch.cat([x, x])

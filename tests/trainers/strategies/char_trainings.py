@@ -23,7 +23,7 @@ BATCH, STEPS = 8, 8
 
 
 def params(path: str, **more: Any) -> dict[str, Any]:
-    """Give the parameters of a small one."""
+    """Return the parameters of a small model."""
     return {
         "data": path,
         "length": 16,
@@ -36,13 +36,13 @@ def params(path: str, **more: Any) -> dict[str, Any]:
 
 
 def trainer(path: str, group: Group | None = None, **parallel: Any) -> CharLM:
-    """Give its trainer on a rank."""
+    """Return the model's trainer on a rank."""
     torch.manual_seed(5)
     return CharLM(FakeTrial(params(path), group, parallel=parallel))
 
 
 def curve(group: Group | None, path: str, parallel: Mapping[str, Any], save: str) -> list[dict[str, float]]:
-    """Train for two epochs; give the metrics, and leave the state in a file."""
+    """Train for two epochs; return the metrics, and leave the state in a file."""
     training = trainer(path, group, **parallel)
     metrics = [training.step() for _ in range(2)]
     if group is None or group.rank == 0:
@@ -51,7 +51,7 @@ def curve(group: Group | None, path: str, parallel: Mapping[str, Any], save: str
 
 
 def plain_losses(path: str, rank: int = 0, size: int = 1, *, shard: bool = False) -> list[float]:
-    """Train in a plain loop on this rank's share of some batches; give the mean loss of each over the share."""
+    """Train in a plain loop on this rank's share of some batches; return the mean loss of each over the share."""
     parts = trainer(path).parts
     model: Any = parts.model
     if shard:
@@ -73,7 +73,7 @@ def plain_losses(path: str, rank: int = 0, size: int = 1, *, shard: bool = False
 
 
 def with_fsdp(path: str) -> list[float]:
-    """Train with each layer sharded by itself; give the losses over all ranks."""
+    """Train with each layer sharded by itself; return the losses over all ranks."""
     losses = torch.tensor(plain_losses(path, dist.get_rank(), dist.get_world_size(), shard=True))
     dist.all_reduce(losses)
     found: list[float] = (losses / dist.get_world_size()).tolist()

@@ -35,7 +35,7 @@ class Copies:
         self.inputs, self.targets = data(rows)
 
     def step(self, epoch: int, number: int) -> list[int]:
-        """Let each take a step; give the rows of each."""
+        """Let each take a step; return the rows of each."""
         rows = []
         for model, optimizer, shard in zip(self.models, self.optimizers, self.shards, strict=True):
             mine = list(shard.epoch(epoch))[number]
@@ -48,16 +48,16 @@ class Copies:
         return rows
 
     def mean(self, of_each: list[list[Tensor]], weights: list[int]) -> list[Tensor]:
-        """Give the weighted mean, in float64."""
+        """Return the weighted mean, in float64."""
         shares = torch.tensor(weights, dtype=torch.float64) / sum(weights)
         return [torch.stack([one.double() for one in values], -1) @ shares for values in zip(*of_each, strict=True)]
 
     def weights(self) -> list[list[Tensor]]:
-        """Give those of each copy."""
+        """Return the weights of each copy."""
         return [[parameter.detach() for parameter in model.parameters()] for model in self.models]
 
     def velocities(self) -> list[list[Tensor]]:
-        """Give those of each copy's SGD; zeros where it has none yet."""
+        """Return the velocities of each copy's SGD; zeros if it has none yet."""
         return [
             [
                 optimizer.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
@@ -81,7 +81,7 @@ def states_after(
     trainer: type[Small] = Small,
     **params: Any,
 ) -> tuple[list[dict[str, float]], dict[str, Any]]:
-    """Train on a rank; give each epoch's metrics, and the state after the last one."""
+    """Train on a rank; return each epoch's metrics, and the state after the last one."""
     made = trainer(FakeTrial(params, group, parallel=parallel))
     if state is not None:
         made.load_state_dict(copy.deepcopy(state))
@@ -92,7 +92,7 @@ def states_after(
 
 
 def tensors_of(value: Any) -> list[Tensor]:
-    """Give the tensors in a nested state, in the order of its keys; numbers as tensors."""
+    """Return the tensors in a nested state, in the order of its keys; numbers as tensors."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, Mapping):

@@ -78,7 +78,7 @@ class LookingUp(Trainer):
 
 
 def counted(group: Group, strategy: str, steps: int) -> list[list[float]]:
-    """Give the values that are found in each weight after so many steps of each of two workers."""
+    """Return the values that occur in each weight after so many steps of each of two workers."""
     hogwild._BUCKET = 64  # so that there are several
     trainer = Counting(FakeTrial({"steps": steps, "width": group.size}, group, parallel={"strategy": strategy}))
     trainer.step()
@@ -87,7 +87,7 @@ def counted(group: Group, strategy: str, steps: int) -> list[list[float]]:
 
 
 def looked_up(group: Group, strategy: str, sparse: bool, optimizer: str = "SGD") -> int:
-    """Train for an epoch, and give how many elements of the table aren't what SGD has to make of them.
+    """Train for an epoch, and return how many elements of the table aren't what SGD has to make of them.
 
     This process may write to no page of the rows that nobody looks up: it would end.
     """

@@ -27,7 +27,7 @@ class Model(nn.Module):
         self.dropout = dropout
 
     def forward(self, inputs: Tensor) -> Any:
-        """Give logits."""
+        """Return logits."""
         hidden = functional.dropout(self.norm(self.up(inputs)).tanh(), self.dropout, self.training)
         return self.down(hidden)
 
@@ -66,7 +66,7 @@ class Named(Small):
 
 
 def trained(group: Group | None, parts: str, freezes: float | None = None, dropout: float = 0.0) -> list[float]:
-    """Train for two epochs; give each one's loss and that of validation.
+    """Train for two epochs; return each one's loss and that of validation.
 
     Args:
         group: The ranks.

@@ -65,7 +65,7 @@ def _dropout() -> nn.Module:
 
 
 def draws(group: Group) -> list[list[bool]]:
-    """Give what the first or the last dropout, of another stage of a pipeline, leaves out in the first pass."""
+    """Return which elements a dropout drops in the first pass: the first dropout on rank 0, the last on other ranks."""
     MODELS["dropout"] = _dropout
     trainer: Any = Small(trial({"model": "dropout"}, group, "pipeline", micro_batches=1))
     left_out: list[list[bool]] = []

@@ -21,7 +21,7 @@ ROWS, FEATURES = 203, 8
 
 
 def rows_of(rows: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Give two classes with a gap between them."""
+    """Return rows of two classes with a gap between them."""
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(rows, FEATURES, generator=generator)
     direction = functional.normalize(torch.ones(FEATURES), dim=0)
@@ -55,7 +55,7 @@ class _Unused(nn.Module):
 
 
 def _tied() -> nn.Module:
-    """Give a model with one weight in two layers."""
+    """Return a model in which two layers share a weight."""
     first, second = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
     second.weight = first.weight
     return nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), nn.Linear(FEATURES, 2))

@@ -38,7 +38,7 @@ def trains(
     load: str | None = None,
     save: str | None = None,
 ) -> list[dict[str, float]]:
-    """Train; give each epoch's metrics.
+    """Train; return each epoch's metrics.
 
     Args:
         group: The ranks.
@@ -111,7 +111,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 def changes(
     group: Group | None, parallel: Mapping[str, Any], how: str, drawn: bool = False
 ) -> tuple[list[dict[str, float]], list[float]]:
-    """Train, change something between two epochs, and train on; give the metrics, and a sum of each parameter.
+    """Train, change something between two epochs, and train on; return the metrics, and a sum of each parameter.
 
     Args:
         group: The ranks.
@@ -200,7 +200,7 @@ OWN_STEPS: dict[str, tuple[type[Problem], Any]] = {
 
 
 def own_steps(group: Group, parallel: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    """Train each of `OWN_STEPS`; give what is said of it."""
+    """Train each of `OWN_STEPS`; return what is said of it."""
     said = []
     for name in names:
         kind, optimizer = OWN_STEPS[name]
@@ -215,20 +215,20 @@ def own_steps(group: Group, parallel: Mapping[str, Any], names: Sequence[str]) -
 
 
 def around(group: Group, parallel: Mapping[str, Any]) -> list[dict[str, float]]:
-    """Train with a step that calls that of Trainer; give each epoch's metrics."""
+    """Train with a step that calls that of Trainer; return each epoch's metrics."""
     trainer = _TwiceAround(FakeTrial({}, group, parallel=parallel))
     return [trainer.step() for _ in range(2)]
 
 
 def validates(odd: str, load: str) -> dict[str, float]:
-    """Give the metrics of a state on one rank."""
+    """Return the validation metrics of a state on one rank."""
     trainer = Problem(FakeTrial({"odd": odd}, scaling=ODD[odd].scaling))
     trainer.load_state_dict(torch.load(load))
     return trainer.validate()
 
 
 def validates_again(group: Group, parallel: Mapping[str, Any], odd: str) -> list[dict[str, float]]:
-    """Train for two epochs; give the last one's metrics, and what this rank's trainer validates to afterwards."""
+    """Train for two epochs; return the last one's metrics, and what this rank's trainer validates to afterwards."""
     trainer = Problem(FakeTrial({"odd": odd}, group, parallel=parallel))
     trainer.step()
     return [trainer.step(), trainer.validate()]
@@ -240,7 +240,7 @@ def working(group: Group, parallel: Mapping[str, Any]) -> bool:
 
 
 def disturbed(group: Group, parallel: Mapping[str, Any], how: str, victim: int) -> list[dict[str, float]]:
-    """Train for three epochs, in the midst of which something happens to a rank; give each epoch's metrics.
+    """Train for three epochs, in the midst of which something happens to a rank; return each epoch's metrics.
 
     Args:
         group: The ranks.

@@ -24,7 +24,7 @@ EPOCHS = 3
 
 
 def undisturbed(group: Group, parallel: Mapping[str, Any]) -> list[dict[str, float]]:
-    """Train; give each epoch's metrics, as the others do."""
+    """Train; return each epoch's metrics, as the others do."""
     return _train(Problem(FakeTrial({}, group, parallel=parallel)))
 
 
@@ -86,7 +86,7 @@ def _train(trainer: Problem) -> list[dict[str, float]]:
 
 @contextlib.contextmanager
 def _dragging(pid: int) -> Iterator[list[int]]:
-    """Let a process run for 2 ms of 20; give a list that has an entry for each time that it was stopped."""
+    """Let a process run for 2 ms of 20; return a list that has an entry for each time that it was stopped."""
     stops: list[int] = []
     enough = threading.Event()
 

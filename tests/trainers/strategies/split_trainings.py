@@ -19,14 +19,14 @@ __all__ = ["OPTIMIZERS", "assert_alike", "assert_tensors_alike", "deep", "tied",
 
 
 def trial(params: Mapping[str, Any], group: Group | None, strategy: str, **parallel: Any) -> FakeTrial:
-    """Give a trial that is split, or one of one rank."""
+    """Return a trial that is split, or one with a single rank."""
     return FakeTrial(params, group, parallel={"strategy": strategy, **parallel} if group is not None else {})
 
 
 def train_here(
     params: Mapping[str, Any], group: Group | None, epochs: int, state: Any, strategy: str, **parallel: Any
 ) -> tuple[list[dict[str, float]], Any]:
-    """Train on this rank; give the metrics and the state."""
+    """Train on this rank; return the metrics and the state."""
     trainer = Small(trial(params, group, strategy, **parallel))
     if state is not None:
         trainer.load_state_dict(copy.deepcopy(state))
@@ -36,7 +36,7 @@ def train_here(
 def train(
     params: Mapping[str, Any], width: int = 1, epochs: int = 3, state: Any = None, strategy: str = "", **parallel: Any
 ) -> tuple[list[dict[str, float]], Any]:
-    """Train; give the metrics, the same on all ranks, and rank 0's state."""
+    """Train; return the metrics, the same on all ranks, and rank 0's state."""
 
     if width == 1:
         return train_here(params, None, epochs, state, strategy)
@@ -85,7 +85,7 @@ def deep() -> nn.Module:
 
 
 def tied() -> nn.Module:
-    """Give a model whose first layers share a weight."""
+    """Return a model whose first layers share a weight."""
     model = nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, CLASSES))
     model[1].weight = model[0].weight
     return model

@@ -35,7 +35,7 @@ class Residual(nn.Module):
         self.head = nn.Linear(16, CLASSES)
 
     def forward(self, inputs: Tensor) -> Any:
-        """Give logits."""
+        """Return logits."""
         hidden = self.stem(inputs)
         return self.head(hidden + self.down(self.up(self.norm(hidden)).relu()))
 
@@ -52,7 +52,7 @@ class Between(nn.Module):
         self.up, self.between, self.down = nn.Linear(FEATURES, 16), between, nn.Linear(16, CLASSES)
 
     def forward(self, inputs: Tensor) -> Any:
-        """Give logits."""
+        """Return logits."""
         return self.down(self.between(self.up(inputs)).tanh())
 
 
@@ -65,7 +65,7 @@ class Reused(Between):
     """Uses a weight once more, in training."""
 
     def forward(self, inputs: Tensor) -> Any:
-        """Give logits."""
+        """Return logits."""
         return super().forward(inputs) * (1 + 0.1 * self.up.weight.norm() if self.training else 1.0)
 
 
@@ -155,7 +155,7 @@ def _softmax(_layer: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
 def trains(
     group: Group, case: str, epochs: int, load: str | None = None, save: str | None = None, hook: str = ""
 ) -> list[dict[str, float]]:
-    """Train; give the metrics.
+    """Train; return the metrics.
 
     Args:
         group: The ranks.
@@ -191,7 +191,7 @@ def penalizes(group: Group, strategy: str) -> list[dict[str, float]]:
 
 
 def computes(group: Group) -> int:
-    """Compare two layers with split ones, in each way; give how many ways there are."""
+    """Compare two layers with split ones, in each way; return how many ways there are."""
     ways = list(product((True, False), ((5,), (2, 3)), (("colwise", "rowwise"), ("gathered", "summed"))))
     for bias, shape, styles in ways:
         torch.manual_seed(0)
@@ -227,7 +227,7 @@ def _compare_split(group: Group, whole: nn.Sequential, own: nn.Sequential, style
 
 
 def loads_in_the_midst(group: Group, load: str) -> list[float]:
-    """Train for two epochs, then from another state; give the losses."""
+    """Train for two epochs, then from another state; return the losses."""
     trainer = Small(trial(CASES["adamw"], group, "tensor"))
     for _ in range(2):
         trainer.step()
@@ -236,7 +236,7 @@ def loads_in_the_midst(group: Group, load: str) -> list[float]:
 
 
 def holds(group: Group) -> dict[str, Any]:
-    """Give the shapes of what a rank has within an epoch and after it."""
+    """Return the shapes of the parameters that a rank has within an epoch and after it."""
     trainer: Any = Small(trial({"optimizer": OPTIMIZERS["adamw"], "average": 0.9}, group, "tensor"))
     within: list[list[int]] = []
 
@@ -257,7 +257,7 @@ def holds(group: Group) -> dict[str, Any]:
 
 
 def changes_its_model(group: Group) -> list[float]:
-    """Train an epoch with a model, and one with a copy; give the losses."""
+    """Train an epoch with a model, and one with a copy; return the losses."""
     trainer = Small(trial({}, group if group.size > 1 else None, "tensor"))
     losses = [trainer.step()["loss"]]
     trainer.model = type(trainer.model)(*[_again(layer) for layer in trainer.model.children()])
@@ -274,7 +274,7 @@ def _again(layer: nn.Module) -> nn.Module:
 
 
 def forgets(group: Group) -> list[str]:
-    """Train several trials one after another; give what torch says of their groups when they are gone."""
+    """Train several trials one after another; return what torch says of their groups when they are gone."""
     from hpsearch_trainers.strategies import mesh
 
     names: list[Any] = []

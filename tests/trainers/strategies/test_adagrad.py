@@ -10,7 +10,7 @@ from hpsearch_trainers.strategies.downpour import Adagrad
 
 
 def gradients(steps: int) -> list[Tensor]:
-    """Give gradients of six rows, of which each step has some."""
+    """Return gradients of six rows, of which each step has some."""
     generator = torch.Generator().manual_seed(2)
     made = torch.randn(steps, 6, 3, generator=generator)
     made[torch.rand(steps, 6, generator=generator) < 0.5] = 0.0

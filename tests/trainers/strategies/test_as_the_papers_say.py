@@ -91,7 +91,7 @@ class Trial(Trainer):
 
 
 def on_ranks(setting: Setting, segment: Segment, state: Any, lr: float) -> tuple[list[float], Any]:
-    """Train a segment; give the loss of each epoch, and the checkpoint."""
+    """Train a segment; return the loss of each epoch, and the checkpoint."""
 
     def work(group: Group | None) -> tuple[list[float], Any]:
         options = {"servers": segment.servers, "period": segment.period, "momentum": segment.momentum}

@@ -17,7 +17,7 @@ PARAMETERS = 4
 
 
 def drawn(seed: int, width: int) -> tuple[list[int], list[list[dict[str, float]]]]:
-    """Give the rows of each worker, and its state of each parameter; some have none."""
+    """Return the rows of each worker, and its state of each parameter; some have none."""
     draw = random.Random(seed)
     rows = [draw.choice([0, 0, 1, 3, 7]) for _ in range(width - 1)] + [2]
     states = [
@@ -33,7 +33,7 @@ def drawn(seed: int, width: int) -> tuple[list[int], list[list[dict[str, float]]
 
 
 def wanted(rows: list[int], of_workers: list[dict[str, float]]) -> dict[str, float]:
-    """Give the state of one parameter after it was averaged."""
+    """Return the expected state of one parameter after averaging."""
     having = [(row, state) for row, state in zip(rows, of_workers, strict=True) if state]
     if not having:
         return {}

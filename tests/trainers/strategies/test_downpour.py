@@ -26,7 +26,7 @@ Weights = dict[str, Tensor]
 
 
 def trained(width: int, epochs: int, parallel: Mapping[str, Any], state: Any = None, **params: Any) -> list[Any]:
-    """Train on threads; give each rank's state."""
+    """Train on threads; return each rank's state."""
 
     def train(group: Group) -> Any:
         trainer = Small(FakeTrial(params, group, parallel={"strategy": "downpour", **parallel}))
@@ -246,10 +246,10 @@ def test_those_who_have_ended_hear_that_it_goes_on(monkeypatch):
 @pytest.mark.parametrize(
     ("parallel", "words"),
     [
-        ({"n_push": 0}, "parallel.n_push must be a whole number from 1, got 0"),
-        ({"n_fetch": 1.5}, "parallel.n_fetch must be a whole number from 1, got 1.5"),
-        ({"max_delay": -1}, "parallel.max_delay must be a whole number from 0, got -1"),
-        ({"warm_start": True}, "parallel.warm_start must be a whole number from 0, got True"),
+        ({"n_push": 0}, "parallel.n_push must be a whole number of at least 1, got 0"),
+        ({"n_fetch": 1.5}, "parallel.n_fetch must be a whole number of at least 1, got 1.5"),
+        ({"max_delay": -1}, "parallel.max_delay must be a whole number of at least 0, got -1"),
+        ({"warm_start": True}, "parallel.warm_start must be a whole number of at least 0, got True"),
         ({"servers": 2}, "parallel.servers must leave a worker to train: got 2 of 2 ranks"),
     ],
 )

@@ -49,7 +49,7 @@ def small(group: Group | None, strategy: str = "hogwild", parent: Any = None, **
 
 
 def of_optimizer(trainer: Small) -> list[Any]:
-    """Give an optimizer's state in numbers."""
+    """Return an optimizer's state as numbers."""
     return [
         [name, value.tolist() if isinstance(value, Tensor) else value]
         for state in trainer.optimizer.state_dict()["state"].values()
@@ -103,7 +103,7 @@ def in_the_first_step(trainer: Small, act: Callable[[], None]) -> None:
 
 
 def seen_by_the_other(group: Group, trainer: Small) -> list[float]:
-    """Give what a weight is on this rank after the second rank has written 3 to it; collective."""
+    """Return the extremes of a weight on this rank after rank 1 has written 3 to it; collective."""
     weight = next(trainer.model.parameters()).detach()
     group.barrier()
     if group.rank == 1:

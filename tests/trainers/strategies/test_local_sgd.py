@@ -26,7 +26,7 @@ def made(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def expected(width: int, epochs: int, period: int, momentum: str) -> list[Tensor]:
-    """Give the weights after some epochs: the definition, in float64 where it averages."""
+    """Return the weights after some epochs, computed from the definition, with averages in float64."""
     torch.manual_seed(3)
     copies = Copies(mlp(), width, made)
     for epoch in range(epochs):
@@ -236,7 +236,7 @@ def test_the_rate_is_that_of_a_worker_s_own_step(lr, rate):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"period": 0}, "period must be a whole number from 1"),
+        ({"period": 0}, "period must be a whole number of at least 1"),
         ({"momentum": "kept"}, "one of keep, average, got 'kept'"),
     ],
 )

@@ -11,7 +11,7 @@ _LETTERS = {FORWARD: "F", BACKWARD: "B"}
 
 
 def carry_out(schedule: str, stages: int, count: int) -> list[list[str]]:
-    """Give what each stage does in each slot, where a pass takes one; `.` where it waits for another stage."""
+    """Return what each stage does in each slot, if a pass takes one; `.` if it waits for another stage."""
     orders = [order_of(schedule, stages, stage, count) for stage in range(stages)]
     ended: dict[tuple[str, int, int], int] = {}
     slots: list[list[str]] = [[] for _ in range(stages)]

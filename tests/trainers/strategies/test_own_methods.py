@@ -104,7 +104,7 @@ def saved_after_an_epoch(trainer: type[Small], strategy: str) -> Any:
 def test_what_a_strategy_keeps_must_not_be_dropped_in_saving(strategy):
     with pytest.raises(
         ConfigurationError,
-        match=rf"DropsInSaving.state_dict must give all that .* {strategy}, .* without its `strategy`",
+        match=rf"DropsInSaving.state_dict must return all that .* {strategy}, .* without its `strategy`",
     ):
         saved_after_an_epoch(DropsInSaving, strategy)
 

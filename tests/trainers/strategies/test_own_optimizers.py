@@ -40,7 +40,7 @@ class Counting(torch.optim.Optimizer):
 
 
 def wide() -> nn.Module:
-    """Give a model whose weights are in several buckets, as those of 1 MiB are alone in one."""
+    """Return a model whose weights are in several buckets, because weights of 1 MiB have a bucket of their own."""
     return nn.Sequential(nn.Linear(12, 24_000), nn.ReLU(), nn.Linear(24_000, 5))
 
 

@@ -17,7 +17,7 @@ from tests.trainers.test_trainer import MODELS, FakeTrial, Small, curve, of
 
 
 def served(width: int, servers: int, epochs: int = 3, state: Any = None, **params: Any) -> list[Any]:
-    """Train on threads; give each rank's metrics and state."""
+    """Train on threads; return each rank's metrics and state."""
 
     def train(group: Group) -> tuple[list[Any], Any]:
         parallel = {"strategy": "parameter_server", "servers": servers}

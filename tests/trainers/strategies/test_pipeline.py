@@ -244,7 +244,7 @@ def test_parts_that_are_no_modules_are_refused(value):
             "pipeline can't be used with shared parameters: copies .*; here 0.weight in stages 0 and 1",
         ),
         ({}, {"schedule": "fifo"}, "parallel.schedule must be one of gpipe, 1f1b, got 'fifo'"),
-        ({}, {"micro_batches": 0}, "parallel.micro_batches must be a whole number from 1, got 0"),
+        ({}, {"micro_batches": 0}, "parallel.micro_batches must be a whole number of at least 1, got 0"),
     ],
 )
 def test_what_can_not_be_a_pipeline_is_refused(params, parallel, message):

@@ -99,7 +99,7 @@ def test_a_sequential_without_a_layer_to_split_is_refused():
         ({"0": "dropout"}, "must name an nn.Dropout to be dropout, got 0, of class Linear"),
         ({"3": "rowwise"}, "its inputs must be a multiple of 2 workers, got 5 for 3"),
         ({"4": "gathered"}, "its outputs must be a multiple of 2 workers, got 3 for 4"),
-        ({"5": "colwise"}, "in one place of the model and share no parameters, got 5"),
+        ({"5": "colwise"}, "once in the model and share no parameters, got 5"),
     ],
 )
 def test_what_can_not_be_split_as_named_is_refused(named, message):

@@ -46,7 +46,7 @@ class Small(Trainer):
 
 
 def trained_on(group: Group, parallel: dict[str, Any], clips: bool) -> tuple[float, set[str]]:
-    """Train on a rank; give the last loss, and where the state is."""
+    """Train on a rank; return the last loss, and where the state is."""
     trainer = Small(SimpleNamespace(params={"clips": clips}, seed=0, group=group, parallel=parallel))
     metrics = [trainer.step() for _ in range(2)]
     state = trainer.state_dict()

@@ -57,15 +57,15 @@ class Use:
         return STRATEGIES[self.parallel["strategy"]]
 
     def outcomes(self, function: str, *arguments: Any) -> list[Outcome]:
-        """Give how each rank ended."""
+        """Return how each rank ended."""
         return self.ranks.call(self.width, function, self.parallel, *arguments, timeout=60.0)
 
     def working(self) -> list[int]:
-        """Give the ranks that train."""
+        """Return the ranks that train."""
         return [rank for rank, outcome in enumerate(self.outcomes("working")) if outcome.result]
 
     def curve(self, *arguments: Any, of: str = "trains") -> list[dict[str, float]]:
-        """Train, and give each epoch's metrics; those of all ranks must be equal."""
+        """Train, and return each epoch's metrics; those of all ranks must be equal."""
         outcomes = self.outcomes(of, *arguments)
         assert not any(outcome.error or outcome.code for outcome in outcomes), outcomes
         assert all(outcome.result == outcomes[0].result for outcome in outcomes)
@@ -86,7 +86,7 @@ def use(request: pytest.FixtureRequest, ranks: ProcessRanks) -> Iterator[Use]:
 
 
 def some_of(whats: Iterable[Any]) -> list[Any]:
-    """Give every use with each of these; all but every third for a strategy at its fewest ranks are exhaustive."""
+    """Return all pairs of a use and one of these; most are marked exhaustive."""
     return [
         pytest.param(use, what, marks=() if use not in MORE and (at - number) % 3 == 0 else pytest.mark.exhaustive)
         for number, use in enumerate(USES)

@@ -27,7 +27,7 @@ Train = Callable[..., Any]
 
 @pytest.fixture
 def train(ranks: ProcessRanks, tmp_path: Path) -> Train:
-    """Train a case; give the metrics, the same on all ranks, and rank 0's state."""
+    """Train a case; return the metrics, the same on all ranks, and rank 0's state."""
 
     def work(case: str, width: int = 1, epochs: int = 3, state: Any = None, hook: str = "") -> tuple[Any, Any]:
         if width == 1:

@@ -51,7 +51,7 @@ def nothing(weight: Tensor) -> None:
 
 
 def said(parallel: dict[str, Any], change: Callable[[Any], Any], **params: Any) -> list[str]:
-    """Train for an epoch; give what each rank says, and nothing for one that has ended it."""
+    """Train for an epoch; return what each rank says, and nothing for one that has ended it."""
 
     def work(group: Group) -> str:
         try:

@@ -41,7 +41,7 @@ class Setting:
     """The rate falls with the epochs."""
 
     def rate(self, epoch: float) -> float:
-        """Give what the rate is multiplied by."""
+        """Return the factor of the learning rate."""
         return 1.0 / (1.0 + epoch) if self.falls else 1.0
 
 
@@ -69,11 +69,11 @@ class Worker:
     """By the place of a parameter."""
 
     def parameters(self) -> list[Tensor]:
-        """Give all that may be trained."""
+        """Return all parameters that may be trained."""
         return list(self.model.parameters())
 
     def gradients(self, inputs: Tensor, targets: Tensor) -> tuple[list[Tensor | None], float]:
-        """Give the gradient of the mean loss over some rows, None where no row has one; and that loss."""
+        """Return the gradients of the mean loss over some rows, None for parameters that no row uses; and that loss."""
         loss = functional.cross_entropy(self.model(inputs), targets)
         trained = [one for one in self.parameters() if one.requires_grad]
         found = iter(torch.autograd.grad(loss, trained, allow_unused=True))
@@ -113,14 +113,14 @@ def clipped(gradients: Sequence[Tensor | None], limit: float | None) -> list[Ten
 
 @torch.no_grad()
 def mean_of_weights(workers: Sequence[Worker], rows: Sequence[int]) -> list[Tensor]:
-    """Give the mean of what workers have, weighted by their rows."""
+    """Return the mean of the workers' values, weighted by their rows."""
     shares = torch.tensor(rows, dtype=torch.float64) / sum(rows)
     values = zip(*(worker.parameters() for worker in workers), strict=True)
     return [torch.stack(of_each, -1) @ shares for of_each in values]
 
 
 def mean_of_states(workers: Sequence[Worker], rows: Sequence[int]) -> dict[int, dict[str, Any]]:
-    """Give the mean of what workers keep for each parameter, over those that keep something; the largest count."""
+    """Return the mean optimizer state of each parameter, over the workers that have one; of step counts the largest."""
     found: dict[int, dict[str, Any]] = {}
     for place in sorted({place for worker in workers for place in worker.states}):
         holders = [number for number, worker in enumerate(workers) if worker.states.get(place)]
@@ -188,7 +188,7 @@ def run_segment(
 
 
 def _steps(setting: Setting, workers: int, epoch: int) -> list[list[Tensor]]:
-    """Give each step's rows of each worker."""
+    """Return each worker's rows in each step."""
     batches = torch.split(epoch_order(SEED, epoch, setting.rows), setting.batch)
     parts = [[rows_of_rank(len(batch), workers, worker) for worker in range(workers)] for batch in batches]
     return [[batch[part.start : part.stop] for part in of] for batch, of in zip(batches, parts, strict=True)]

@@ -1,4 +1,4 @@
-"""Go through a child's network beside its parent's: chains, residuals, operations and cells."""
+"""Walks a child's network together with its parent's: chains, residuals, operations and cells."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def on_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 @contextlib.contextmanager
 def deterministic_algorithms(device: torch.device) -> Iterator[None]:
-    """Let torch take only such on this device: by default cuDNN's are chosen by time, and some add up in any order.
+    """Allow only deterministic algorithms on this device: by default cuDNN chooses by time, and some sum in any order.
 
     Where there is none for a function, torch raises a RuntimeError; so it does for products of matrices where
     CUBLAS_WORKSPACE_CONFIG is neither `:4096:8` nor `:16:8`.

@@ -231,7 +231,7 @@ class Fuser:
         return outcomes
 
     def _key(self, trainer: Trainer) -> Hashable:
-        """Return the shape key, and take note of the kind.
+        """Return the shape key, and record the kind.
 
         Raises:
             NotFusible: It runs alone.

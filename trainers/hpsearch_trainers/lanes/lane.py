@@ -87,9 +87,9 @@ class Lane:
         return self.trainer._strategy.is_bound(self.trainer._trained())
 
     def can_continue(self) -> bool:
-        """Take note of what has changed since its last epoch; say whether it goes on with what it is bound to train.
+        """Update what changed since its last epoch; return whether the lane is still bound to its parameters.
 
-        Else an epoch by itself binds it, or raises.
+        If not, an epoch alone binds it, or raises.
         """
         self.trainer._refresh_bindings()
         return self.is_bound()
@@ -128,7 +128,7 @@ class Lane:
             tensor.grad = None
 
     def clear_gradients(self) -> None:
-        """Let none of the model's tensors have one."""
+        """Clear the gradients of all of the model's tensors."""
         for tensor in tensors_of(self.model):
             tensor.grad = None
 
@@ -161,7 +161,7 @@ class Lane:
         return self.is_steady and self._step is not None and self._step.releases_gradients
 
     def set_gradients(self, gradients: Sequence[Tensor | None], *, last: bool) -> None:
-        """Let the parameters have the gradients of a step, as alone: a schedule or a measure may look at them.
+        """Set the parameters' gradients of a step, as if trained alone: a schedule or a measure may read them.
 
         Args:
             gradients: Of each; clipped, where the trainer clips them.
@@ -172,7 +172,7 @@ class Lane:
                 parameter.grad = gradient.clone() if last and gradient is not None else gradient
 
     def end_steps(self) -> None:
-        """See that the steps were right to the end.
+        """Check that the steps were valid to the end.
 
         Raises:
             NotFusible: They may not have been.

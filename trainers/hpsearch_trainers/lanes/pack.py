@@ -155,7 +155,7 @@ class Pack:
         return [self._lanes[lane].trainer for lane in sorted(lanes)]
 
     def step(self, around: Callable[[], AbstractContextManager[object]] = nullcontext) -> list[dict[str, float]]:
-        """Train each lane for an epoch and validate; give each one's metrics, as its `step()` would.
+        """Train each lane for an epoch and validate; return each lane's metrics, as its `step()` would.
 
         Where it raises, each trainer is as it was before.
 
@@ -190,7 +190,7 @@ class Pack:
 
     @contextlib.contextmanager
     def restored(self, *, training: bool = False) -> Iterator[None]:
-        """Let the trainers be as they were when what runs inside has ended.
+        """Restore the trainers at the end of the block.
 
         Args:
             training: Their models are in the mode of training inside.

@@ -375,7 +375,7 @@ def _lanes_of(built: Sequence[Trainer], numbers: Sequence[int]) -> list[Trainer]
 
 
 def _dissolve(pack: Pack, before: Snapshot) -> None:
-    """Let trainers that were built be as they were."""
+    """Restore trainers as they were after they were built."""
     for trainer in pack.trainers:
         pack.release(trainer)
     before.restore()

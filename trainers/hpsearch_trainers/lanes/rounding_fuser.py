@@ -36,7 +36,7 @@ class SharedData:
         self._tensors: dict[Hashable, list[weakref.ref[Tensor]]] = {}
 
     def share(self, trainer: Trainer) -> None:
-        """Let a trainer have those that another one has in place of copies of its own, where both hold the same."""
+        """Replace a trainer's tensors by another trainer's, where both have the same numbers."""
         if trainer not in self._trainers:
             self._trainers.add(trainer)
             Lane(trainer).replace_data(self._first_equal)

@@ -134,7 +134,7 @@ _HOOKS_OF_ALL_OPTIMIZERS = (torch_optimizer._global_optimizer_pre_hooks, torch_o
 
 
 def check_contract(trainer: Trainer, *, rounded: bool) -> None:
-    """See that a trainer trains by `Trainer`'s own loop and torch's own optimizers, with nothing hooked in.
+    """Check that a trainer uses `Trainer`'s own loop and torch's own optimizers, without hooks.
 
     Args:
         trainer: Any.

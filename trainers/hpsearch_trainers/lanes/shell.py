@@ -166,7 +166,7 @@ class Shell:
             model.train() if training else model.eval()
 
     def copies(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Copy what the models' tensors hold, by a copy of each stack; give, later, each, its part and what it held."""
+        """Copy the models' tensors, stack by stack; return each tensor, its memory and its old content."""
         copies = [(stack, stack.detach().clone(), lane_tensors) for stack, lane_tensors in self._stacks]
         return (
             parts

@@ -160,7 +160,7 @@ class _SavedAttributes:
 
 
 def _copies_of(tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Copy what tensors hold; give, later, each tensor, its memory and what it held."""
+    """Copy the content of tensors; return each tensor, its memory and its old content."""
     copies = [(tensor, tensor.data, tensor.detach().clone()) for tensor in tensors]
     return iter(copies)
 

@@ -113,7 +113,7 @@ class StackedSteps:
 
     @torch.no_grad()
     def end(self) -> None:
-        """Let the optimizers keep what came of it.
+        """Store the results in the optimizers.
 
         Raises:
             NotFusible: Something else has been put into its place.
@@ -264,7 +264,7 @@ class _Group:
         return [*torch.split(numbers, self._sizes, 1)]
 
     def end(self) -> None:
-        """Let the optimizers keep what came of it.
+        """Store the results in the optimizers.
 
         Raises:
             NotFusible: Something else has counted their steps.

@@ -167,7 +167,7 @@ class Updates:
             averages()
 
     def end(self) -> None:
-        """Let each optimizer keep what came of the steps.
+        """Store the results of the steps in each optimizer.
 
         Raises:
             NotFusible: Something within the epoch has made another kind of one, or replaced what it keeps.

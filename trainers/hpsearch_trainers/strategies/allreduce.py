@@ -57,10 +57,10 @@ class Allreduce(Strategy):
             return super().backward(inputs, loss_of, loss_weight, last=last)
 
     def end_epoch(self) -> None:
-        """See that all ranks have trained one model, which is then rank 0's: other machines may round otherwise.
+        """Check that all ranks have trained one model, and use rank 0's: other machines may round differently.
 
         Raises:
-            ConfigurationError: Each has trained another one.
+            ConfigurationError: The ranks' models differ.
         """
         super().end_epoch()
         assert self.group is not None

@@ -75,7 +75,7 @@ class AverageOnce(LocalSteps):
         return super().synchronize_metrics(metrics)
 
     def loaded(self) -> None:
-        """Take note of what is shown, to see what the user changes of it."""
+        """Record the state that the user sees, to detect changes."""
         self._shown_marks = _marks(self.trained)
 
     def end_epoch(self) -> None:
@@ -99,7 +99,7 @@ class AverageOnce(LocalSteps):
         return {"workers": self._all_states} if self._all_states else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let this worker go on from its own weights; from the mean, as a common start, where there are none.
+        """Load this worker's own weights; if there are none, the mean, as a common start.
 
         Raises:
             ConfigurationError: They are those of another number of workers.

@@ -26,12 +26,12 @@ def common_entries(state: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def broadcast_common_state(optimizer: Optimizer, group: Group, root: int) -> None:
-    """Let every rank have it as one rank has; a collective.
+    """Copy the optimizer's common state from one rank to all; a collective.
 
     Args:
         optimizer: Of the same groups on every rank.
         group: The ranks.
-        root: The one.
+        root: The rank that is copied.
 
     Raises:
         UsageError: It is something that can't travel.

@@ -250,7 +250,7 @@ class Divided:
             tensor.data = tensor.new_empty(0)
 
     def gather(self) -> None:
-        """Have all of them, as their ranks do; a collective."""
+        """Gather all tensors from their ranks; a collective."""
         for tensor, layout in self._remote:
             tensor.data = torch.empty_like(layout, device=tensor.device)
         tensors = list(self._tensors())
@@ -272,7 +272,7 @@ def drop_states(optimizer: Optimizer, ranks: Mapping[int, int], rank: int) -> No
 
 
 def gather_states(optimizer: Optimizer, ranks: Mapping[int, int], group: Group) -> None:
-    """Let rank 0, which saves it, have the state of all parameters; a collective.
+    """Gather the state of all parameters on rank 0, which saves it; a collective.
 
     Args:
         optimizer: Of parameters, the same on every rank.
@@ -294,7 +294,7 @@ def gather_states(optimizer: Optimizer, ranks: Mapping[int, int], group: Group) 
 
 
 def broadcast_states(optimizer: Optimizer, group: Group) -> None:
-    """Let every rank have the state of all parameters, as rank 0 does; a collective.
+    """Broadcast the state of all parameters from rank 0; a collective.
 
     Args:
         optimizer: Of parameters, the same on every rank.

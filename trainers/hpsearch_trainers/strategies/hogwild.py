@@ -252,7 +252,7 @@ class Locked(Hogwild):
         ]
 
     def step(self) -> None:
-        """Let the optimizer see the parameters of one bucket at a time; of all, where it may do more than to step."""
+        """Step the parameters of one bucket at a time; all together if the optimizer may do more than step."""
         assert self._copy is not None
         optimizer, locks = self.trained.optimizer, self._copy.memory.locks
         if self.hooked or not steps_in_parts(optimizer):

@@ -56,7 +56,7 @@ class LocalSGD(LocalSteps):
             self._start_round()
 
     def end_epoch(self) -> None:
-        """Let every worker have the mean of what the last round has left."""
+        """Average the workers' weights after the last round, if it wasn't complete."""
         super().end_epoch()
         if self._round_steps > 0:
             self._average()

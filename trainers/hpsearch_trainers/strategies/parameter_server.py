@@ -283,7 +283,7 @@ class ParameterServer(Served):
         self._server.close()
 
     def end_epoch(self) -> None:
-        """Let every rank have all weights, and the optimizer's state of all servers."""
+        """Gather all weights, and the optimizer's state of all servers, on every rank."""
         super().end_epoch()
         states: list[Any] = []
         if self.trains:

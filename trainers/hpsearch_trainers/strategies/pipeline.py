@@ -169,7 +169,7 @@ class ExtraModules:
         self._modules = [module for layer in layers for module in layer.modules() if module not in inside]
 
     def start_epoch(self, epoch: int) -> None:
-        """Take note of what they keep, and of whether batch normalization is frozen in this epoch."""
+        """Record the modules' own buffers, and whether batch normalization is frozen in this epoch."""
         self._is_frozen = epoch >= self._freezes
         self._before = self._marks()
 
@@ -179,10 +179,10 @@ class ExtraModules:
             module.training = self._model.training and not (self._is_frozen and isinstance(module, _BatchNorm))
 
     def check(self) -> None:
-        """See that they still keep what they did when the epoch began.
+        """Check that the modules' own buffers haven't changed since the epoch began.
 
         Raises:
-            ConfigurationError: They don't.
+            ConfigurationError: They have.
         """
         changed = sorted(self._marks() - self._before)
         if changed:
@@ -329,7 +329,7 @@ class Pipeline(DividedModel):
         return torch.zeros((), device=self._device)
 
     def _begin(self, inputs: Any) -> None:
-        """Let go of the other stages, in an epoch's first step."""
+        """Release the other stages, in an epoch's first step."""
         self._is_whole = False
         if self._named is not None and not self._checked:
             self._compare(nn.Sequential(*self._all_layers), inputs)
@@ -404,7 +404,7 @@ class Pipeline(DividedModel):
             self._extra_modules.check()
 
     def end_epoch(self) -> None:
-        """Let every rank have the whole model and its average, and rank 0 the optimizer's state."""
+        """Gather the whole model and its average on every rank, and the optimizer's state on rank 0."""
         super().end_epoch()
         self._extra_modules.check()
         tensors = (tensor for tensor, rank in self._tensors() if rank == self._group.rank)

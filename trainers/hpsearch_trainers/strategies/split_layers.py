@@ -185,7 +185,7 @@ def _check(model: nn.Module, named: Mapping[str, str], size: int) -> None:
             )
         if shared.intersection(map(id, (layer, *layer.parameters()))):
             raise ConfigurationError(
-                f"Parts.tensor must name layers that are in one place of the model and share no parameters, got {name}"
+                f"Parts.tensor must name layers that occur once in the model and share no parameters, got {name}"
             )
         if style == "dropout":
             continue

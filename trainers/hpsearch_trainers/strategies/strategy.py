@@ -70,15 +70,15 @@ class Options:
 
 
 _ADVICE = (
-    "Build it, and change it between two epochs, alike on all ranks, by what all of them have, as the metrics of "
-    "super().step() are"
+    "Build it, and change it between two epochs, in the same way on all ranks, by values that all of them have, such "
+    "as the metrics of super().step()"
 )
 
 
 def check_same_training(
     model: nn.Module, optimizer: Optimizer, epoch: int, group: Group, *, rates: bool, states: bool
 ) -> None:
-    """See that all ranks train the same parameters with the same settings in the same epoch; a collective.
+    """Check that all ranks train the same parameters with the same settings in the same epoch; a collective.
 
     Args:
         model: What is trained.
@@ -293,10 +293,10 @@ class Strategy:
         return len(objects) == len(self._bound_objects) and all(map(operator.is_, objects, self._bound_objects))
 
     def loaded(self) -> None:
-        """Take note that model and optimizer have another state, the same on every rank; a collective."""
+        """Handle a new state of model and optimizer, the same on every rank; a collective."""
 
     def agree(self, trained: Trained, epoch: int) -> None:
-        """See that all ranks have changed the same since the last epoch; a collective, before `start_epoch`.
+        """Check that all ranks have made the same changes since the last epoch; a collective, before `start_epoch`.
 
         Raises:
             MismatchError: They haven't.
@@ -371,7 +371,7 @@ class Strategy:
         self.step()
 
     def step(self) -> None:
-        """Let the optimizer take its step."""
+        """Step the optimizer."""
         if self.trained.scaler is None:
             self.trained.optimizer.step()
         else:
@@ -388,7 +388,7 @@ class Strategy:
         raise NotImplementedError
 
     def end_epoch(self) -> None:
-        """Let model and optimizer hold what is validated and saved, on every rank; a collective."""
+        """Bring model and optimizer to the state that is validated and saved, on every rank; a collective."""
         self._under_way = False
         self.calls["step"] += 1
 
@@ -438,7 +438,7 @@ def _check_under_way(strategy: weakref.ref[Strategy], *_: object) -> None:
     if owner is not None and not owner._under_way:
         raise ConfigurationError(
             f"under parallel.strategy {owner.name} the optimizer of a Trainer must step in the epochs of Trainer.step "
-            "alone, got a step outside of one, of which the other ranks don't hear: call super().step() in place of a "
+            "alone, got a step outside of one, which the other ranks don't see: call super().step() instead of a "
             "loop of your own, which belongs in a class that isn't a Trainer, and says what ranks exchange"
         )
 

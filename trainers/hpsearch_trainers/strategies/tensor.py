@@ -191,7 +191,7 @@ class TensorParallel(DividedModel):
         optimizer.step()
 
     def end_epoch(self) -> None:
-        """Let every rank have the whole model and its average, and rank 0 the optimizer's state."""
+        """Gather the whole model and its average on every rank, and the optimizer's state on rank 0."""
         super().end_epoch()
         tensors = [parameter for parameter, _ in self._sharded] + self._replicated + self._buffers
         self._bytes = max_bytes(tensors, self.trained.optimizer, self._group)

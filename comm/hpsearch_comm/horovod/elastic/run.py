@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 def run(func: Callable[..., _T]) -> Callable[..., _T]:
-    """Let a function continue after HorovodInternalError: `@hvd.elastic.run` before `def train(state): ...`.
+    """Make a function continue after HorovodInternalError: `@hvd.elastic.run` before `def train(state): ...`.
 
     The function starts with the state of rank 0 on all ranks. When it ends with HorovodInternalError, its ranks leave
     the job, restore their last commits, meet in a new job, and call it again. They are the processes that the launcher
@@ -77,7 +77,7 @@ def run(func: Callable[..., _T]) -> Callable[..., _T]:
 
 
 def _check_together(number: int, anew: bool) -> None:
-    """See that all ranks are in the same call: no other state than its own is good for one."""
+    """Check that all ranks are in the same call: a call can continue only from its own state."""
     calls = allgather_object(f"call {number}{' again' if anew else ''}", "elastic_run")
     if len(set(calls)) > 1:
         raise UsageError(
@@ -95,7 +95,7 @@ def _meet_anew() -> None:
         if is_elastic():
             raise
         raise RendezvousError(
-            "hvd.elastic.run goes on among the processes that the launcher has started, and not all of them came "
-            f"again: {error}. To go on without ranks that die, start them with `python -m hpsearch_comm.launch "
+            "hvd.elastic.run continues with the processes that the launcher has started, and not all of them came "
+            f"back: {error}. To continue without ranks that die, start them with `python -m hpsearch_comm.launch "
             "--min-np N`; or start the script anew, and let it begin from a checkpoint"
         ) from error

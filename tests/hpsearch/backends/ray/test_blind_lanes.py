@@ -50,7 +50,7 @@ def ends(worker: RayWorker, *requests: RunRequest) -> dict[int, Any]:
 
 
 def trained(worker: RayWorker, ends_heard: int, *requests: RunRequest) -> RoundsEnd:
-    """Give the answer to a round."""
+    """Return the answer to a round."""
     answer: RoundsEnd = pickle.loads(worker.round(pickle.dumps(requests), ends_heard))
     return answer
 

@@ -29,7 +29,7 @@ X = 0.5
 
 
 def ended(outcome: Any) -> dict[str, float]:
-    """Give the last metrics of a task that ended in good order."""
+    """Return the last metrics of a task that ended normally."""
     assert isinstance(outcome, Result), outcome
     assert outcome.failure is None, outcome.failure
     return dict(outcome.reports[-1].metrics)

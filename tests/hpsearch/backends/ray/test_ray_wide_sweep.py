@@ -18,7 +18,7 @@ WIDTH, ITERATIONS = 3, 4
 
 
 def saves(directory: Path) -> list[Saved]:
-    """Give the checkpoints that are in the journal so far."""
+    """Return the checkpoints that the journal has so far."""
     try:
         return [event for event in events_of(directory) if isinstance(event, Saved)]
     except JournalError:  # it is only about to be made
@@ -26,7 +26,7 @@ def saves(directory: Path) -> list[Saved]:
 
 
 def starts(events: list[Event], trial: int) -> list[int]:
-    """Give the iterations after which the attempts of a trial began."""
+    """Return the iterations after which the attempts of a trial began."""
     segments = [event.segment for event in events if isinstance(event, Started)]
     return [segment.start for segment in segments if segment.trial == trial]
 

@@ -64,7 +64,7 @@ def alone(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
 
 
 def inputs_alone(folder: Path, *news: Path) -> list[np.ndarray]:
-    """Give what the model's own code makes of each of some files, in a fresh process."""
+    """Return what the model's own code reads from each of some files, in a fresh process."""
     words = [str(word.resolve()) for number, new in enumerate(news) for word in (new, folder / f"{number}.npy")]
     (folder / "read.py").write_text(_READ)
     done = run_isolated(folder / "read.py", (folder / "model").resolve(), *words)

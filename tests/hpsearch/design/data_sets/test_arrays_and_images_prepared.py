@@ -26,7 +26,7 @@ def idx(values: np.ndarray) -> bytes:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Give a folder of grey images, some of which are stored in color."""
+    """Return a folder of grey images, some of which are stored in color."""
     for number, pixels in enumerate(patterns(40, 6, 5)):
         path = tmp_path / "pictures" / "ab"[number % 2] / f"{number:02}.png"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ CITIES = ["Oslo", "Rome", "Bern", "NA", ""]
 
 
 def mixed(rows: int = 60, seed: int = 0) -> dict[str, list]:
-    """Give a table with something of everything."""
+    """Return a table with columns of every kind."""
     rng = np.random.default_rng(seed)
     return {
         "age": [("" if row % 7 == 0 else f"{value:.3f}") for row, value in enumerate(rng.normal(40, 10, rows))],

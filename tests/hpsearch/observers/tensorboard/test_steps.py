@@ -18,7 +18,7 @@ PUTS = st.lists(st.tuples(st.integers(-1, 3), st.sampled_from([0.0, 1.0, 2.0, ma
 
 
 def written(folder: Path, puts: list[tuple[int, float, bool]]) -> dict[int, float]:
-    """Put values at steps that change by so much, and flush after some; give what counts: of each step the last."""
+    """Put values at steps that change by so much, and flush after some; return what counts: of each step the last."""
     files = EventFiles(folder)
     files.create("run", 0.0)
     steps, at = StepScalar(files, "run", "tag"), 0

@@ -132,7 +132,7 @@ def curve(directory: Path, run: str, tag: str):
 
 
 def dashboard(directory: Path):
-    """Give what the HParams dashboard is told: its experiment and its session groups by name."""
+    """Return what the HParams dashboard receives: its experiment, and its session groups by name."""
     board = Board(directory / "tensorboard")
     return board.experiment(), board.sessions()
 

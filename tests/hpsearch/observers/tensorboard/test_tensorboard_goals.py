@@ -217,7 +217,7 @@ def boxes(front: Sequence[tuple[float, float]]) -> int:
 
 
 def unbeaten(points: Mapping[int, tuple[float, float]]) -> list[tuple[float, float]]:
-    """Give the points than which none is more accurate, or faster, and as good in the other."""
+    """Return the non-dominated points."""
     return [
         (a, t)
         for a, t in points.values()

@@ -251,7 +251,7 @@ def test_folders_of_one_name_are_told_apart(runs, tmp_path):
 
 
 def grown(study: hpsearch.Study, directory: Path, parts: int) -> list[Callable[[], None]]:
-    """Make a study like another one without any event; give what adds the other's events, part by part."""
+    """Make a study like another one without any event; return what adds the other's events, part by part."""
     place = create_study(study.sweep, directory)
     entries = list(study.entries())
     size = math.ceil(len(entries) / parts)
