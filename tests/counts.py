@@ -11,8 +11,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-__all__ = ["Module", "circles", "counts", "duplicate_classes", "lines_of_code", "modules", "one_importer"]
-
 _PACKAGES = {"hpsearch": ".", "hpsearch_comm": "comm", "hpsearch_trainers": "trainers"}
 """Packages to their source roots."""
 

@@ -14,8 +14,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
-__all__ = ["FEW", "draw_few", "hold", "register"]
-
 FEW = 4
 """Examples of a test in `make test`."""
 

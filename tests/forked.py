@@ -12,8 +12,6 @@ from typing import Any
 
 from tests.forking import Forked
 
-__all__ = ["begin", "end", "forked"]
-
 
 def begin(task: Callable[..., None], *arguments: Any) -> tuple[Forked, Connection]:
     """Begin `task(channel, *arguments)` in a process of its own; return it, and the other end of the channel."""

@@ -27,8 +27,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
-__all__ = ["SHARED", "Forked", "end_forking", "start_forking"]
-
 _ROOT = Path(__file__).parents[1]
 _LONGEST = 1 << 20
 """Bytes that a request may have."""

@@ -9,8 +9,6 @@ from typing import Any
 from hpsearch_trainers.digits import MLP
 from tests.hpsearch.support.backend_trainables import stay_while_held
 
-__all__ = ["HOLD", "TRAINABLE", "Held"]
-
 HOLD = "HPSEARCH_TEST_HOLD"
 """Names the file in the environment that holds the search as long as it is there."""
 

@@ -19,8 +19,6 @@ from subprocess import CompletedProcess
 
 from tests.forking import Forked
 
-__all__ = ["end_isolated", "run_isolated"]
-
 
 @functools.cache
 def _server() -> Forked:

@@ -26,8 +26,6 @@ from pygments.lexers import PythonLexer
 from tests.chromium import ENVIRONMENT, browser, small
 from tests.held_digits import HOLD, TRAINABLE
 
-__all__ = ["PATIENCE", "WIDTH", "pages", "photograph", "run"]
-
 CELLS = (
     """import hpsearch
 

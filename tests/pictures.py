@@ -10,8 +10,6 @@ from typing import Any
 from hpsearch.space import Chain, Ordinal, Space
 from hpsearch_trainers.architectures import layers
 
-__all__ = ["IMAGES", "pictures"]
-
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 
 _STYLE = """

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["chooses_gpu", "leave_out", "rarely"]
-
 
 def chooses_gpu(marks: str) -> bool:
     """Return whether an expression of marks, as pytest's `-m` takes it, chooses tests that need a GPU."""

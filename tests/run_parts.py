@@ -27,8 +27,6 @@ from pathlib import Path
 
 from tests.forking import SHARED, start_forking
 
-__all__ = ["PARTS", "PREFIX", "Counts", "count", "left_behind", "run", "summary"]
-
 _ROOT = Path(__file__).parents[1]
 
 PLACES: dict[str, tuple[str, ...]] = {

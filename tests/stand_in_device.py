@@ -24,8 +24,6 @@ from hpsearch_comm import Group
 from tests.comm.thread_ranks import run_ranks
 from tests.forked import begin, end
 
-__all__ = ["DEVICE", "DeviceProcess", "HostReads", "on_ranks"]
-
 DEVICE = "gpu"
 
 _aten = torch.ops.aten

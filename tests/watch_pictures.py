@@ -27,8 +27,6 @@ from hpsearch.watch.app import WatchApp
 from hpsearch.watch.live_study import LiveStudy, Tail
 from tests.chromium import ENVIRONMENT, IMAGES, ROOT
 
-__all__ = ["is_in_its_midst", "watch"]
-
 _SIZE = 116, 26
 """Columns and lines of the terminal."""
 _PAUSE = 0.1

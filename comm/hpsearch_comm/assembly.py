@@ -23,8 +23,6 @@ from hpsearch_comm.transport.mesh import Mesh
 from hpsearch_comm.transport.shm_link import links_within
 from hpsearch_comm.transport.tcp_link import TcpLink
 
-__all__ = ["Assembly", "assemble", "release"]
-
 
 @dataclass(frozen=True, slots=True)
 class Assembly:

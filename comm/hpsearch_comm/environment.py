@@ -44,8 +44,6 @@ from hpsearch_comm.options import ALGORITHMS, CUDA_WAYS, TRANSPORTS
 from hpsearch_comm.roster import VARIABLE as ELASTIC
 from hpsearch_comm.subgroup import related_secret
 
-__all__ = ["VARIABLES", "Arguments", "init", "read_environment"]
-
 _PREFIX = "HPSEARCH_COMM_"
 _RENDEZVOUS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MOST_RANKS = 2**20

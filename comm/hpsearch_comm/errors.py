@@ -2,19 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "CommError",
-    "CommTimeoutError",
-    "ConfigurationError",
-    "GroupClosedError",
-    "MismatchError",
-    "NcclError",
-    "PeerLost",
-    "RefusedError",
-    "RendezvousError",
-    "UsageError",
-]
-
 
 class CommError(Exception):
     """Base class of the errors of this package."""

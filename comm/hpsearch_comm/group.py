@@ -28,8 +28,6 @@ from hpsearch_comm.subgroup import check_members, related_options
 from hpsearch_comm.timeline import NoTimeline, Timeline, open_timeline
 from hpsearch_comm.timeline.clock import compare_clocks
 
-__all__ = ["Group"]
-
 
 class Group:
     """Ranks that compute together. Every rank calls the same operations in the same order.

@@ -31,19 +31,6 @@ import torch
 
 from hpsearch_comm.errors import RefusedError
 
-__all__ = [
-    "ALGORITHMS",
-    "DTYPES",
-    "HEADER_BYTES",
-    "OPERATIONS",
-    "REDUCTIONS",
-    "SIGNATURE_BYTES",
-    "TAIL",
-    "Signature",
-    "dtype_named",
-    "unpack_tail",
-]
-
 HEADER_BYTES = 112
 SIGNATURE_BYTES = 96
 """The part that stays the same through all messages of an operation."""

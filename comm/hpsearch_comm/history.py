@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["History"]
-
 _KEPT = 256
 
 

@@ -20,8 +20,6 @@ from pathlib import Path
 
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["VARIABLES", "MeetingPoint", "launched_rank", "with_launcher"]
-
 _PLACE = ("MASTER_ADDR", "MASTER_PORT")
 _PORTS = range(20000, 32000)
 """Below those that kernels give to whoever asks for any: 32768 and more by default."""

@@ -10,8 +10,6 @@ from hpsearch_comm.bootstrap.handshake import SECRET_BYTES, Credentials
 from hpsearch_comm.bootstrap.rendezvous import Rendezvous
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["ALGORITHMS", "CUDA_WAYS", "TRANSPORTS", "Options"]
-
 ALGORITHMS = ("auto", "direct", "ring", "butterfly", "hierarchical", "naive")
 TRANSPORTS = ("auto", "tcp")
 CUDA_WAYS = ("auto", "nccl", "host")

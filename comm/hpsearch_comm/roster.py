@@ -24,8 +24,6 @@ from typing import Any
 from hpsearch_comm.bootstrap.inheritance import close_in_children
 from hpsearch_comm.errors import RendezvousError
 
-__all__ = ["BUSY", "DONE", "VARIABLE", "Coming", "LauncherLine", "Roster", "describe_socket", "read_message"]
-
 VARIABLE = "HPSEARCH_COMM_ELASTIC"
 """Says which descriptor a rank's end is, and which socket that must be."""
 

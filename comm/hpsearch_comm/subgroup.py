@@ -14,8 +14,6 @@ from hpsearch_comm.operations.host_collectives import algorithms_among
 from hpsearch_comm.options import Options
 from hpsearch_comm.topology import Topology
 
-__all__ = ["check_members", "related_options", "related_secret"]
-
 
 def check_members(ranks: Sequence[int], size: int) -> list[int]:
     """Return the ranks of a subgroup as ints, in the order given, which numbers them anew.

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from hpsearch.task import Message, Task, Workers
 from hpsearch.worker.job import Job
 
-__all__ = ["Backend"]
-
 
 class Backend(ABC):
     """Runs tasks in workers. Its clock is the sweep's: limits, polls and the times of events use it.

@@ -13,8 +13,6 @@ from hpsearch.events import Lost
 from hpsearch.task import Company, Result, Task
 from hpsearch.trial import Failure
 
-__all__ = ["CLOSE_SECONDS", "GRACE_SECONDS", "Gang", "Loss", "LossKind", "halved"]
-
 LossKind = Literal["died", "spared", "timeout", "late"]
 
 GRACE_SECONDS = 10.0

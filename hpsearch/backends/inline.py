@@ -16,8 +16,6 @@ from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.preflight import check_trainable, placed
 from hpsearch.worker.worker import Worker
 
-__all__ = ["InlineBackend"]
-
 
 class InlineBackend(Backend):
     """Runs the trainable in the caller's thread, inside `wait`.

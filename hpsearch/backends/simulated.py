@@ -19,8 +19,6 @@ from hpsearch.trial import Failure, Report
 from hpsearch.worker.attempt import attempt_directory
 from hpsearch.worker.job import Job
 
-__all__ = ["SimulatedBackend"]
-
 _STATE = "state.pickle"
 """File of a checkpoint that holds a trial's state."""
 

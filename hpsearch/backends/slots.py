@@ -18,8 +18,6 @@ from typing import Any
 from hpsearch.backends.gangs import Gang
 from hpsearch.task import Company, Task
 
-__all__ = ["MOST_FLIGHTS", "SEND_AHEAD_SECONDS", "STUCK_SECONDS", "Flight", "Slot", "Slots"]
-
 SEND_AHEAD_SECONDS = 0.02
 """As many segments are sent ahead as run in this time, at the pace of the last ones."""
 

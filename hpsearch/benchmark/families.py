@@ -14,8 +14,6 @@ from hpsearch.benchmark.report import Row, hits_at, over_tasks
 from hpsearch.benchmark.runs import Results, RunCourse, RunKey
 from hpsearch.benchmark.suite import Suite
 
-__all__ = ["FEWEST_TASKS", "Family", "Half", "family_rows", "half_of", "interval", "ranks"]
-
 Half = Literal["choose", "report"]
 
 FEWEST_TASKS = 6

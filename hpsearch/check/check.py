@@ -26,8 +26,6 @@ from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.preflight import check_trainable
 from hpsearch.worker.shapes import Shapes
 
-__all__ = ["CheckResult", "TrialComparison", "check_sweep"]
-
 _CONSIDERED = 16
 """First trials of which the second one is chosen."""
 

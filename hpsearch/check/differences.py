@@ -11,8 +11,6 @@ from typing import Any, Literal
 
 from hpsearch.trainable import checkpoints
 
-__all__ = ["Difference", "Kind", "TrialRun", "differences", "value_differences"]
-
 Kind = Literal[
     "metric",
     "learning rate",

@@ -15,8 +15,6 @@ from typing import Any
 from hpsearch.trainable.trace import digest
 from hpsearch.worker.own_files import is_own
 
-__all__ = ["ModuleState", "changes", "module_state"]
-
 ModuleState = Mapping[str, Mapping[str, tuple[str, str]]]
 """(digest, short text) of values by name, such as `train.CACHE`, by module."""
 

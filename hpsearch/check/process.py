@@ -23,8 +23,6 @@ from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.shapes import Shapes, shapes_of
 from hpsearch.worker.worker import Worker
 
-__all__ = ["main"]
-
 
 def main(descriptor: int) -> None:
     """Handle calls of a `_CheckedWorker` until the pipe is closed."""

@@ -11,8 +11,6 @@ from hpsearch.check.check import CheckResult, TrialComparison
 from hpsearch.check.differences import Difference
 from hpsearch.tables.wording import bytes_text, counted, duration, params_line, shortened
 
-__all__ = ["check_json", "check_text"]
-
 _WIDTH = 13
 _MOST = 8
 """Differences of a kind that are listed."""

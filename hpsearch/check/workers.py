@@ -28,15 +28,6 @@ from hpsearch.worker.guardian import MARK, kill_marked, start_guardian
 from hpsearch.worker.job import Job
 from hpsearch.worker.shapes import Shapes
 
-__all__ = [
-    "CheckWorkers",
-    "FailedRun",
-    "Scratch",
-    "SegmentRun",
-    "TimeLimits",
-    "scratch",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class SegmentRun:

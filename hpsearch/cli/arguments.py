@@ -18,26 +18,6 @@ from hpsearch.tables.wording import shown_path
 if TYPE_CHECKING:
     from hpsearch.results.study import Study
 
-__all__ = [
-    "add_format",
-    "add_set",
-    "add_study",
-    "add_sweep",
-    "add_trial",
-    "add_weights",
-    "comma_list",
-    "directory_of",
-    "each_a_study",
-    "loaded",
-    "newest",
-    "number",
-    "pasted",
-    "positive",
-    "read_json",
-    "target",
-    "trial_of",
-]
-
 _NEWEST = "(default: the newest study in runs)"
 _RUNS = Path("runs")
 _MOST_NAMED = 8

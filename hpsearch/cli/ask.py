@@ -21,8 +21,6 @@ from hpsearch.sweep.file import load_sweep
 from hpsearch.sweep.overrides import change_sweep
 from hpsearch.tables.formats import strict_json
 
-__all__ = ["ask", "ask_arguments", "give_up", "give_up_arguments", "tell", "tell_arguments"]
-
 NOTHING_NOW = 5
 FINISHED = 6
 

@@ -18,8 +18,6 @@ from hpsearch.errors import HpsearchError
 from hpsearch.journal.filesystem import writing
 from hpsearch.tables.wording import counted, duration
 
-__all__ = ["benchmark", "benchmark_arguments"]
-
 _QUICK_SEEDS = 3
 
 _TOLD_SECONDS = 10.0

@@ -15,8 +15,6 @@ from hpsearch.results.study import Study
 from hpsearch.tables.formats import indented_json
 from hpsearch.tables.layout import screen_of
 
-__all__ = ["best", "best_arguments"]
-
 
 def best_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch best`."""

@@ -9,8 +9,6 @@ from hpsearch.cli.arguments import each_a_study, loaded, target
 from hpsearch.errors import HpsearchError
 from hpsearch.tables.formats import indented_json
 
-__all__ = ["compare", "compare_arguments"]
-
 
 def compare_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch compare`."""

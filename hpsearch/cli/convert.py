@@ -14,8 +14,6 @@ from hpsearch.sweep.document import parse_document, read_text
 from hpsearch.sweep.file import SweepFile
 from hpsearch.tables.wording import counted
 
-__all__ = ["convert", "convert_arguments"]
-
 
 def convert_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch convert`."""

@@ -13,8 +13,6 @@ from pathlib import Path
 from hpsearch.cli.arguments import add_study, number, positive, target
 from hpsearch.errors import DesignError, HpsearchError
 
-__all__ = ["design_network", "design_network_arguments", "predict", "predict_arguments"]
-
 INTERRUPTED = 130
 
 

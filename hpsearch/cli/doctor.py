@@ -16,8 +16,6 @@ from typing import Literal
 
 from hpsearch.journal.filesystem import filesystem_of, is_network_kind
 
-__all__ = ["Finding", "Level", "diagnose", "doctor", "doctor_arguments", "format_findings"]
-
 Level = Literal["ok", "warning", "error"]
 
 GIB = 1024**3

@@ -13,8 +13,6 @@ from hpsearch.journal.filesystem import writing
 from hpsearch.journal.provenance import process_name
 from hpsearch.tables.wording import counted
 
-__all__ = ["export", "export_arguments"]
-
 
 def export_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch export`."""

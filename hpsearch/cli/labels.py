@@ -8,8 +8,6 @@ from hpsearch.cli.arguments import add_study
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.labels import add_tags, labels_of, remove_tags, write_note
 
-__all__ = ["note", "note_arguments", "tag", "tag_arguments"]
-
 
 def tag_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch tag`."""

@@ -20,8 +20,6 @@ from hpsearch.tables.formats import csv_text, json_text
 from hpsearch.tables.layout import Column, Screen, screen_of, table_text
 from hpsearch.tables.wording import bytes_text, duration, number, shortened, shown_path
 
-__all__ = ["list_studies", "list_studies_arguments"]
-
 _NOTE = 40
 """Most letters of a note in the table."""
 

@@ -13,8 +13,6 @@ from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
 from hpsearch.results.trial_logs import LogFile, last_lines, logs_of, logs_of_all, unfiled
 
-__all__ = ["logs", "logs_arguments"]
-
 _LOOK_SECONDS = 0.2
 _SHARE = 10
 """A look takes at most this part of the time: there may be thousands of trials."""

@@ -10,8 +10,6 @@ from typing import Any
 
 import hpsearch
 
-__all__ = ["COMMANDS", "build_parser", "completion", "completion_arguments"]
-
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("run:run", "run a sweep"),
     "plan": ("plan:plan", "show what a sweep would run, without running it"),

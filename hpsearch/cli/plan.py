@@ -19,8 +19,6 @@ from hpsearch.sweep.file import SweepFile, load_sweep
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.worker.preflight import check_end, missing_here
 
-__all__ = ["check", "check_arguments", "plan", "plan_arguments"]
-
 
 def plan_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch plan`."""

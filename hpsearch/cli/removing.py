@@ -16,8 +16,6 @@ from hpsearch.journal.provenance import process_name
 from hpsearch.study.removal import Parts, parts_of, remove, unneeded
 from hpsearch.tables.wording import bytes_text, counted, first_of
 
-__all__ = ["clean", "clean_arguments", "rm", "rm_arguments"]
-
 _LISTED = 10
 
 

@@ -9,8 +9,6 @@ from hpsearch.cli.arguments import each_a_study, loaded, newest, target
 from hpsearch.errors import HpsearchError
 from hpsearch.journal.filesystem import put_in_place, writing
 
-__all__ = ["report", "report_arguments"]
-
 
 def report_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch report`."""

@@ -34,8 +34,6 @@ from hpsearch.sweep.file import SweepFile
 from hpsearch.sweep.overrides import change_sweep
 from hpsearch.sweep.sweep import Sweep
 
-__all__ = ["rerun", "rerun_arguments", "resume", "resume_arguments", "retry", "retry_arguments", "run", "run_arguments"]
-
 _MOST_PLANNED = 1_000
 """Trials of a sweep that is planned before it runs."""
 

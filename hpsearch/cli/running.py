@@ -40,19 +40,6 @@ from hpsearch.worker.job import CommandLine
 from hpsearch.worker.preflight import check_end
 from hpsearch.worker.script_failures import wandb_note
 
-__all__ = [
-    "add_output",
-    "add_place",
-    "blame",
-    "check_importable",
-    "check_runs_here",
-    "notes_of_script",
-    "observers_located",
-    "print_notes",
-    "run_and_report",
-    "with_workers",
-]
-
 _EXIT_CODES = {
     **dict.fromkeys(("finished", "target", "patience"), 0),
     **dict.fromkeys(("stopped", "max_time"), 3),

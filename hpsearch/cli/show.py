@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from hpsearch.results.trial_network import TrialNetwork
     from hpsearch_trainers.architectures import Layer
 
-__all__ = ["show", "show_arguments"]
-
 _NETWORK, _WEIGHTS = "network.py", "weights.pt"
 
 

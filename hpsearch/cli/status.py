@@ -19,8 +19,6 @@ from hpsearch.tables.formats import indented_json, json_text
 from hpsearch.tables.layout import Column, screen_of, table_text
 from hpsearch.tables.wording import shortened
 
-__all__ = ["history", "history_arguments", "status", "status_arguments", "watch", "watch_arguments"]
-
 
 def status_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch status`."""

@@ -19,23 +19,6 @@ from hpsearch.results.study import load
 from hpsearch.sweep.document import parse_value
 from hpsearch.tables.wording import counted
 
-__all__ = [
-    "add",
-    "add_arguments",
-    "amounts",
-    "cancel",
-    "cancel_arguments",
-    "extend",
-    "extend_arguments",
-    "pause",
-    "pause_arguments",
-    "prune",
-    "prune_arguments",
-    "send_request",
-    "stop",
-    "stop_arguments",
-]
-
 _PATIENCE = 10.0
 """Seconds to wait for the answer of the process that runs the study; one inside a trial looks at its next report."""
 

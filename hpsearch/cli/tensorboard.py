@@ -26,8 +26,6 @@ from hpsearch.tables.wording import counted
 if TYPE_CHECKING:
     from hpsearch.observers.tensorboard.view import View
 
-__all__ = ["tensorboard", "tensorboard_arguments"]
-
 _SECONDS = 2.0
 """Between two looks at the journals, at least."""
 

@@ -16,8 +16,6 @@ from hpsearch.tables.trial_page import page_lines, page_record, trial_page
 from hpsearch.tables.trials import value_columns
 from hpsearch.tables.wording import numbers
 
-__all__ = ["lineage", "lineage_arguments", "lineage_to_csv", "trial", "trial_arguments"]
-
 
 def trial_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch trial`."""

@@ -27,8 +27,6 @@ from hpsearch.tables.trials import (
 )
 from hpsearch.trial import TrialRow
 
-__all__ = ["trials", "trials_arguments"]
-
 
 def trials_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch trials`."""

@@ -16,8 +16,6 @@ from hpsearch.trainable.current import current_trial
 from hpsearch.trainable.metrics import lacking
 from hpsearch.trainable.running_trial import RunningTrial, SegmentEnd
 
-__all__ = ["Config", "Nothing", "Run", "Summary", "mapping_of", "say_once", "trial_here"]
-
 _PATIENCE = 3
 """Logs of a name that is nearly the metric's, before that is an error."""
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from optuna.trial import FrozenTrial
 
-__all__ = ["MARK", "OPTUNA_NAME", "PARQUET_NAME", "export_study", "is_journal_file", "write_optuna_storage"]
-
 PARQUET_NAME = "trials.parquet"
 OPTUNA_NAME = "optuna.log"
 

@@ -15,8 +15,6 @@ from hpsearch.journal.filesystem import writing
 from hpsearch.results.study import BestTrial, Study
 from hpsearch.tables.formats import indented_json
 
-__all__ = ["save_file", "save_trial"]
-
 _RECORD = "trial.json"
 _ENDINGS = (".pt", ".pth")
 

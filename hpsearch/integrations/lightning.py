@@ -18,8 +18,6 @@ from hpsearch.integrations.trial import numbers, report, start_path, trial_of_on
 from hpsearch.trainable.restoring import restore
 from hpsearch.trainable.running_trial import RunningTrial
 
-__all__ = ["fit"]
-
 _CALLER = "hpsearch.integrations.lightning.fit"
 
 

@@ -14,8 +14,6 @@ from hpsearch.integrations.trial import numbers, report, start_path, trial_of_on
 from hpsearch.trainable.restoring import restore
 from hpsearch.trainable.running_trial import RunningTrial
 
-__all__ = ["train"]
-
 _CALLER = "hpsearch.integrations.transformers.train"
 
 _OPTIMIZER, _SCHEDULER = "optimizer.pt", "scheduler.pt"

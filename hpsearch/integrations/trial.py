@@ -12,8 +12,6 @@ from hpsearch.trainable import random_state
 from hpsearch.trainable.current import current_trial
 from hpsearch.trainable.running_trial import RunningTrial, SegmentEnd
 
-__all__ = ["numbers", "report", "start_path", "trial_of_one"]
-
 
 def trial_of_one(caller: str, processes: int) -> RunningTrial:
     """Return the trial that this process runs.

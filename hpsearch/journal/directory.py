@@ -31,8 +31,6 @@ from hpsearch.journal.filesystem import identity
 from hpsearch.journal.journal import Journal
 from hpsearch.trainable.addresses import PACKS, is_pack, pack_of, path_of
 
-__all__ = ["JOURNAL", "OUTPUT_AT_HAND", "Lock", "StudyDirectory", "hold_as_worker", "next_directory"]
-
 JOURNAL = "study.db"
 _WORKERS_LOCK = "workers.lock"
 _RUN_LOCK = "run.lock"

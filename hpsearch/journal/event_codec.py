@@ -39,8 +39,6 @@ from hpsearch.events import (
 )
 from hpsearch.trial import Failure, Parent, Report, Trial
 
-__all__ = ["decode", "decode_followed", "encode", "encode_followed"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Layout:

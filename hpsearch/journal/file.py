@@ -20,22 +20,6 @@ from typing import Any
 
 from hpsearch.errors import JournalError
 
-__all__ = [
-    "APPLICATION",
-    "CHECKSUM",
-    "FORMAT",
-    "INSERT",
-    "connect",
-    "connect_to_read",
-    "explained",
-    "is_file",
-    "make_tables",
-    "next_checksum",
-    "no_study",
-    "study_checksum",
-    "with_checksums",
-]
-
 FORMAT = 2
 """Version of the tables and of the JSON in them."""
 

@@ -13,18 +13,6 @@ from pathlib import Path
 from hpsearch.errors import StorageError
 from hpsearch.trainable.addresses import pack_of, path_of
 
-__all__ = [
-    "filesystem_of",
-    "flush",
-    "identity",
-    "is_network_filesystem",
-    "is_network_kind",
-    "put_in_place",
-    "size_of",
-    "sizes_beside",
-    "writing",
-]
-
 _NETWORK = frozenset(
     {"9p", "afs", "beegfs", "ceph", "cifs", "efs", "gfs2", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "ocfs2"}
     | {"orangefs", "panfs", "pvfs2", "smb2", "smb3", "smbfs", "virtiofs", "wekafs"}

@@ -10,8 +10,6 @@ from typing import Any
 from hpsearch.events import ASK_TELL, Ended, Entry, Opened, Steered
 from hpsearch.journal.journal import LABELS, Request
 
-__all__ = ["HistoryEntry", "RunningTime", "seconds_spent", "steps"]
-
 
 @dataclass(frozen=True)
 class HistoryEntry:

@@ -10,8 +10,6 @@ from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import LABELS, Journal, Request
 from hpsearch.journal.provenance import process_name
 
-__all__ = ["Labels", "add_tags", "check_tags", "labels_in", "labels_of", "remove_tags", "write_note"]
-
 _TAG, _UNTAG, _NOTE = LABELS
 
 

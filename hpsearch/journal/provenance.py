@@ -16,8 +16,6 @@ from typing import Any
 
 from hpsearch.config.masking import mask_words
 
-__all__ = ["command_line", "identity_of", "process_name", "provenance"]
-
 _PACKAGES = ("hpsearch", "torch", "ray", "numpy", "optuna", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 
 _RECORDED = frozenset(

@@ -16,8 +16,6 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
 from hpsearch.trial import Report
 
-__all__ = ["Observed", "Observer", "Observers", "Record"]
-
 
 @dataclass(frozen=True, slots=True)
 class Observed:

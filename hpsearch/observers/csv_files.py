@@ -9,8 +9,6 @@ from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.trial_log import EndedTrials
 from hpsearch.tables.trials import REPORTS_NAME, TRIALS_NAME, reports_csv, trials_csv
 
-__all__ = ["CsvObserver"]
-
 _SHARE = 0.02
 """Largest fraction of the time for writing while the sweep runs, as the growing files are written whole."""
 

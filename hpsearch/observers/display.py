@@ -14,21 +14,6 @@ from hpsearch.tables.wording import by_state, by_width, counted, duration, front
 from hpsearch.task import Workers
 from hpsearch.trial import Params, TrialRow, TrialState
 
-__all__ = [
-    "LONG_WAIT",
-    "MOST_FAILURES",
-    "Display",
-    "Running",
-    "SilentDisplay",
-    "Snapshot",
-    "UnfailingDisplay",
-    "WaitReporter",
-    "line_of",
-    "trials_of",
-    "work_of",
-    "workers_text",
-]
-
 MOST_FAILURES = 3
 """Number of the newest ones that are shown."""
 

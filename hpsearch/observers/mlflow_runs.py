@@ -19,8 +19,6 @@ from hpsearch.trial import TrialState, Value
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["MLflowObserver", "fit_names"]
-
 T = TypeVar("T")
 
 _MOST_METRICS = 1000

@@ -19,8 +19,6 @@ from hpsearch.tables.wording import duration, shortened
 from hpsearch.task import Workers
 from hpsearch.trial import Report, Segment, TrialRow
 
-__all__ = ["Callback", "Callbacks", "ObserverHub", "Times"]
-
 _RUNGS_SECONDS = 2.0
 """Time between two looks of the observers at the rungs, on the backend's clock."""
 

@@ -37,8 +37,6 @@ from hpsearch.schedulers.base import RungView
 from hpsearch.tables.wording import best_parts, counted, duration, front_line, number, params_line, shortened
 from hpsearch.trial import TrialState
 
-__all__ = ["choose_progress"]
-
 MOST_RUNG_ROWS = 12
 LINE_EVERY = 10.0
 """Seconds of a sweep between two plain lines in which nothing special happened."""

@@ -14,8 +14,6 @@ from hpsearch.observers.base import Observer, Record
 from hpsearch.schedulers.base import RungView
 from hpsearch.trial import Report
 
-__all__ = ["Making", "ObserverThread", "close_all"]
-
 _BURST_SECONDS = 1.0
 """Observers receive events in bursts, and flush after each: every wake-up of the thread slows down the sweep's, and a
 short trial's file is opened once instead of four times."""

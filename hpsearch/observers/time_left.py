@@ -12,8 +12,6 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
 from hpsearch.trial import Report, Segment
 
-__all__ = ["TimeLeft"]
-
 _FEWEST, _MOST = 3, 300
 """Smallest number of segments for an estimate, and number of the newest ones that it uses."""
 

@@ -23,8 +23,6 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.formats import strict_json
 from hpsearch.trial import Report, TrialRow
 
-__all__ = ["EndedTrial", "EndedTrials", "TimedReport", "TrialLog", "facts_of", "key_of"]
-
 _BURST_SECONDS = 5.0
 """Seconds of one call while the sweep runs; the rest waits for the next call."""
 

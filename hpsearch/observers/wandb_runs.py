@@ -15,8 +15,6 @@ from hpsearch.observers.base import Observed
 from hpsearch.observers.trial_log import EndedTrial, TrialLog, facts_of, key_of
 from hpsearch.trial import TrialState
 
-__all__ = ["WandbObserver"]
-
 _WHOLE = "hpsearch-digest"
 """A file in a run's directory, written when the run is whole: it holds the trial's digest."""
 

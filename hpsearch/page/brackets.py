@@ -17,8 +17,6 @@ from hpsearch.results.study import Study
 from hpsearch.schedulers.base import RungView
 from hpsearch.tables.wording import by_width, counted, up_to
 
-__all__ = ["brackets"]
-
 _MOST_BRACKETS = 12
 _WIDTH, _LEFT, _ALL = 760.0, 100.0, 620.0
 """Width of the picture, of the part left of the rungs, and of the rungs, in pixels."""

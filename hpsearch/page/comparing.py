@@ -27,8 +27,6 @@ from hpsearch.tables.comparison import (
 )
 from hpsearch.tables.wording import number
 
-__all__ = ["beside", "courses", "save_courses"]
-
 _MOST_STEPS = 1000
 """More than a picture has pixels across."""
 

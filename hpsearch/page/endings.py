@@ -14,8 +14,6 @@ from hpsearch.schedulers.base import RungView
 from hpsearch.tables.wording import up_to
 from hpsearch.trial import TrialRow
 
-__all__ = ["Endings", "endings_of", "has_rungs", "rung_inks", "rung_title"]
-
 _RUNG = re.compile(r"rung (\d+)(?=: )")
 
 

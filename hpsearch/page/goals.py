@@ -17,8 +17,6 @@ from hpsearch.trial import TrialRow
 
 T = TypeVar("T")
 
-__all__ = ["evenly", "front", "growth"]
-
 _MOST_ROWS = 100
 _MOST_CHANGES = 40
 _MOST_MEASURED = 200

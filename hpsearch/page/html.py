@@ -9,8 +9,6 @@ from html import escape
 
 from hpsearch.page.charts import STYLE, Picture, svg
 
-__all__ = ["Section", "SectionTable", "fragment", "page"]
-
 _PHONE = 358.0
 """Pixels that a page has on a phone, without its margins."""
 _LEAST = 0.72

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from hpsearch.page.charts.picture import Point
 
-__all__ = ["Layout", "layered"]
-
 _APART = 18.0
 """Pixels between neighbours of a layer."""
 _GAPS = 30.0, 64.0

@@ -20,8 +20,6 @@ from hpsearch.tables.outline import written
 from hpsearch.tables.wording import number, shortened
 from hpsearch.trial import Params, TrialRow, Value
 
-__all__ = ["Look", "looks_in", "networks"]
-
 _MOST = 3
 """Most trials that are drawn: the best ones with different structures."""
 _HOW = (

@@ -22,8 +22,6 @@ from hpsearch.tables.outline import written
 from hpsearch.tables.wording import number
 from hpsearch.trial import TrialRow, TrialState, Value
 
-__all__ = ["importance", "parallel"]
-
 _MOST_LINES = 300
 _MOST_WITHOUT = 100
 """Lines of trials without a value."""

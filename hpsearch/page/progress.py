@@ -15,8 +15,6 @@ from hpsearch.results.study import Study
 from hpsearch.tables.wording import counted, number
 from hpsearch.trial import TrialRow, TrialState
 
-__all__ = ["curves", "history"]
-
 _MOST_CURVES = 300
 _MOST_POINTS = 60
 """Of one curve."""

@@ -15,8 +15,6 @@ from hpsearch.tables.status import failures_by_kind
 from hpsearch.tables.wording import counted, first_of, numbers
 from hpsearch.trial import Params, TrialRow
 
-__all__ = ["failures", "strategies", "table_of", "trials"]
-
 _MOST_ROWS = 20
 _MOST_KINDS = 10
 _MOST_NAMED = 20

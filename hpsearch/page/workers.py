@@ -17,8 +17,6 @@ from hpsearch.page.html import Section
 from hpsearch.results.study import Study
 from hpsearch.tables.wording import counted, duration, up_to
 
-__all__ = ["workers"]
-
 _MOST_LANES = 64
 _MOST_BOXES = 4000
 _HEARD = 0.5

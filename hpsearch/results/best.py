@@ -17,8 +17,6 @@ from hpsearch.results.course import course
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Score, TrialRow, TrialState
 
-__all__ = ["BestTrial", "hypervolumes", "no_best", "reference_point", "weighted"]
-
 
 @dataclass(frozen=True, slots=True)
 class BestTrial:

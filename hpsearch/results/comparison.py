@@ -23,8 +23,6 @@ from hpsearch.sweep.difference import differing
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import TrialRow
 
-__all__ = ["AXES", "Axis", "ComparedRun", "Comparison", "Side", "SideDifference", "compare", "same_but_for_seed"]
-
 Axis = Literal["trials", "iterations", "seconds"]
 AXES: tuple[Axis, ...] = ("trials", "iterations", "seconds")
 """Costs of a search: trials started, iterations that count, and running seconds from its first trial on."""

@@ -11,8 +11,6 @@ from hpsearch.study.journaled_state import JournaledState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Score
 
-__all__ = ["Course", "CourseSoFar", "Moment", "course"]
-
 
 @dataclass(frozen=True, slots=True)
 class Moment:

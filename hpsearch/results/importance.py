@@ -17,8 +17,6 @@ from hpsearch.trial import TrialRow, Value
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-__all__ = ["Importance", "importance_of"]
-
 _MOST_FITTED = 300
 _LEAST_FITTED = 20
 

@@ -27,8 +27,6 @@ from hpsearch.trial import Value
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-__all__ = ["OptunaParameter", "optuna_parameter", "quiet_optuna"]
-
 NORMAL_DEVIATIONS = 4.0
 """Half-width, in sigmas, of the range for an unbounded parameter."""
 

@@ -11,8 +11,6 @@ from hpsearch.decision import Decision
 from hpsearch.events import Entry, Event, Failed, Finished, Reverted, Saved
 from hpsearch.trial import Params, Report, TrialRow
 
-__all__ = ["Stage", "TrialCurves", "lineage", "over_iterations"]
-
 T = TypeVar("T")
 
 

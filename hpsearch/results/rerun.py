@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from hpsearch.tables.layout import Screen
 
-__all__ = ["OWN", "SPREAD", "Configuration", "Rerun", "identity", "result_of"]
-
 OWN = ("trial", "value", "iterations")
 """A configuration's result in the original study."""
 SPREAD = ("mean", "std", "min", "max")

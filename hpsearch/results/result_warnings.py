@@ -11,8 +11,6 @@ from hpsearch.space import Derived, Space
 from hpsearch.sweep.parallel import SECTION
 from hpsearch.trial import TrialRow, TrialState
 
-__all__ = ["FEWEST", "all_alike", "result_warnings", "without_value"]
-
 FEWEST = 5
 """Number of equal results from which there is a warning."""
 

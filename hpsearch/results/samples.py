@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from ctypes import c_float
 from dataclasses import dataclass
 
-__all__ = ["Spread", "mean_of_pairs", "mean_of_two", "signed_rank", "spread"]
-
 
 @dataclass(frozen=True, slots=True)
 class Spread:

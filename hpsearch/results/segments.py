@@ -8,8 +8,6 @@ from typing import Literal
 
 from hpsearch.events import Ended, Event, Failed, Finished, Lost, Opened, Reverted, Started
 
-__all__ = ["SegmentRow", "segment_rows"]
-
 
 @dataclass(frozen=True, slots=True)
 class SegmentRow:

@@ -19,8 +19,6 @@ from hpsearch.journal.journal import Journal
 from hpsearch.journal.labels import Labels, labels_in
 from hpsearch.results.study import study_of
 
-__all__ = ["StudySummary", "find_studies", "last_change", "newest_study", "summarize", "written"]
-
 _SUMMARY = "summary.json"
 _LEAST_KEPT = 1 << 20
 """Bytes of a journal whose summary is written beside it: a smaller one is read quickly."""

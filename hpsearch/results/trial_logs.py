@@ -11,8 +11,6 @@ from pathlib import Path
 
 from hpsearch.journal.directory import OUTPUT_AT_HAND
 
-__all__ = ["LogFile", "last_lines", "logs_of", "logs_of_all", "unfiled"]
-
 _LOG = "output.log"
 _RANK = re.compile(r"rank-(\d+)")
 

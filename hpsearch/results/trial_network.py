@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from hpsearch.results.study import Study
     from hpsearch_trainers.architectures import Costs, Layer
 
-__all__ = ["TrainingStep", "TrialNetwork", "trial_network"]
-
 T = TypeVar("T")
 
 _ARGUMENTS = frozenset({"value", "inputs", "outputs", "stem", "head"})

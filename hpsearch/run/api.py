@@ -39,8 +39,6 @@ from hpsearch.trainable.trainables import unwrapped
 from hpsearch.warm_start.read import Given
 from hpsearch.worker.preflight import check_end
 
-__all__ = ["rerun", "search"]
-
 
 def search(
     trainable: str | Callable[..., Any] | Simulation | Sweep,

@@ -35,8 +35,6 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Result
 from hpsearch.trial import Failure, TrialState
 
-__all__ = ["AskTell"]
-
 
 class AskTell:
     """A study whose trials run anywhere: ask for a trial, run it, tell its result.

@@ -17,8 +17,6 @@ from typing import Any
 from hpsearch.errors import Interrupted
 from hpsearch.worker.child_process import PREEMPTION
 
-__all__ = ["Interrupts", "interrupted", "passing_on"]
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *PREEMPTION)
 
 

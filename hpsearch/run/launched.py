@@ -8,8 +8,6 @@ from hpsearch.errors import SweepError
 from hpsearch.trainable.current import in_trial
 from hpsearch_comm.launchers import launched_rank
 
-__all__ = ["check_launched_once"]
-
 
 def check_launched_once(call: str) -> None:
     """Check that no launcher has started this process as one of several ranks.

@@ -22,17 +22,6 @@ from hpsearch.study.trial_records import TERMINAL
 from hpsearch.sweep.reader import listed
 from hpsearch.sweep.sweep import Sweep
 
-__all__ = [
-    "catch_up",
-    "check_observers",
-    "checked_observers",
-    "names_of",
-    "observed_of",
-    "observers_of",
-    "records_of",
-    "show_observer",
-]
-
 _MAKING_SECONDS = 5.0
 """Seconds that a sweep waits for the creation of its observers, so that mistakes show before anything runs."""
 

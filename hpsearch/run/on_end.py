@@ -15,8 +15,6 @@ from hpsearch.errors import HpsearchError, Interrupted
 from hpsearch.results.study import Study, load
 from hpsearch.run.interrupts import Interrupts
 
-__all__ = ["LOG", "run_on_end"]
-
 LOG = "on_end.log"
 """File of the study to which the command's output is appended."""
 

@@ -28,8 +28,6 @@ from hpsearch.task import Message, Notice, Progress, Result, Task
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job
 
-__all__ = ["Orchestrator"]
-
 _SEARCHING_TICK = 0.01
 """Seconds between two polls of a searcher that computes a suggestion."""
 

@@ -29,8 +29,6 @@ from hpsearch.tables.wording import counted, shortened, up_to
 from hpsearch.trial import Segment, Trial
 from hpsearch.worker.shapes import Shapes, shapes_of
 
-__all__ = ["Plan", "Schedule", "lanes_lines", "lanes_makespan", "make_plan", "plan_text", "shapes_lines", "unlearned"]
-
 _MOST_BRACKETS = 12
 """Brackets that the text lists one by one."""
 

@@ -9,8 +9,6 @@ from typing import Any
 from hpsearch.sweep.parallel import STRATEGY
 from hpsearch.sweep.sweep import Sweep
 
-__all__ = ["bits_notes", "bits_of", "gpu_notes", "parallel_notes"]
-
 
 def bits_of(sweep: Sweep) -> dict[str, str]:
     """Return what a new study records of this process."""

@@ -25,8 +25,6 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.wording import counted
 from hpsearch.trial import TrialRow, Value
 
-__all__ = ["Rerunning", "plan_rerun"]
-
 _SUFFIX = "-rerun"
 _LONGEST_NAME = 60
 

@@ -22,8 +22,6 @@ from hpsearch.sweep.reader import command_or_line
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.wandb import HINTS, wandb_notes
 
-__all__ = ["MOVED", "sweep_of_search", "with_old_keywords"]
-
 
 def sweep_of_search(arguments: Mapping[str, Any], trainable: str | None, folder: str | None, progress: bool) -> Sweep:
     """Return the sweep of a call.

@@ -25,8 +25,6 @@ from hpsearch.study.build import build_searcher
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.worker.child_process import ignore_preemption, thread_environment
 
-__all__ = ["ProcessCalls", "serve"]
-
 _MOST_SAID = 2000
 """Last bytes of a dead process's output."""
 

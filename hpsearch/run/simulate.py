@@ -20,8 +20,6 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
 from hpsearch.trial import Report
 
-__all__ = ["IN_MEMORY", "Nobody", "run_in_memory", "simulate"]
-
 IN_MEMORY = ":memory:"
 """Stands for the directory of a study of which nothing is written."""
 

@@ -23,8 +23,6 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.wording import trials_named
 from hpsearch.trial import Params, TrialState
 
-__all__ = ["answer", "follows", "refusal", "retries"]
-
 
 def answer(request: Request, sweep_state: SweepState, where: str, refused: str = "") -> list[Event]:
     """Return the answer to a request, and its events.

@@ -45,17 +45,6 @@ from hpsearch.warm_start.read import Given, read_warm_start, source_name
 from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.own_files import OwnFiles
 
-__all__ = [
-    "RunSettings",
-    "create_study",
-    "job_of",
-    "run_study",
-    "storage_errors",
-    "sweep_to_run",
-    "trainable_of",
-    "warm_start_of",
-]
-
 _WORKERS_PATIENCE = 60.0
 """Seconds to wait for the workers of a killed run to end."""
 

@@ -12,8 +12,6 @@ from hpsearch.study.trial_record import TrialRecord
 from hpsearch.trainable.metrics import to_numbers
 from hpsearch.trial import Params, Parent, Report, Segment, TrialState
 
-__all__ = ["AskedTrial", "CheckedReports", "Metrics", "asked_trial", "check_reports", "open_segment", "reports_of"]
-
 Metrics = Mapping[str, Any]
 """Names to numbers, NumPy's and torch's scalars included."""
 

@@ -6,8 +6,6 @@ import math
 
 from hpsearch.backends.base import Backend
 
-__all__ = ["TimeLimit"]
-
 
 class TimeLimit:
     """Holds a sweep to `limits.max_time`, by its backend's clock.

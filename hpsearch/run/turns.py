@@ -23,8 +23,6 @@ from hpsearch.study.warm_start import stored_warm_start
 from hpsearch.sweep.parts import Limits
 from hpsearch.sweep.sweep import Sweep
 
-__all__ = ["Turn", "Turns", "make_study", "steer_idle"]
-
 _PATIENCE = 60.0
 """Seconds to wait for another process's turn; a searcher that learns may think for as long as some of them."""
 

@@ -15,8 +15,6 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Result
 from hpsearch.trial import Failure
 
-__all__ = ["MOST_LOSSES", "Rules", "Verdict", "broken_off", "diverged", "verdict"]
-
 MOST_LOSSES = 5
 """Number of consecutive lost attempts of a segment after which the trial fails, as it kills its workers."""
 

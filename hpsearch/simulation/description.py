@@ -8,8 +8,6 @@ from typing import Literal
 
 from hpsearch.config.checks import InvalidKey, KeyPath, nearest
 
-__all__ = ["AXES", "Axis", "Description", "Quantity", "check_task"]
-
 Axis = Literal["task", "row", "repetition", "iteration"]
 AXES: tuple[Axis, ...] = ("task", "row", "repetition", "iteration")
 

@@ -15,8 +15,6 @@ from hpsearch.space import Constant, Space
 from hpsearch.space.distribution import Distribution, Numeric
 from hpsearch.trial import Params, Value
 
-__all__ = ["ExactRows", "NearestRows", "check_columns", "identity"]
-
 _DUST = 1e-12
 """Tolerance of equal distances, as positions are rounded."""
 

@@ -15,8 +15,6 @@ from hpsearch.config.checks import InvalidKey, KeyPath, nearest
 from hpsearch.simulation.description import AXES, Axis, Description, Quantity, check_task
 from hpsearch.simulation.table import Floats, Recorded, each_iteration
 
-__all__ = ["recorded_arrays"]
-
 Arrays = Mapping[str, NDArray[Any]]
 
 _USUAL: Mapping[int, tuple[Axis, ...]] = {

@@ -17,8 +17,6 @@ from hpsearch.simulation.table import Floats, Recorded, each_iteration
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["recorded_columns"]
-
 
 def recorded_columns(path: Path, described: Description, task: str) -> Recorded:
     """Read a file. Lines with equal params are one row, in any order.

@@ -19,18 +19,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = [
-    "EFFICIENCY",
-    "Curve",
-    "Curves",
-    "RecordedFailure",
-    "Simulation",
-    "Step",
-    "Steps",
-    "relative_time",
-    "to_seconds",
-]
-
 EFFICIENCY = 0.9
 """Default efficiency of doubling a trial's workers: 0.9 of twice the speed."""
 

@@ -16,8 +16,6 @@ from hpsearch.simulation.simulation import RecordedFailure, Simulation, Step
 from hpsearch.space import Space
 from hpsearch.trial import Segment, Trial, Value
 
-__all__ = ["Floats", "Recorded", "Table", "each_iteration"]
-
 Floats = NDArray[np.float64]
 
 

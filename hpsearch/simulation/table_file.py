@@ -18,8 +18,6 @@ from hpsearch.simulation.table import Table
 from hpsearch.sweep.document import read_document
 from hpsearch.sweep.reader import KeyReader, Kind, listed
 
-__all__ = ["read_table", "table_digest"]
-
 
 def read_table(named: str, folders: Sequence[str] = ("",), data: Path | None = None) -> Table:
     """Read a table.

@@ -11,8 +11,6 @@ from hpsearch.schedulers.full import FullLength
 from hpsearch.searchers import Past, Searcher
 from hpsearch.sweep.sweep import Sweep
 
-__all__ = ["build_scheduler", "build_searcher"]
-
 
 def build_searcher(sweep: Sweep, past: Sequence[Past] = ()) -> Searcher:
     """Build the searcher that a sweep's `method` asks for.

@@ -9,8 +9,6 @@ from hpsearch.events import Extended
 from hpsearch.study.build import build_scheduler
 from hpsearch.sweep.sweep import Sweep
 
-__all__ = ["extended", "extension"]
-
 
 def extension(stored: Sweep, requested: Sweep) -> Extended | None:
     """Return by what `requested` extends a study's sweep; None when it has nothing more to do.

@@ -42,8 +42,6 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Company
 from hpsearch.trial import Report, StateAt, TrialRow, TrialState
 
-__all__ = ["JournaledState", "no_collections"]
-
 _STATES = {"promote": TrialState.WAITING, "stop": TrialState.STOPPED, "complete": TrialState.COMPLETE}
 
 

@@ -15,8 +15,6 @@ from hpsearch.study.trial_record import TrialRecord
 from hpsearch.study.trial_records import TrialRecords, owner_of
 from hpsearch.trial import Params, Parent, Segment, StateAt, Trial
 
-__all__ = ["Requested", "first_start", "record_of_parent"]
-
 
 class Requested:
     """Points that come before any suggestion: of failed trials that run once more, and those added by hand.

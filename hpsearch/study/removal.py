@@ -20,8 +20,6 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.trainable.checkpoints import extract
 from hpsearch.trial import TrialState
 
-__all__ = ["Parts", "parts_of", "remove", "settle", "unneeded"]
-
 _BESIDE = ("-wal", "-shm", "-journal")
 _OBSERVED = frozenset({"tensorboard", "trials.csv", "reports.csv", "mlflow.db", "wandb"})
 _PARTIAL = re.compile(r"\.(trials\.csv|reports\.csv|mlflow\.db|report\.html|summary\.json)(\.\d+)?\.partial.*")

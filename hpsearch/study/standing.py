@@ -9,8 +9,6 @@ from hpsearch.journal.journal import person
 from hpsearch.study.extension import extended
 from hpsearch.sweep.sweep import Sweep
 
-__all__ = ["Standing"]
-
 
 class Standing:
     """Follows a journal's entries.

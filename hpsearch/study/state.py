@@ -31,8 +31,6 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report, Segment, Trial, TrialRow, TrialState
 from hpsearch.widths.widths import RESTART_SECONDS, Widths
 
-__all__ = ["Next", "SweepState"]
-
 Next = Started | Asked | Exhausted | Wait | Done
 """A sweep's possible next steps."""
 

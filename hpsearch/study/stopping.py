@@ -17,8 +17,6 @@ from hpsearch.sweep.parts import MaxFailures
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report, Score
 
-__all__ = ["CRITERIA", "Patience", "Reached", "StoppingCriteria", "Tally", "Target", "mistake_of", "too_many"]
-
 CRITERIA = ("target", "patience")
 """The stopping criteria: how sweeps end that meet one, as `Ended.state` names it."""
 

@@ -20,8 +20,6 @@ from hpsearch.study.trial_records import TrialRecords
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Failure, StateAt, Trial, TrialState
 
-__all__ = ["CallsOf", "NotYet", "Suggestions", "direct_calls"]
-
 CallsOf = Callable[[Sweep, Searcher], Calls]
 """Makes the calls of a sweep's searcher; what it is given hasn't been called, but for `recall`."""
 

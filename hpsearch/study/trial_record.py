@@ -11,8 +11,6 @@ from hpsearch.task import Company
 from hpsearch.trainable.addresses import path_of
 from hpsearch.trial import Failure, Report, Score, Segment, Trial, TrialRow, TrialState
 
-__all__ = ["DECIDED", "RollbackPoint", "TrialRecord", "TrialResult"]
-
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:

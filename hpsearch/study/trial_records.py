@@ -12,8 +12,6 @@ from hpsearch.study.trial_record import DECIDED, TrialRecord
 from hpsearch.trainable.addresses import count_in_pack, pack_of, path_of
 from hpsearch.trial import Failure, Params, Report, Score, Segment, StateAt, TrialRow, TrialState
 
-__all__ = ["TERMINAL", "PackUsers", "SegmentReports", "TrialRecords", "owner_of"]
-
 TERMINAL = DECIDED | {TrialState.FAILED}
 """States of trials that don't go on by themselves."""
 

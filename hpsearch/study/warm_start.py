@@ -10,8 +10,6 @@ from hpsearch.errors import JournalError
 from hpsearch.searchers import Past
 from hpsearch.trial import JointScore, Score
 
-__all__ = ["WarmStart", "stored_warm_start"]
-
 _KEY = "warm_start"
 """In the study's record."""
 

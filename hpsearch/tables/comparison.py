@@ -17,22 +17,6 @@ from hpsearch.tables.outline import outline
 from hpsearch.tables.wording import counted, duration, first_of, number
 from hpsearch.trial import Value
 
-__all__ = [
-    "amount_text",
-    "comparison_json",
-    "comparison_text",
-    "comparison_title",
-    "cost_rows",
-    "courses_csv",
-    "difference_time",
-    "difference_unknown",
-    "equal_cost_rows",
-    "pairing_lines",
-    "param_rows",
-    "setting_rows",
-    "side_lines",
-]
-
 Rows = Sequence[tuple[str, Sequence[str]]]
 """Lines of a table: what each is of, and a cell of each side."""
 

@@ -18,17 +18,6 @@ from hpsearch.trial import Params, Value
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "csv_field",
-    "csv_text",
-    "frame_of",
-    "indented_json",
-    "json_text",
-    "param_cell",
-    "param_cells",
-    "strict_json",
-]
-
 
 def csv_text(columns: Iterable[str], rows: Iterable[Sequence[Value]]) -> str:
     r"""Return rows as CSV with a header and `\n` line ends."""

@@ -17,8 +17,6 @@ from hpsearch.tables.selection import Field, best_first
 from hpsearch.tables.wording import duration, number, numbers
 from hpsearch.trial import TrialRow, TrialState, Value
 
-__all__ = ["Group", "by_strategy", "group_columns", "groups_of", "groups_to_csv", "groups_to_json"]
-
 
 @dataclass(frozen=True, slots=True)
 class Group:

@@ -10,8 +10,6 @@ from typing import TextIO
 
 from rich.cells import cell_len, chop_cells
 
-__all__ = ["WHOLE", "Column", "Screen", "cut_to", "display_width", "one_line", "padded", "screen_of", "table_text"]
-
 _GAP = "   "
 _LEAST_TEXT = 24
 """Smallest width of a text column, when others need space."""

@@ -11,8 +11,6 @@ from hpsearch.space.parameter import Structure
 from hpsearch.tables.formats import param_cell
 from hpsearch.trial import Params, TrialRow, Value
 
-__all__ = ["constants_of", "outline", "outlined", "written"]
-
 
 def outlined(rows: Sequence[TrialRow], space: Space) -> tuple[list[TrialRow], tuple[str, ...]]:
     """Return rows whose params have a text for each structure, and the names of these params, in order."""

@@ -16,8 +16,6 @@ from hpsearch.trial import TrialState
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["rerun_dataframe", "rerun_text"]
-
 _MOST_NAMED = 10
 
 

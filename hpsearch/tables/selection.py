@@ -18,8 +18,6 @@ from hpsearch.tables.trials import metric_names, value_columns
 from hpsearch.tables.wording import numbers
 from hpsearch.trial import TrialRow, TrialState, Value
 
-__all__ = ["Field", "Fields", "best_first", "fields_to_table", "ordered", "sort_key", "where"]
-
 _Read = Callable[[TrialRow], Value]
 
 _OWN: Mapping[str, _Read] = {

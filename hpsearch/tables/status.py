@@ -24,8 +24,6 @@ from hpsearch.tables.wording import (
 )
 from hpsearch.trial import Failure, TrialRow, TrialState
 
-__all__ = ["failures_by_kind", "status_record", "status_text", "way_on"]
-
 _MOST_FAILURES = 5
 _MOST_REVERTED = 5
 _MOST_NAMED = 10

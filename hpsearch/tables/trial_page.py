@@ -19,8 +19,6 @@ from hpsearch.tables.trials import segments_to_table
 from hpsearch.tables.wording import counted, duration, number
 from hpsearch.trial import Score, TrialRow, TrialState
 
-__all__ = ["Cut", "TrialPage", "curve_lines", "page_lines", "page_record", "trial_page"]
-
 _WIDTH = 80
 _HEIGHT = 8
 

@@ -25,22 +25,6 @@ from hpsearch.trial import Report, TrialRow, TrialState, Value
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "REPORTS_NAME",
-    "TRIALS_NAME",
-    "metric_names",
-    "reports_csv",
-    "rows_to_csv",
-    "rows_to_json",
-    "rows_to_table",
-    "segments_to_csv",
-    "segments_to_json",
-    "segments_to_table",
-    "trials_csv",
-    "trials_dataframe",
-    "value_columns",
-]
-
 TRIALS_NAME = "trials.csv"
 REPORTS_NAME = "reports.csv"
 

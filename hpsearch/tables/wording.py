@@ -9,26 +9,6 @@ from pathlib import Path
 from hpsearch.objective import Objective
 from hpsearch.trial import Params, TrialRow, TrialState, Value
 
-__all__ = [
-    "LONGEST_CELL",
-    "amount_of",
-    "best_parts",
-    "by_state",
-    "by_width",
-    "bytes_text",
-    "counted",
-    "duration",
-    "first_of",
-    "front_line",
-    "number",
-    "numbers",
-    "params_line",
-    "shortened",
-    "shown_path",
-    "trials_named",
-    "up_to",
-]
-
 LONGEST_CELL = 100
 """Most letters of a reason or message in a cell."""
 

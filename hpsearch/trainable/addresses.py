@@ -14,8 +14,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["PACKS", "count_in_pack", "in_pack", "is_pack", "pack_of", "pack_of_all", "path_of", "study_of"]
-
 PACKS = "trials/packs"
 """Directory of the packs, relative to the study's directory."""
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from hpsearch.objective import Objective
 
-__all__ = ["UNKNOWN_END", "Assignment", "ignored_checkpoint", "ignored_parallel"]
-
 UNKNOWN_END = (
     "trial.iterations() and classes need to know the last iteration, but the sweep has no `max_iter`: set it inside "
     "`early_terminate` if the sweep has one, otherwise at the top level (or search(max_iter=...))"

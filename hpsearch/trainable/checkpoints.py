@@ -40,21 +40,6 @@ from hpsearch.trainable.random_state import RandomState
 from hpsearch.trainable.state_file import dump, load, load_file, save_state
 from hpsearch.trainable.storage import reading, writing
 
-__all__ = [
-    "extract",
-    "name_of",
-    "pack",
-    "parts_of",
-    "read_random_state",
-    "read_state",
-    "shown_path",
-    "unpack",
-    "user_path",
-    "write",
-    "write_parts",
-    "write_together",
-]
-
 _STATE = "state.pt"
 _RANDOM = "random.pt"
 _DIRECTORY = "files"

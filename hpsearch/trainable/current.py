@@ -28,17 +28,6 @@ from hpsearch.trainable.trace import TRACE, Trace
 if TYPE_CHECKING:
     from hpsearch_comm import Group
 
-__all__ = [
-    "ANSWERS",
-    "CUT",
-    "GO_ON",
-    "KIND",
-    "LineReader",
-    "current_trial",
-    "in_trial",
-    "set_current_trial",
-]
-
 ANSWERS = "answers"
 """Name of the file in the attempt's directory in which the worker answers each report with one byte."""
 

@@ -21,8 +21,6 @@ from hpsearch.errors import (
 )
 from hpsearch.trial import Failure
 
-__all__ = ["bounded", "failure_of"]
-
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
 """Folder of the package, whose frames are removed from tracebacks."""
 

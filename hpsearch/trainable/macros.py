@@ -13,8 +13,6 @@ from typing import Any
 
 from hpsearch.errors import TrainableError
 
-__all__ = ["DEFAULT_COMMAND", "MACROS", "check_command", "check_names", "expand"]
-
 DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
 """The default of `command`."""
 

@@ -8,8 +8,6 @@ from numbers import Number
 
 from hpsearch.errors import TrainableError
 
-__all__ = ["example", "lacking", "refuse_keywords", "refuse_step", "to_numbers"]
-
 _NO_STEP = "no step, as each call is the end of the next iteration"
 
 

@@ -21,8 +21,6 @@ from pathlib import Path
 from hpsearch.errors import UnreadableCheckpointError
 from hpsearch.trainable.storage import reading, writing
 
-__all__ = ["MANIFEST", "Parts", "check_part", "manifest_of", "read_pack", "read_parts", "write_manifest", "write_pack"]
-
 Parts = Mapping[str, bytes]
 """The files of a checkpoint by their names."""
 

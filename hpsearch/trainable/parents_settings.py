@@ -12,8 +12,6 @@ from hpsearch.errors import CheckpointError
 from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.checkpoints import read_state
 
-__all__ = ["check_own_settings"]
-
 _MAX_DEPTH = 20
 _ZIP = b"PK"
 """Files that torch saves begin so."""

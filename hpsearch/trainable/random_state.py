@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["RandomState", "capture", "from_text", "restore", "seed_all", "seed_when_imported", "to_text"]
-
 RandomState = Mapping[str, Any]
 """Plain containers and tensors, which `torch.load(weights_only=True)` can read."""
 

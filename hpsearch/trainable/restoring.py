@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
-__all__ = ["restore"]
-
 _MADE = "_hpsearch_made_lr"
 """Attribute of an optimizer: the learning rates it was created with, until a scheduler is restored."""
 

@@ -21,12 +21,6 @@ from hpsearch.trainable.storage import writing
 if TYPE_CHECKING:
     from hpsearch_comm import Group
 
-__all__ = [
-    "Listener",
-    "RunningTrial",
-    "SegmentEnd",
-]
-
 _NO_METRICS: Mapping[str, Any] = MappingProxyType({})
 
 _OWN_LOOP = "own_loop"

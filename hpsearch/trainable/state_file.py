@@ -26,8 +26,6 @@ from typing import Any, BinaryIO, NoReturn
 from hpsearch.errors import CheckpointError, UnreadableCheckpointError
 from hpsearch.trainable.storage import os_error_behind, reading
 
-__all__ = ["dump", "is_plain", "load", "load_file", "refuse_unreadable", "save_state"]
-
 _LARGEST_PLAIN = 2**63
 """Larger integers are pickled differently."""
 

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from hpsearch.errors import StorageError, UnreadableCheckpointError, UnwritableError, causes
 
-__all__ = ["os_error_behind", "reading", "writing"]
-
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 _OF_STORAGE = _FULL | {

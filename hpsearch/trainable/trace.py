@@ -14,8 +14,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-__all__ = ["TRACE", "Trace", "digest", "read_trace"]
-
 TRACE = "HPSEARCH_TRACE"
 """Environment variable with the path of a script's trace file."""
 

@@ -10,8 +10,6 @@ from typing import Any
 from hpsearch.config.import_paths import import_object
 from hpsearch.errors import TrainableError
 
-__all__ = ["Trainable", "class_of", "resolve_trainable", "unwrapped"]
-
 Trainable = Callable[..., Any]
 """A function of the trial, or a class with `__init__(trial)` and `step()`; also as a `functools.partial`."""
 

@@ -12,8 +12,6 @@ from hpsearch.space.distribution import Numeric
 from hpsearch.tables.formats import csv_field
 from hpsearch.trial import Value
 
-__all__ = ["allows_empty", "is_empty", "iteration", "metric", "param", "same_value"]
-
 _MOST_DIGITS = 400
 """Python refuses to read integers of thousands of digits; no parameter or metric has so many."""
 

@@ -13,8 +13,6 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Params, Score, Value
 from hpsearch.warm_start.cells import same_value
 
-__all__ = ["LeftOut", "Source", "SourceTrial", "select_trials"]
-
 
 @dataclass(frozen=True)
 class LeftOut:

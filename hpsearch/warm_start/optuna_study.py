@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
     from sqlalchemy.engine import URL
 
-__all__ = ["database_name", "from_database", "from_journal_file", "from_optuna"]
-
 _SQLITE = "sqlite"
 
 _METRIC = "metrics."

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     import optuna
     import pandas as pd
 
-__all__ = ["Given", "read_warm_start", "source_name"]
-
 Given = Union[str, Path, Study, "optuna.Study", "pd.DataFrame"]
 """A study's directory, a CSV or Parquet file, an Optuna storage, or an object in Python."""
 

@@ -22,8 +22,6 @@ from hpsearch.warm_start.found import LeftOut, Source, SourceTrial
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["dataframe_name", "from_csv", "from_dataframe", "from_parquet"]
-
 _PARAMS = "params."
 _METRICS = "metrics."
 _VALUES = "values."

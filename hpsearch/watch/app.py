@@ -33,8 +33,6 @@ from hpsearch.trial import TrialState
 from hpsearch.watch.live_study import LOOK_SECONDS, LiveStudy, Looked, Looking, Tail
 from hpsearch.watch.trial_table import Columns, TrialTable
 
-__all__ = ["WatchApp"]
-
 
 class Question(ModalScreen[bool]):
     """Is answered with a key; anything but `y` is no."""

@@ -19,8 +19,6 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
 from hpsearch.trial import TrialRow
 
-__all__ = ["LOOK_SECONDS", "LiveStudy", "Looked", "Looking", "Tail"]
-
 LOOK_SECONDS = 1.0
 """Seconds between two polls."""
 

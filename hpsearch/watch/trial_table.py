@@ -26,8 +26,6 @@ from hpsearch.tables.selection import sort_key
 from hpsearch.tables.wording import duration, number, numbers, shortened
 from hpsearch.trial import TrialRow, TrialState, Value
 
-__all__ = ["Columns", "TrialTable"]
-
 _Keyed = tuple[Any, int]
 """(What it is sorted by, number)."""
 

@@ -21,8 +21,6 @@ from hpsearch.worker.process_settings import Kept
 if TYPE_CHECKING:
     from hpsearch.worker.job import Channel
 
-__all__ = ["LOG", "Attempt", "AttemptLog", "LaneLog", "attempt_directory", "file_log"]
-
 
 def attempt_directory(attempt: Segment | Result, rank: int = 0) -> str:
     """Return the attempt's own directory, relative to the study's: `trials/00012/3`, or `trials/00012/3/rank-1`."""

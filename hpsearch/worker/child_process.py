@@ -12,8 +12,6 @@ import os
 import signal
 from collections.abc import Iterator, Mapping
 
-__all__ = ["PREEMPTION", "block_preemption", "environment", "ignore_preemption", "thread_environment"]
-
 PREEMPTION = (signal.SIGUSR1, signal.SIGUSR2)
 """Their default action kills the process."""
 

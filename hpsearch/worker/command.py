@@ -33,8 +33,6 @@ from hpsearch.worker.script_failures import LONGEST_TRACEBACK, end_of_log, faile
 if TYPE_CHECKING:
     from hpsearch.worker.job import CommandLine
 
-__all__ = ["CommandRunner"]
-
 _GRACE = 10.0
 """Seconds from SIGTERM to SIGKILL."""
 

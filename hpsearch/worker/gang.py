@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from hpsearch_comm import Group, Listener
 
-__all__ = ["LAUNCHERS", "Board", "Ending", "GangListener", "GangStore", "RankInfo", "StoreLostError", "ranks_of_gang"]
-
 
 @dataclass(frozen=True, slots=True)
 class RankInfo:

@@ -12,8 +12,6 @@ from hpsearch.errors import TrainableError
 from hpsearch.trainable.trainables import class_of
 from hpsearch.worker.child_process import environment
 
-__all__ = ["check_one_gpu", "free_shared_gpu", "part_of_gpu", "without_gpus"]
-
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _hiding = threading.Lock()
 _hidden = ExitStack()

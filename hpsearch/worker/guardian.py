@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = ["MARK", "Guardian", "kill_marked", "start_guardian"]
-
 MARK = "HPSEARCH_WORKER"
 """Environment variable that marks a worker's children."""
 

@@ -29,8 +29,6 @@ from hpsearch.worker.process_settings import apply, notes_on_settings, restored_
 if TYPE_CHECKING:
     from hpsearch_comm import Group
 
-__all__ = ["InProcess"]
-
 
 class InProcess:
     """Runs segments by calling a function, or by stepping an object that may stay warm.

@@ -12,8 +12,6 @@ from hpsearch.space import Space
 from hpsearch.sweep.parallel import Strategies
 from hpsearch.trial import Report
 
-__all__ = ["Channel", "CommandLine", "Job"]
-
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:

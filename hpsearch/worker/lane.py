@@ -25,8 +25,6 @@ from hpsearch.worker.job import Channel
 if TYPE_CHECKING:
     from hpsearch_trainers import Trainer
 
-__all__ = ["BuiltTrainer", "Lane", "Parked", "state_bytes", "with_own_memory", "write_checkpoint", "write_pending"]
-
 
 @dataclass(eq=False)
 class BuiltTrainer:

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from hpsearch_trainers import Trainer
     from hpsearch_trainers.lanes import Fuser, Stepped
 
-__all__ = ["AroundBuild", "Lanes", "why_whole"]
-
 AroundBuild = Callable[[float | None], AbstractContextManager[Any]]
 
 _VERDICT = "lane"

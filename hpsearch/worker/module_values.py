@@ -20,8 +20,6 @@ from typing import Any, NamedTuple
 from hpsearch.trainable.trainables import unwrapped
 from hpsearch.worker.own_files import is_own
 
-__all__ = ["ModuleValues", "Namespace", "module_changes", "note_on_modules"]
-
 _PLAIN = (bool, int, float, complex, str, bytes)
 
 _CONTAINERS = (list, tuple, dict, types.SimpleNamespace, argparse.Namespace)

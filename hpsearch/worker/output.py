@@ -13,8 +13,6 @@ from io import BufferedWriter
 from pathlib import Path
 from typing import TextIO, cast
 
-__all__ = ["OutputRedirect"]
-
 _STREAMS = (1, 2)
 _FIRST_FREE = 3
 

@@ -24,8 +24,6 @@ from typing import NamedTuple
 from hpsearch.trainable.trainables import unwrapped
 from hpsearch.worker.job import CommandLine, Job
 
-__all__ = ["MODULE_OPTIONS", "LoadedCode", "OwnFiles", "is_own", "module_files"]
-
 _MOST_FILES = 500
 
 _SCRIPTS = (".py", ".sh")

@@ -21,8 +21,6 @@ from hpsearch.trainable.trainables import class_of
 from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.own_files import MODULE_OPTIONS, module_files
 
-__all__ = ["check_end", "check_program", "check_trainable", "is_class", "missing_here", "placed"]
-
 _ENV = "/usr/bin/env"
 
 

@@ -21,8 +21,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Kept", "Setting", "all_settings", "apply", "notes_on_settings", "restored_settings"]
-
 _SIGNALS = (
     signal.SIGHUP,
     signal.SIGINT,

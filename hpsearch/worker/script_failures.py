@@ -19,8 +19,6 @@ from hpsearch.worker.child_process import PREEMPTION
 from hpsearch.worker.gang import Ending
 from hpsearch.worker.job import CommandLine
 
-__all__ = ["LONGEST_TRACEBACK", "end_of_log", "failed", "logs_to_wandb", "lost", "no_report", "probe", "wandb_note"]
-
 _TRACEBACK = "Traceback (most recent call last):"
 
 _FROM_OUTSIDE = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM, *PREEMPTION})

@@ -18,8 +18,6 @@ from hpsearch.worker.output import OutputRedirect
 from hpsearch.worker.process_settings import restored_settings
 from hpsearch.worker.worker import Worker
 
-__all__ = ["Shapes", "shapes_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Shapes:

@@ -29,8 +29,6 @@ from hpsearch.worker.in_process import InProcess
 from hpsearch.worker.job import Channel, CommandLine, Job
 from hpsearch.worker.lanes import AroundBuild, Lanes, why_whole
 
-__all__ = ["Worker"]
-
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 _cublas_knows = False
 """Whether the variable was set when CUDA was first used in this process."""

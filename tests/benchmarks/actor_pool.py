@@ -10,8 +10,6 @@ import ray
 from hpsearch.trial import Segment, Trial
 from tests.benchmarks.sweeps import WORKERS
 
-__all__ = ["pool_rate"]
-
 _IN_FLIGHT = 2
 _WARM_UP = 200
 

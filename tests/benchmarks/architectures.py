@@ -21,8 +21,6 @@ import hpsearch
 from hpsearch.space import Space
 from tests.benchmarks.figures import Figure
 
-__all__ = ["measure"]
-
 OPERATIONS = ("none", "skip", "conv1", "conv3", "average3")
 EDGES = ("0-1", "0-2", "1-2", "0-3", "1-3", "2-3")
 PATHS = (("0-1", "1-2", "2-3"), ("0-1", "1-3"), ("0-2", "2-3"), ("0-3",))

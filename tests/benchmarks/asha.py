@@ -10,8 +10,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-__all__ = ["asha_makespan"]
-
 
 def asha_makespan(
     workers: int,

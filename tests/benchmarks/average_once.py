@@ -16,8 +16,6 @@ from tests.benchmarks.figures import Figure
 from tests.benchmarks.plot import Line, draw
 from tests.benchmarks.virtual_workers import VirtualWorkers
 
-__all__ = ["measure"]
-
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 MODELS = (1, 2, 5, 10)
 TIMES, STEPS = 10, 359

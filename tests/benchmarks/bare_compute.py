@@ -12,8 +12,6 @@ from typing import Any
 from hpsearch.backends.ray.local_ray import NICENESS
 from tests.benchmarks.plain_trial import PlainTrial
 
-__all__ = ["bare_seconds"]
-
 _Trials = Sequence[tuple[Mapping[str, Any], int]]
 
 

@@ -26,8 +26,6 @@ from tests.benchmarks.collectives.training import (
 )
 from tests.benchmarks.figures import Figure
 
-__all__ = ["measure"]
-
 _COPIES, _ZERO_COPY = "ours", "ours, zero-copy"
 _LARGE = ("1M", "16M", "64M")
 _SIZES = ("1K", "64K", *_LARGE)

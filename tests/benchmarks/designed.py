@@ -26,8 +26,6 @@ from hpsearch.design.trees import KINDS, fitted_trees
 from tests.benchmarks.figures import Figure, machine, render
 from tests.benchmarks.plot import Gain, draw_gains
 
-__all__ = ["SETS", "measure", "plot"]
-
 SETS = {
     "digits": ("images", datasets.load_digits),
     "cancer": ("classes", datasets.load_breast_cancer),

@@ -29,8 +29,6 @@ from tests.benchmarks.figures import Figure
 from tests.benchmarks.plot import Line, draw
 from tests.comm.process_ranks import ProcessRanks
 
-__all__ = ["measure", "timed"]
-
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 RANKS, BATCH, ACCURACY, MOST_EPOCHS = 4, 64, 0.92, 20
 SECONDS_PER_ROW = 0.003

@@ -23,8 +23,6 @@ from hpsearch_trainers.trainer import Trainer
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.sweeps import WORKERS, local_ray
 
-__all__ = ["Convolutions", "measure"]
-
 _ROWS, _BATCH = 2560, 128
 
 

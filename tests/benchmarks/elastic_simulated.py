@@ -17,8 +17,6 @@ from tests.benchmarks.asha import asha_makespan
 from tests.benchmarks.figures import Figure
 from tests.hpsearch.support.functions import simulated_backend
 
-__all__ = ["asha", "bracket", "measure"]
-
 ETA = 3
 EFFICIENCIES = (1.0, 0.9, 0.8, 0.7)
 EFFICIENCY = 0.9

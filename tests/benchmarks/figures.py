@@ -14,8 +14,6 @@ from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["Figure", "Format", "machine", "render"]
-
 Format = Literal["table", "markdown", "json"]
 
 

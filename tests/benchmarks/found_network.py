@@ -22,8 +22,6 @@ from hpsearch_trainers.digits_network import ChainNetwork
 from hpsearch_trainers.trainer import Trainer
 from tests.benchmarks.figures import Figure
 
-__all__ = ["accuracy", "measure"]
-
 SWEEP = Path("configs/architecture.yaml")
 SEEDS = (1, 2, 3)
 RATES = (0.02, 0.05, 0.1, 0.2, 0.4)

@@ -13,8 +13,6 @@ from hpsearch.study.trial_records import TrialRecords
 from hpsearch.trial import JointScore, Report, Segment, Trial, TrialState
 from tests.benchmarks.figures import Figure
 
-__all__ = ["measure"]
-
 Point = tuple[float, ...]
 EVENTS = 20
 

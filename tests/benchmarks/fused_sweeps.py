@@ -24,8 +24,6 @@ from tests.benchmarks.plain_loop import PlainLoop
 from tests.benchmarks.plain_trial import PlainTrial
 from tests.benchmarks.sweeps import WORKERS, free_workers, local_ray, run_sweep
 
-__all__ = ["measure"]
-
 _CASES = {
     "MLP 64, batch 64, R=27": ({"hidden": 64, "batch_size": 64}, 27, "ratio at most 0.48"),
     "MLP 64, batch 64, R=81": ({"hidden": 64, "batch_size": 64}, 81, "ratio at most 0.40"),

@@ -12,8 +12,6 @@ from hpsearch.sweep.parts import Resources
 from tests.benchmarks.figures import Figure
 from tests.hpsearch.support.driver import Driver
 
-__all__ = ["measure"]
-
 WIDTHS = (1, 2, 4)
 
 _TURNS = 10

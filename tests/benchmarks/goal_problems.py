@@ -9,8 +9,6 @@ from functools import cache
 
 from hpsearch.objective import hypervolume
 
-__all__ = ["PROBLEMS", "Outcome", "Problem"]
-
 Point = tuple[float, ...]
 
 

@@ -18,8 +18,6 @@ import hpsearch
 from hpsearch.objective import hypervolume
 from tests.benchmarks.figures import Figure
 
-__all__ = ["Table", "measure", "reached", "synthetic"]
-
 FULL = (10, 25)
 """Budgets, in full trainings."""
 SEEDS = 1

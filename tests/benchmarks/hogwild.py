@@ -28,8 +28,6 @@ from tests.benchmarks.figures import Figure
 from tests.benchmarks.plot import Line, draw
 from tests.comm.process_ranks import ProcessRanks
 
-__all__ = ["measure", "timed"]
-
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 DENSE = "allreduce of dense gradients"
 STRATEGIES = {"sparse": ("hogwild", "locked", "allreduce", DENSE), "dense": ("hogwild", "locked", "allreduce")}

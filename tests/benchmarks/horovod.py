@@ -19,8 +19,6 @@ from tests.benchmarks.figures import Figure
 from tests.comm.horovod.horovod_ends import enter
 from tests.comm.process_ranks import ProcessRanks
 
-__all__ = ["measure", "timed"]
-
 SIZES = {"32 bytes": (8, 200), "64 KiB": (1 << 14, 200), "1 MiB": (1 << 18, 50), "16 MiB": (1 << 22, 10)}
 """Elements, and how often in a turn."""
 BURST = "burst of 100 times 4 KiB"

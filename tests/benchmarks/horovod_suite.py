@@ -31,8 +31,6 @@ from typing import Any
 import pytest
 import torch
 
-__all__ = ["Outcome", "case_names", "run_cases"]
-
 NEWER = {"Muon": "takes no biases"}
 """Optimizers that the cases don't know, by the reason why they can't be tried."""
 

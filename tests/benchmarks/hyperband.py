@@ -12,8 +12,6 @@ from tests.benchmarks.figures import Figure
 from tests.benchmarks.ray_tune import tune_hyperband
 from tests.benchmarks.sweeps import WORKERS, free_workers, local_ray, run_sweep
 
-__all__ = ["measure"]
-
 MAX_ITER = 27
 ETA = 3
 HIDDEN = 128

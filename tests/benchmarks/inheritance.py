@@ -23,8 +23,6 @@ from hpsearch_trainers.parts import Parts
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.plot import Line, draw
 
-__all__ = ["best_by_epoch", "measure"]
-
 PLOT = Path(__file__).parents[2] / "docs" / "images" / "inheritance.svg"
 STEP = 16
 """Epochs from one point of the plot to the next."""

@@ -17,8 +17,6 @@ from typing import Any
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.plain_trial import PlainTrial
 
-__all__ = ["measure"]
-
 _LANES = 16
 _WORKLOADS: Mapping[str, tuple[str, Mapping[str, Any], int, str]] = {
     "digits MLP, 64 hidden units": ("mlp", {"hidden": 64, "batch_size": 64}, 12, "at most 0.30"),

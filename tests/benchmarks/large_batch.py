@@ -24,8 +24,6 @@ from hpsearch_trainers.schedules import steps
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.plot import Line, draw
 
-__all__ = ["measure"]
-
 PLOT = Path(__file__).parents[2] / "docs" / "images" / "large_batch.svg"
 EPOCHS = 15
 MILESTONES = (9, 13)

@@ -26,8 +26,6 @@ from tests.benchmarks.plot import Line, draw
 from tests.benchmarks.slow_network import SlowNetwork, ask, ranks
 from tests.benchmarks.virtual_workers import VirtualWorkers
 
-__all__ = ["measure"]
-
 PLOT = Path(__file__).parents[2] / "docs" / "images" / "local_sgd.svg"
 WORKERS, PERIODS = (2, 4, 8), (1, 2, 5, 10, 20, 50)
 WIDTHS, BATCH, LR, MOMENTUM = [64, 128, 10], 4, 0.02, 0.9

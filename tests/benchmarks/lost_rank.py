@@ -18,8 +18,6 @@ from pathlib import Path
 
 from tests.benchmarks.figures import Figure
 
-__all__ = ["measure"]
-
 _SCRIPT = """
     import os, signal, time
     from pathlib import Path

@@ -7,8 +7,6 @@ from tests.benchmarks.figures import Figure
 from tests.benchmarks.ray_tune import tune_noop
 from tests.benchmarks.sweeps import WORKERS, free_workers, local_ray, run_noop
 
-__all__ = ["measure"]
-
 TRIALS = 1000
 """For ours, for the pool and for Tune alike: Tune's cost per trial grows with their number."""
 

@@ -27,8 +27,6 @@ from tests.benchmarks.figures import Figure
 from tests.benchmarks.plot import Line, draw
 from tests.benchmarks.slow_network import SlowNetwork, ask, ranks
 
-__all__ = ["measure"]
-
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 RANKS, ROWS, BATCH = 4, 144, 24
 GIGABITS = (10.0, 1.0, 0.1)

@@ -10,8 +10,6 @@ import hpsearch
 from hpsearch.trial import TrialState
 from tests.benchmarks.figures import Figure
 
-__all__ = ["measure"]
-
 MEMBERS = 8
 MAX_ITER = 27
 INTERVAL = 3

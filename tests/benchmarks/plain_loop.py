@@ -9,8 +9,6 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from hpsearch_trainers.parts import Parts
 
-__all__ = ["PlainLoop"]
-
 
 class PlainLoop:
     """Trains a model on one worker, epoch by epoch."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from html import escape
 from statistics import fmean
 
-__all__ = ["Gain", "Line", "draw", "draw_gains"]
-
 _WIDTH, _HEIGHT = 720, 480
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 704, 44, 428
 _STYLE = """

@@ -20,8 +20,6 @@ with warnings.catch_warnings():
     from ray import tune
     from ray.tune.schedulers import HyperBandScheduler
 
-__all__ = ["TuneTiming", "tune_hyperband", "tune_noop"]
-
 
 @dataclass(frozen=True, slots=True)
 class TuneTiming:

@@ -13,8 +13,6 @@ import psutil
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.sweeps import Timing, local_ray, run_noop
 
-__all__ = ["measure"]
-
 SMALL = 1_000
 LARGE = 20_000
 SMALL_TURNS = 3

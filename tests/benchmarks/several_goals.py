@@ -23,8 +23,6 @@ from tests.benchmarks.figures import Figure
 from tests.benchmarks.goal_problems import PROBLEMS, Outcome, Problem
 from tests.benchmarks.plot import Line, draw
 
-__all__ = ["compare", "measure", "ours", "shares", "theirs"]
-
 PLOT = Path(__file__).parents[2] / "docs" / "images" / "several_goals.svg"
 SEEDS = 5
 """For each round."""

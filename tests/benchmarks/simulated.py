@@ -12,8 +12,6 @@ from hpsearch.trial import Segment, Trial
 from tests.benchmarks.figures import Figure
 from tests.hpsearch.support.functions import simulated_backend
 
-__all__ = ["measure"]
-
 WORKERS = 10_000
 TRIALS = 100_000
 

@@ -20,8 +20,6 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
-__all__ = ["SlowNetwork", "address", "ask", "ranks"]
-
 _PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 _READY = "import sys; print('ready', flush=True); sys.stdin.read()"
 _BURST_SECONDS = 0.002

@@ -27,8 +27,6 @@ from hpsearch_trainers.char_lm import CharLM
 from tests.benchmarks.figures import Figure
 from tests.comm.process_ranks import ProcessRanks
 
-__all__ = ["grown", "measure", "timed"]
-
 _WAYS: dict[str, tuple[int, dict[str, Any]]] = {
     "one process": (1, {}),
     "allreduce": (2, {"strategy": "allreduce"}),

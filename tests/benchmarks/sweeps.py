@@ -24,8 +24,6 @@ from hpsearch.sweep.parts import Resources
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Params
 
-__all__ = ["WORKERS", "Timing", "free_workers", "local_ray", "run_noop", "run_sweep"]
-
 WORKERS = 2
 
 

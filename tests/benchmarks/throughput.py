@@ -32,8 +32,6 @@ from tests.benchmarks.collectives.contenders import Gloo
 from tests.benchmarks.collectives.meeting import Blackboard
 from tests.benchmarks.figures import Figure
 
-__all__ = ["measure"]
-
 WORKERS = 2
 BATCH = 128
 STEPS = 10

@@ -21,8 +21,6 @@ from tests.benchmarks.figures import Figure
 from tests.benchmarks.plain_loop import PlainLoop
 from tests.benchmarks.plain_trial import PlainTrial
 
-__all__ = ["made_files", "measure"]
-
 _IMAGES = {"train": 1280, "t10k": 256}
 _CHARACTERS = 20_000
 

@@ -17,8 +17,6 @@ from torch.nn import functional
 from hpsearch_trainers.digits import digits
 from hpsearch_trainers.shards import Shard
 
-__all__ = ["VirtualWorkers"]
-
 
 def _weights(widths: Sequence[int], seed: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)

@@ -28,8 +28,6 @@ from hpsearch.design.report import DesignReport, TestScore
 from hpsearch.design.trees import Trees
 from tests.goldens.names import names_of
 
-__all__ = ["FROZEN", "NAMES", "Made", "help_texts", "made"]
-
 ROOT = Path(__file__).parents[2]
 FROZEN = Path(__file__).parent / "frozen"
 NAMES = "names.txt"

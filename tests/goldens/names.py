@@ -14,8 +14,6 @@ from typing import Any
 
 from hpsearch.cli.parser import build_parser
 
-__all__ = ["documented_paths", "is_there", "names_of"]
-
 ROOT = Path(__file__).parents[2]
 
 _DESIGNED = "hpsearch.design.designed_network"

@@ -8,8 +8,6 @@ from typing import Any
 
 import hpsearch
 
-__all__ = ["Bands", "Goals", "interrupted", "nan", "population"]
-
 
 class Bands(hpsearch.Curves):
     """A loss that falls at the trial's own pace; some trials fail at once, and some end by themselves."""

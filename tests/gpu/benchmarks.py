@@ -20,8 +20,6 @@ from tests.benchmarks.plain_loop import PlainLoop
 from tests.benchmarks.plain_trial import PlainTrial
 from tests.gpu.parts import FIGURE, Figure
 
-__all__ = ["measure"]
-
 
 def measure(device: torch.device, *, rounds: int = 5, trials: int = 16, epochs: int = 5) -> Iterator[Figure]:
     """Measure one after the other.

@@ -7,20 +7,6 @@ from dataclasses import dataclass
 
 from tests.run_parts import Counts
 
-__all__ = [
-    "FIGURE",
-    "PARTS",
-    "STAND_IN_PARTS",
-    "Figure",
-    "Part",
-    "Result",
-    "deadlines",
-    "figures_in",
-    "table",
-    "went_well",
-    "without_gpu",
-]
-
 FIGURE = "figure\t"
 """Begins a line of the benchmarks' output with a name, a number and a unit, divided by tabs."""
 

@@ -33,8 +33,6 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.parts import Data
 
-__all__ = ["Batches", "in_whole_batches", "seeded"]
-
 _GOLDEN = 0x9E3779B97F4A7C15
 """2**64 by the golden ratio: neighbouring numbers come to lie far apart."""
 _AGAIN = 1 << 40

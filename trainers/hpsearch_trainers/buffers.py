@@ -27,18 +27,6 @@ from hpsearch_comm import Group, SyncBatchNorm, convert_sync_batchnorm
 from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_trainers.optimizers import parameters_of
 
-__all__ = [
-    "differing",
-    "digest",
-    "hold_statistics",
-    "normalizations",
-    "preserve_buffers",
-    "synchronize",
-    "synchronize_buffers",
-    "synchronize_untrained",
-    "untrained",
-]
-
 
 def normalizations(model: nn.Module) -> Iterator[_BatchNorm]:
     """Return the model's batch normalizations."""

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["cached"]
-
 
 def cached(source: Path, suffix: str, make: Callable[[BinaryIO], object]) -> Path:
     """Return the path of what is made of a file; it is made where it isn't there yet, or the file has changed since.

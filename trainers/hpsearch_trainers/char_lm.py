@@ -16,8 +16,6 @@ from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.schedules import warmup
 from hpsearch_trainers.trainer import Trainer
 
-__all__ = ["CharLM", "Text"]
-
 _HELD_BACK = 10
 """One in so many characters, the last ones, is held back for validation."""
 

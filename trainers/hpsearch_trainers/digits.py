@@ -20,8 +20,6 @@ from torch.nn import functional
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.trainer import Trainer
 
-__all__ = ["CNN", "MLP", "Digits", "cnn", "correct", "digits", "mlp"]
-
 
 @dataclass(frozen=True, slots=True)
 class Digits:

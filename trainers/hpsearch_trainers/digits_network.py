@@ -19,19 +19,6 @@ from hpsearch_trainers.measures import latency, parameters
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.trainer import Trainer
 
-__all__ = [
-    "CellNetwork",
-    "ChainNetwork",
-    "DigitsNetwork",
-    "MeasuredChain",
-    "Perceptron",
-    "cell",
-    "chain",
-    "chain_parameters",
-    "measured_chain",
-    "perceptron",
-]
-
 _IMAGES = (1, 8, 8)
 """Channels, height and width."""
 

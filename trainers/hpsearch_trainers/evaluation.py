@@ -14,8 +14,6 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.batches import Batches
 from hpsearch_trainers.shards import rows_of_rank
 
-__all__ = ["Totals", "evaluate", "loss_of", "measured"]
-
 
 def loss_of(loss: Callable[[Any, Any], Tensor], output: Any, targets: Any) -> Tensor:
     """Return the mean loss of a batch's rows.

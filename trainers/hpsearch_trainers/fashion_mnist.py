@@ -30,8 +30,6 @@ from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.trainer import Trainer
 from hpsearch_trainers.weight_decay import decay_groups
 
-__all__ = ["CNN", "MLP", "fashion_mnist", "map_idx"]
-
 _UNSIGNED_BYTES = 8
 _MOST_DIMENSIONS = 8
 

@@ -17,8 +17,6 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.moving_average import MovingAverage
 from hpsearch_trainers.rates import VELOCITY_RATE
 
-__all__ = ["load_average", "load_from_other", "load_optimizer"]
-
 
 def load_average(average: MovingAverage, state: Mapping[str, Any], *, forked: bool) -> None:
     """Load a saved moving average; that of a fork from a trial without one begins with the model.

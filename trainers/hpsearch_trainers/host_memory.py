@@ -10,8 +10,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["empty_on_host", "to_host", "wait_for"]
-
 
 def empty_on_host(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return memory on the CPU, whatever torch's default device is; pinned where copies go to or come from a GPU.

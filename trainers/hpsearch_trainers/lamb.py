@@ -10,8 +10,6 @@ import torch
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.layerwise import Layerwise
 
-__all__ = ["LAMB"]
-
 
 class LAMB(Layerwise):
     """Algorithm 2 of the paper, with φ(z) = z.

@@ -10,8 +10,6 @@ import torch
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.layerwise import Layerwise
 
-__all__ = ["LARS"]
-
 
 class LARS(Layerwise):
     """Layer-wise adaptive rate scaling, algorithm 1 of the paper.

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Layerwise"]
-
 
 class Layerwise(torch.optim.Optimizer, ABC):
     """Takes a step with each parameter that has a gradient.

@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["latency", "parameters"]
-
 
 def parameters(model: nn.Module) -> float:
     """Return the number of trainable numbers of a model."""

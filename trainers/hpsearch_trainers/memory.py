@@ -7,8 +7,6 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["is_out_of_memory", "memory_usage"]
-
 _CGROUPS = Path("/sys/fs/cgroup")
 
 _MESSAGES = (

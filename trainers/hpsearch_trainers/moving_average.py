@@ -8,8 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-__all__ = ["MovingAverage"]
-
 
 class MovingAverage(AveragedModel):
     """Begins with the model as it is at the first update; then a ← decay a + (1 - decay) w.

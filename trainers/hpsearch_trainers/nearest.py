@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["nearest"]
-
 
 def nearest(name: object, names: Iterable[str]) -> str:
     """Return "; did you mean ...?" if a known name is near, in whatever case, else nothing."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hpsearch_trainers.trial import TrialLike
 
-__all__ = ["train"]
-
 
 def train(trial: TrialLike) -> None:
     """Report as `value` the sum of the numbers among the parameters, in each iteration; no checkpoints."""

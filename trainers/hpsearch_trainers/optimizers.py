@@ -12,16 +12,6 @@ from hpsearch_comm.data_parallel.optimizer_state import load_exactly
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.parts import Parts
 
-__all__ = [
-    "attributes_of",
-    "check_parameters",
-    "clippable",
-    "move_state",
-    "optimizer_of",
-    "other_optimizers",
-    "parameters_of",
-]
-
 T = TypeVar("T")
 
 

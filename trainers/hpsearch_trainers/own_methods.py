@@ -10,8 +10,6 @@ from typing import Any
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.strategies.strategy import Strategy
 
-__all__ = ["METHODS", "checked"]
-
 METHODS = {
     "step": "must train for an epoch with super().step() under parallel.strategy {}, but returned without: what it "
     "reports would be of a model that each rank trains by itself. Call super().step() in it; a loop of your own "

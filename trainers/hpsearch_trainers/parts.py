@@ -13,8 +13,6 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["Data", "Parts"]
-
 Data = DataLoader[Any] | Dataset[Any] | Sequence[Tensor]
 """Pairs of input and target: tensors whose first dimension counts the rows, a map-style data set of pairs, or a
 DataLoader of one, whose batch size, sampler, collate function, drop_last and workers are used."""

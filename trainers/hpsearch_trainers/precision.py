@@ -9,8 +9,6 @@ import torch
 
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["check_precision", "precision", "training_device"]
-
 
 def training_device() -> torch.device:
     """Return the GPU that is torch's current one, or the CPU where none is seen."""

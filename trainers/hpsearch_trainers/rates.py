@@ -14,8 +14,6 @@ from torch.utils.hooks import RemovableHandle
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.optimizers import attributes_of, other_optimizers
 
-__all__ = ["VELOCITY_RATE", "Rates", "load_schedulers", "replay", "save_schedulers"]
-
 VELOCITY_RATE = "velocity_lr"
 """Key in a group of an optimizer with the rate in its velocities: the rate of the last step."""
 

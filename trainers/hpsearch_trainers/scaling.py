@@ -24,8 +24,6 @@ import torch
 
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["RULES", "Scaling", "Stage", "describe_target", "rate_factor", "rule_for"]
-
 RULES: dict[str, Callable[[float], float]] = {"linear": float, "sqrt": math.sqrt, "none": lambda _times: 1.0}
 """What the rate is multiplied by when the global batch is, by the name of the rule."""
 

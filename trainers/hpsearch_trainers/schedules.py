@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["cosine", "polynomial", "steps", "warmup"]
-
 Schedule = Callable[[float], float]
 
 

@@ -20,8 +20,6 @@ import torch
 
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["Shard", "epoch_order", "rows_of_rank"]
-
 
 def epoch_order(seed: int, epoch: int, rows: int) -> torch.Tensor:
     """Shuffle the rows for an epoch.

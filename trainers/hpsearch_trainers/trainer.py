@@ -66,8 +66,6 @@ from hpsearch_trainers.strategies import strategy_of
 from hpsearch_trainers.strategies.strategy import Trained
 from hpsearch_trainers.trial import Beginning, Parametrized
 
-__all__ = ["Trainer"]
-
 
 class Trainer(ABC):
     """A trainable class whose `step` is one epoch.

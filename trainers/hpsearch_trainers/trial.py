@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["Beginning", "Parametrized", "TrialLike"]
-
 
 class Parametrized(Protocol):
     """What has parameters."""

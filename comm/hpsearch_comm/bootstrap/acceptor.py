@@ -25,8 +25,6 @@ from hpsearch_comm.bootstrap.handshake import PROOF_BYTES, Challenge, Credential
 from hpsearch_comm.bootstrap.inheritance import close_in_children
 from hpsearch_comm.errors import RendezvousError
 
-__all__ = ["RESET", "Acceptor", "peer_uid", "poll_any", "received"]
-
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER that ends a connection at once."""
 

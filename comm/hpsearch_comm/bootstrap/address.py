@@ -16,8 +16,6 @@ from pathlib import Path
 from hpsearch_comm.bootstrap.interface import is_reachable
 from hpsearch_comm.errors import ConfigurationError, RefusedError
 
-__all__ = ["MOST_BYTES", "Address", "host_identity", "read_addresses"]
-
 MOST_BYTES = 4096
 """The longest text of an address, in UTF-8."""
 

@@ -40,8 +40,6 @@ from hpsearch_comm.errors import CommError, ConfigurationError, RendezvousError
 from hpsearch_comm.failure.detector import NOTICE_BYTES, pack_notice, peek_notices
 from hpsearch_comm.topology import Topology
 
-__all__ = ["MOST_STREAMS", "Connections", "connect"]
-
 _PROBES = 6
 _MOST_SECONDS = 32767
 """The kernel's highest for TCP_KEEPIDLE and TCP_KEEPINTVL: man 7 tcp."""

@@ -16,8 +16,6 @@ from hpsearch_comm.bootstrap.handshake import ANSWER_BYTES, NONCE_BYTES, Credent
 from hpsearch_comm.bootstrap.inheritance import close_in_children
 from hpsearch_comm.errors import RefusedError
 
-__all__ = ["Connector", "Endpoint", "family_of"]
-
 Endpoint = tuple[str, int] | str
 """An IPv4 or IPv6 address and a port, or the name of a Unix socket."""
 

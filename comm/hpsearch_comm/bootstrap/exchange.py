@@ -44,8 +44,6 @@ from hpsearch_comm.bootstrap.handshake import (
 )
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
 
-__all__ = ["Venue", "gather", "join", "listed", "meet", "name_ranks"]
-
 _ENTRY = struct.Struct("<IQ")
 _TEXT_BYTES = PAYLOAD_BYTES - _ENTRY.size
 _LENGTH = struct.Struct("<I")

@@ -40,23 +40,6 @@ from enum import IntEnum
 
 from hpsearch_comm.errors import ConfigurationError, RefusedError
 
-__all__ = [
-    "ANSWER_BYTES",
-    "MAC_BYTES",
-    "NONCE_BYTES",
-    "PAYLOAD_BYTES",
-    "PROOF_BYTES",
-    "SECRET_BYTES",
-    "Challenge",
-    "ConnectionKind",
-    "Credentials",
-    "HandshakeReply",
-    "Hello",
-    "Judgement",
-    "Proof",
-    "Refusal",
-]
-
 NONCE_BYTES = 32
 MAC_BYTES = 32
 _HELLO = struct.Struct("<32sqiiHHI32s")

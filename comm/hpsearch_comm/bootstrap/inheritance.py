@@ -10,8 +10,6 @@ import os
 import socket
 import weakref
 
-__all__ = ["close_in_children"]
-
 _sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 

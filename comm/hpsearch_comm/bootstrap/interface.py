@@ -16,17 +16,6 @@ from collections import defaultdict
 
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = [
-    "describe_interfaces",
-    "interface_addresses",
-    "interface_name",
-    "is_local",
-    "is_own_name",
-    "is_reachable",
-    "local_address",
-    "resolve",
-]
-
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 IPInterface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 

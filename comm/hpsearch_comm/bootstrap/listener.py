@@ -16,8 +16,6 @@ from hpsearch_comm.bootstrap.inheritance import close_in_children
 from hpsearch_comm.bootstrap.interface import local_address
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["Listener", "listen", "listen_all"]
-
 _QUEUE = 4096
 """Connections that the kernel keeps until they are accepted; it takes its own limit where that is lower."""
 _RETRY_SECONDS = 0.05

@@ -26,15 +26,6 @@ from hpsearch_comm.errors import ConfigurationError, RendezvousError
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-__all__ = [
-    "HeldStoreRendezvous",
-    "KnownAddresses",
-    "LocalRendezvous",
-    "MasterRendezvous",
-    "Rendezvous",
-    "StoreRendezvous",
-]
-
 T = TypeVar("T")
 
 _ADVICE = (

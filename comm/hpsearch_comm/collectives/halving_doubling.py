@@ -42,8 +42,6 @@ from hpsearch_comm.collectives.reduction import Reduction
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.transport.mesh import Mesh
 
-__all__ = ["SHORT", "allreduce"]
-
 SHORT = 128 * 1024
 """Bytes of partial results up to which all is sent in every round."""
 

@@ -36,8 +36,6 @@ from hpsearch_comm.shm.shm_segment import ShmSegment
 from hpsearch_comm.topology import Topology
 from hpsearch_comm.transport.mesh import Mesh
 
-__all__ = ["allreduce"]
-
 _SLICE = 32 * 1024 * 1024
 """Bytes of partial results at a time."""
 

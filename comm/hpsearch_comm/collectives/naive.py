@@ -15,8 +15,6 @@ from hpsearch_comm.collectives.reduction import Reduction
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.transport.mesh import Mesh
 
-__all__ = ["allreduce"]
-
 
 def allreduce(
     mesh: Mesh, operation: Operation, members: Sequence[int], tensor: torch.Tensor, reduction: Reduction

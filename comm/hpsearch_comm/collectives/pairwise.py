@@ -24,8 +24,6 @@ import torch
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.transport.mesh import Mesh
 
-__all__ = ["LITTLE", "alltoall", "barrier"]
-
 LITTLE = 64 * 1024
 """Bytes to send and to receive, together, up to which a rank doesn't take turns."""
 

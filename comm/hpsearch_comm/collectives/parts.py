@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-__all__ = ["split"]
-
 
 def split(numel: int, count: int) -> list[tuple[int, int]]:
     """Cut `numel` elements into `count` parts in a row, as even as `torch.tensor_split` makes them.

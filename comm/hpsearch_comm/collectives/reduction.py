@@ -20,8 +20,6 @@ import torch
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.header import DTYPES, REDUCTIONS
 
-__all__ = ["Reduction", "reduction_for"]
-
 Combine = Callable[[torch.Tensor, torch.Tensor], object]
 Into = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
 

@@ -37,8 +37,6 @@ from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.transport.link import Combine
 from hpsearch_comm.transport.mesh import Mesh
 
-__all__ = ["allgather", "allreduce", "reduce_scatter"]
-
 Parts = Sequence[tuple[int, int]]
 
 

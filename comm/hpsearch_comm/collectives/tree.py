@@ -33,8 +33,6 @@ import torch
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.transport.mesh import Mesh
 
-__all__ = ["CHUNK", "broadcast"]
-
 CHUNK = 256 * 1024
 """Bytes that are passed on at a time."""
 

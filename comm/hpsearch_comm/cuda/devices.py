@@ -27,8 +27,6 @@ from hpsearch_comm.operations.way import Turn, Way
 from hpsearch_comm.operations.work_queue import WorkQueue, nested_use_error
 from hpsearch_comm.options import Options
 
-__all__ = ["CudaParts", "Devices"]
-
 _log = logging.getLogger(__name__)
 
 

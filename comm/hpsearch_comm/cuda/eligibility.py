@@ -22,8 +22,6 @@ import torch
 from hpsearch_comm.cuda.nccl import nccl_problem, nccl_version, version_text
 from hpsearch_comm.errors import RefusedError
 
-__all__ = ["DeviceFacts", "can_use_nccl", "local_facts", "most_ctas"]
-
 _SHARING_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
 _SHARING_VERSION = 23000
 _SHARED_CTAS = 16

@@ -13,8 +13,6 @@ import torch
 from torch import distributed as dist
 from torch._C._distributed_c10d import DebugLevel, get_debug_level, set_debug_level
 
-__all__ = ["nccl_problem", "nccl_version", "start_nccl", "version_text"]
-
 _VARIABLES = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_BLOCKING_WAIT": "0",

@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-__all__ = ["NcclWheel", "installed_nccl_wheels", "nccl_required_by_torch", "shared_files"]
-
 _LIBRARY = re.compile(r"libnccl\.so(\.\d+)*")
 """Names of NCCL's files."""
 

@@ -27,8 +27,6 @@ from hpsearch_comm.operations.way import Turn, Way
 from hpsearch_comm.operations.work import UnderWay
 from hpsearch_comm.operations.work_queue import Prepared
 
-__all__ = ["Alone", "DeviceOperations"]
-
 _MEETING = ("allgather", "alltoall")
 """Operations whose ranks tell each other numbers first, and so have met."""
 

@@ -36,8 +36,6 @@ from hpsearch_comm.operations.contiguous import flat, is_plain, put_back
 from hpsearch_comm.operations.way import Part, Turn
 from hpsearch_comm.operations.work import UnderWay
 
-__all__ = ["DeviceWork", "ThroughProcessGroup", "supports"]
-
 CLOSE_SECONDS = 5.0
 """How long the end of the last operations, and the goodbye of the ranks, may take."""
 GRACE_SECONDS = 0.5

@@ -12,8 +12,6 @@ from hpsearch_comm.operations.contiguous import flat, is_plain
 from hpsearch_comm.operations.host_collectives import HostCollectives
 from hpsearch_comm.operations.way import Part, Turn
 
-__all__ = ["CHUNK_BYTES", "ThroughHost", "pinned"]
-
 CHUNK_BYTES = 16 * 2**20
 """Bytes of a tensor that are sent at once, where the collective does the same to each element."""
 

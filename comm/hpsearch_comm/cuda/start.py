@@ -11,8 +11,6 @@ from torch import distributed as dist
 
 from hpsearch_comm.errors import NcclError
 
-__all__ = ["Gather", "GatheredStore", "Start", "abort", "in_background", "start_together"]
-
 Gather = Callable[[Any], list[Any]]
 """Returns the values of all ranks, by rank; called by all of them alike. Values are those of JSON."""
 

@@ -16,8 +16,6 @@ import torch
 
 from hpsearch_comm.errors import UsageError
 
-__all__ = ["CudaStream", "Event", "check_capture", "wait_until"]
-
 SPIN_SECONDS = 200e-6
 SHORTEST_SLEEP = 20e-6
 LONGEST_SLEEP = 1e-3

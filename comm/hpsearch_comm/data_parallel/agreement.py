@@ -12,8 +12,6 @@ from torch.nn.parameter import is_lazy
 from hpsearch_comm.errors import MismatchError, UsageError
 from hpsearch_comm.group import Group
 
-__all__ = ["check_agreement", "describe_layouts", "describe_tensors"]
-
 
 def describe_tensors(kind: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
     """Return a line for each tensor: what must be equal on every rank, in words.

@@ -13,8 +13,6 @@ from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
 from hpsearch_comm.header import DTYPES, dtype_named
 
-__all__ = ["broadcast_optimizer_state", "broadcast_parameters", "broadcast_state", "broadcast_tensors"]
-
 
 def broadcast_parameters(
     parameters: Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]], group: Group, root: int = 0

@@ -26,8 +26,6 @@ import torch
 from hpsearch_comm.data_parallel.shares import Share
 from hpsearch_comm.group import Group
 
-__all__ = ["Bucket", "lay_out", "shared_zeros"]
-
 _SHORT = (torch.float16, torch.bfloat16)
 _ALIGNMENT = 64
 """Bytes: a cache line, and enough for every vector instruction."""

@@ -12,8 +12,6 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["LARGE", "Arrivals", "BucketPlan", "plan_buckets"]
-
 LARGE = 1 << 20
 """Bytes from which on a gradient is large: reducing it takes so long that calling one more operation doesn't count."""
 

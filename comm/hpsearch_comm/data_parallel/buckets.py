@@ -28,8 +28,6 @@ from hpsearch_comm.group import Group
 from hpsearch_comm.operations.work import Handle
 from hpsearch_comm.shm.cores import core_quota, usable_cores
 
-__all__ = ["WIRE_DTYPES", "Buckets", "Cores", "describe_cores", "should_overlap"]
-
 WIRE_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 """Compressions: in which dtypes gradients in float32 and float64 travel."""
 

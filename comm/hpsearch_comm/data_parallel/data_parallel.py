@@ -23,8 +23,6 @@ from hpsearch_comm.data_parallel.sync_batch_norm import SyncBatchNorm
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
 
-__all__ = ["DataParallel"]
-
 
 def _shadow(module: nn.Module, reducer: GradientReducer, optimizers: Sequence[torch.optim.Optimizer]) -> None:
     group, shares = reducer.group, reducer.shares

@@ -13,8 +13,6 @@ from hpsearch_comm.data_parallel.reducer import GradientReducer
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
 
-__all__ = ["DistributedOptimizer", "RankOptimizer", "check_named", "check_passes"]
-
 
 class RankOptimizer(torch.optim.Optimizer):
     """An optimizer that belongs to this process's rank, and whose parameters are known to the other ranks."""

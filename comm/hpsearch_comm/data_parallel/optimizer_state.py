@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["load_exactly"]
-
 
 def load_exactly(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
     """Do as `optimizer.load_state_dict`, but keep the dtype of each tensor, and the state as it is.

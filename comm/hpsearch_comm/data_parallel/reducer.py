@@ -39,8 +39,6 @@ from hpsearch_comm.data_parallel.shares import Share, Shares
 from hpsearch_comm.errors import CommError, UsageError
 from hpsearch_comm.group import Group
 
-__all__ = ["GradientReducer"]
-
 
 class BackwardEnd:
     """Tells, once, of the end of the backward pass that runs where this is made.

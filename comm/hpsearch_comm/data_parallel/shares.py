@@ -22,8 +22,6 @@ from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
 from hpsearch_comm.operations.work import Handle
 
-__all__ = ["Share", "Shares"]
-
 
 @dataclass(frozen=True, slots=True)
 class Share:

@@ -12,8 +12,6 @@ from hpsearch_comm.data_parallel.shares import Share
 from hpsearch_comm.group import Group
 from hpsearch_comm.operations.work import Handle
 
-__all__ = ["SparseGradient"]
-
 _SHORT = (torch.float16, torch.bfloat16)
 
 

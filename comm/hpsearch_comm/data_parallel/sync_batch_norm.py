@@ -37,8 +37,6 @@ from torch.nn.parameter import is_lazy
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
 
-__all__ = ["Exchange", "Statistics", "SyncBatchNorm", "convert_sync_batchnorm"]
-
 
 class Statistics(Protocol):
     """What statistics need of the ranks; a `Group` has it."""

@@ -11,8 +11,6 @@ from collections.abc import Callable
 
 from hpsearch_comm.errors import CommError, PeerLost
 
-__all__ = ["AbortState"]
-
 _VERDICT = 0.25
 """Seconds that the group has to say what became of a peer whose connection has ended, before we say it."""
 

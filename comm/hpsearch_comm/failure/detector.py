@@ -30,8 +30,6 @@ from hpsearch_comm.failure.operation import disagreement
 from hpsearch_comm.header import SIGNATURE_BYTES, Signature
 from hpsearch_comm.history import History
 
-__all__ = ["NOTICE_BYTES", "Detector", "pack_notice", "peek_notices", "unpack_notice"]
-
 NOTICE_BYTES = 512
 
 _HEAD = struct.Struct("<BiH")

@@ -13,8 +13,6 @@ from hpsearch_comm.errors import CommTimeoutError, MismatchError, UsageError
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.header import TAIL, Signature, unpack_tail
 
-__all__ = ["FIRST_REMINDER", "Operation", "Wait", "disagreement", "remind"]
-
 FIRST_REMINDER = 30.0
 """Seconds of waiting that a user should know of."""
 

@@ -14,8 +14,6 @@ from hpsearch_comm.errors import UsageError
 from hpsearch_comm.horovod.objects import broadcast_object
 from hpsearch_comm.horovod.process_sets import ProcessSet
 
-__all__ = ["Bundle", "form_groups", "name_parameters"]
-
 
 class Bundle:
     """Parameters whose gradients are reduced in one operation.

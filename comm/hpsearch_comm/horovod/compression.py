@@ -6,8 +6,6 @@ import torch
 
 from hpsearch_comm.errors import UsageError
 
-__all__ = ["Compression", "Compressor", "check_compression"]
-
 
 class Compressor:
     """Compresses a tensor before an operation and decompresses the result. Subclass it for your own."""

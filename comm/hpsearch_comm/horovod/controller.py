@@ -28,8 +28,6 @@ from hpsearch_comm.horovod.request import Entry, Request
 from hpsearch_comm.horovod.settings import Settings
 from hpsearch_comm.operations.work import Handle
 
-__all__ = ["FRAME_BYTES", "Controller", "exchange"]
-
 FRAME_BYTES = 256
 """What a rank can say in a single collective; a longer message takes another one."""
 _LENGTH_BYTES = 4

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hpsearch_comm.errors import CommError, UsageError
 
-__all__ = ["HorovodInternalError", "MissingError", "OrderError"]
-
 
 class HorovodInternalError(CommError, RuntimeError):
     """A collective failed: the ranks disagree, or one of them is gone.

@@ -25,8 +25,6 @@ from hpsearch_comm.header import dtype_named
 from hpsearch_comm.horovod.request import Entry, ReduceOp, Request
 from hpsearch_comm.operations.contiguous import flat
 
-__all__ = ["SMALL_BYTES", "TensorIndex", "adasum", "combine", "execute", "plan_batches", "reduce_all", "stand_in"]
-
 TensorIndex = tuple[int, int]
 """A request, by its place among those that are ready, and one of its tensors."""
 

@@ -12,21 +12,6 @@ from hpsearch_comm.horovod.errors import HorovodInternalError
 from hpsearch_comm.horovod.request import Entry, Request
 from hpsearch_comm.horovod.settings import Settings
 
-__all__ = [
-    "Job",
-    "cross_rank",
-    "cross_size",
-    "current_job",
-    "is_current",
-    "is_homogeneous",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "rank",
-    "set_current_job",
-    "size",
-]
-
 _PATIENCE = 1e6
 """Seconds for which a rank waits until others ask for the same, eleven days: as long as their scripts need."""
 _ADD, _REMOVE = "add_process_set", "remove_process_set"

@@ -16,8 +16,6 @@ from hpsearch_comm.errors import CommTimeoutError, PeerLost, RefusedError, Rende
 from hpsearch_comm.group import Group
 from hpsearch_comm.roster import LauncherLine
 
-__all__ = ["is_elastic", "meet", "set_done"]
-
 _MOST_FAILURES = 3
 """Of equally many ranks to meet: those that die meanwhile make them fewer."""
 _APART = (RendezvousError, PeerLost, CommTimeoutError, RefusedError)

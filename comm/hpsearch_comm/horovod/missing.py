@@ -8,8 +8,6 @@ from typing import NoReturn
 
 from hpsearch_comm.horovod.errors import MissingError
 
-__all__ = ["IN_ELASTIC", "IN_ELASTIC_STATE", "IN_HOROVOD", "MissingNameError", "missing_from"]
-
 
 class MissingNameError(MissingError, AttributeError):
     """A name of Horovod's that isn't there: an AttributeError too, so that `hasattr` and `getattr` can ask for it."""

@@ -14,8 +14,6 @@ from typing import Any
 from hpsearch_comm.errors import CommError
 from hpsearch_comm.horovod.request import ReduceOp, Request
 
-__all__ = ["JOIN", "Decision", "Negotiation"]
-
 _OWN_ROWS = frozenset(("allgather", "alltoall"))
 """Kinds in which each rank may have another number of rows."""
 _ADDING = frozenset((ReduceOp.SUM, ReduceOp.AVERAGE, ReduceOp.ADASUM))

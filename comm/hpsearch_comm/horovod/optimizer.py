@@ -27,8 +27,6 @@ from hpsearch_comm.horovod.process_sets import ProcessSet, global_process_set
 from hpsearch_comm.horovod.reductions import Reduction, allreduce_async, reduce_op, sparse_allreduce_async
 from hpsearch_comm.horovod.request import ReduceOp
 
-__all__ = ["DistributedOptimizer"]
-
 
 class Distributed(RankOptimizer):
     """What both kinds have in common. The class of the given optimizer comes behind it, and does the steps.

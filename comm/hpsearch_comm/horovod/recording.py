@@ -15,8 +15,6 @@ from hpsearch_comm.horovod.request import Entry
 from hpsearch_comm.timeline.part_file import TraceFile
 from hpsearch_comm.timeline.trace_event import metadata_event, span_event
 
-__all__ = ["NEGOTIATION", "OPERATION", "Recording", "mark_cycle", "mark_phase", "record"]
-
 _CYCLES = 0
 NEGOTIATION, OPERATION = "NEGOTIATE_", ""
 """Phases, as they begin a span's name."""

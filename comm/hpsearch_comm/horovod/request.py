@@ -13,8 +13,6 @@ from hpsearch_comm.cuda.stream import CudaStream, Event
 from hpsearch_comm.errors import CommError
 from hpsearch_comm.operations.work import Handle
 
-__all__ = ["Entry", "ReduceOp", "Request"]
-
 
 class ReduceOp(IntEnum):
     """How tensors are combined; Horovod's numbers."""

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["Settings"]
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:

@@ -10,8 +10,6 @@ from hpsearch_comm.horovod.gathering import allgather
 from hpsearch_comm.horovod.reductions import allreduce_
 from hpsearch_comm.horovod.request import ReduceOp
 
-__all__ = ["SyncBatchNorm"]
-
 
 class SyncBatchNorm(data_parallel.SyncBatchNorm):
     """Normalizes each channel by the statistics of the whole batch, over all ranks.

@@ -13,8 +13,6 @@ from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.launcher import Launcher
 from hpsearch_comm.launch.streams import Writer
 
-__all__ = ["main"]
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code.

@@ -40,8 +40,6 @@ from hpsearch_comm.launch.streams import CHUNK, Writer, handle_signals, start_th
 from hpsearch_comm.launch.variables import SECRET, rank_variables, without_other_launchers
 from hpsearch_comm.launch.version import source_digest, version
 
-__all__ = ["Agent", "hold_port", "main", "meeting_address", "read_lines"]
-
 _MOST_BYTES = 1 << 16
 """Of a line that a rank says."""
 _MOST_DRAINED = 16

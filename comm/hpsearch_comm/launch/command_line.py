@@ -25,8 +25,6 @@ from hpsearch_comm.launch.hosts import (
 from hpsearch_comm.launch.job import LaunchJob
 from hpsearch_comm.launch.variables import SECRET, parse_exports
 
-__all__ = ["make_parser", "read_job"]
-
 _MOST_RANKS = 2**20
 _START_TIMEOUT = "HPSEARCH_COMM_START_TIMEOUT"
 _HEARTBEAT_TIMEOUT = "HPSEARCH_COMM_HEARTBEAT_TIMEOUT"

@@ -24,8 +24,6 @@ from hpsearch_comm.launch.streams import Writer, read_chunks
 from hpsearch_comm.launch.variables import SECRET
 from hpsearch_comm.launch.version import search_path
 
-__all__ = ["Connection", "agent_process", "describe_failure"]
-
 _AGENT = "hpsearch_comm.launch.agent"
 _PROBES = 4
 """Unanswered ones in a row after which ssh counts the other host as gone."""

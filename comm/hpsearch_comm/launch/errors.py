@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hpsearch_comm.errors import CommError
 
-__all__ = ["LaunchError"]
-
 
 class LaunchError(CommError):
     """Ranks couldn't be started on a host, or the host was lost; names it, and what to do.

@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 
 from hpsearch_comm.launch.errors import LaunchError
 
-__all__ = ["GREETING", "Frame", "FrameKind", "pack", "pack_value", "read_frames"]
-
 GREETING = b"hpsearch_comm.launch.agent "
 """Begins an agent's first line; JSON follows."""
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from hpsearch_comm.bootstrap.interface import is_local, resolve
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["LOCAL", "Host", "HostRanks", "assign_ranks", "is_here", "merge_local", "parse_hostfile", "parse_hosts"]
-
 LOCAL = "localhost"
 
 _NAME = re.compile(r"(?:[A-Za-z0-9_][\w.+-]*@)?(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+\])", re.ASCII)

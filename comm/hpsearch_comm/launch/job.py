@@ -8,8 +8,6 @@ from pathlib import Path
 
 from hpsearch_comm.launch.hosts import HostRanks
 
-__all__ = ["LaunchJob"]
-
 
 @dataclass(frozen=True, slots=True)
 class LaunchJob:

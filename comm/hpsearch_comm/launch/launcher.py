@@ -32,8 +32,6 @@ from hpsearch_comm.launch.variables import forwarded_variables
 from hpsearch_comm.launch.version import source_digest, version
 from hpsearch_comm.roster import DONE, Coming, read_message
 
-__all__ = ["Death", "Launcher", "first_failure", "is_witness", "last_traceback"]
-
 # torch.distributed's own hook begins each line with the rank; groups of exceptions are drawn as a tree.
 _MARGIN = rb"^(?:\[rank\d+\]: ?)?[ |]*"
 _BEGIN = re.compile(_MARGIN + rb"(?:\+ Exception Group )?Traceback \(most recent call last\):", re.MULTILINE)

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 
 from hpsearch_comm.roster import Coming, Roster
 
-__all__ = ["Membership", "name_ranks"]
-
 
 class Membership:
     """The ranks of a job.

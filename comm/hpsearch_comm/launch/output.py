@@ -13,8 +13,6 @@ from typing import BinaryIO
 from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.streams import Writer
 
-__all__ = ["STDERR", "STDOUT", "Output", "Page", "split_lines"]
-
 MOST_BYTES = 1 << 20
 """Of a line: a longer one is passed on in pieces."""
 

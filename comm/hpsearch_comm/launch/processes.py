@@ -24,8 +24,6 @@ import psutil
 from hpsearch_comm.launch.frames import FrameKind
 from hpsearch_comm.roster import VARIABLE, describe_socket
 
-__all__ = ["RankProcess", "adopt_orphans", "descendants", "end", "end_descendants", "reap"]
-
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PATIENCE = 30.0

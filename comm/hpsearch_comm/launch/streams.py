@@ -10,8 +10,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-__all__ = ["Writer", "handle_signals", "read_chunks", "start_thread", "write_all"]
-
 CHUNK = 1 << 16
 _MUCH = 1 << 20
 """Bytes in a queue from which on a `Writer` has no room."""

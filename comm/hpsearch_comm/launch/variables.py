@@ -13,8 +13,6 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.launchers import VARIABLES as LAUNCHERS
 from hpsearch_comm.roster import VARIABLE as ELASTIC
 
-__all__ = ["SECRET", "forwarded_variables", "parse_exports", "rank_variables", "without_other_launchers"]
-
 SECRET = "HPSEARCH_COMM_SECRET"
 
 _OF_A_HOST = re.compile(

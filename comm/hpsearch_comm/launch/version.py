@@ -7,8 +7,6 @@ import importlib.metadata
 import os
 from pathlib import Path
 
-__all__ = ["search_path", "source_digest", "version"]
-
 _PACKAGE = Path(__file__).parents[1]
 
 

@@ -15,16 +15,6 @@ from hpsearch_comm.header import DTYPES, Signature
 from hpsearch_comm.operations.contiguous import is_plain, may_share_elements
 from hpsearch_comm.shm.shared_memory import lies_in_shared_memory
 
-__all__ = [
-    "Call",
-    "check_out",
-    "check_rank",
-    "check_rows",
-    "check_target",
-    "check_tensor",
-    "whole_number",
-]
-
 _NO_DISPATCH = torch.Tensor.__torch_dispatch__
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch.autograd.graph import increment_version
 
-__all__ = ["flat", "is_plain", "may_share_elements", "put_back"]
-
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Return whether the memory holds just the elements, in row-major order."""

@@ -27,8 +27,6 @@ from hpsearch_comm.shm.shm_segment import ShmSegment
 from hpsearch_comm.topology import Topology
 from hpsearch_comm.transport.mesh import Mesh
 
-__all__ = ["HostCollectives", "algorithms_among", "allreduce"]
-
 T = TypeVar("T")
 
 _OVER_LINKS = {"ring": ring.allreduce, "butterfly": halving_doubling.allreduce, "naive": naive.allreduce}

@@ -33,8 +33,6 @@ from hpsearch_comm.operations.work import UnderWay
 from hpsearch_comm.operations.work_queue import Prepared
 from hpsearch_comm.shm.shared_memory import SharedMemory
 
-__all__ = ["HostOperations"]
-
 
 def encode(value: Any) -> torch.Tensor:
     """Return the value as UTF-8 bytes in a 1-D uint8 tensor.

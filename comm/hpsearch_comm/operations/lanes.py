@@ -27,8 +27,6 @@ from hpsearch_comm.operations.messages import Receive, Send, UnexpectedMessage
 from hpsearch_comm.transport.link import Link, Transfer
 from hpsearch_comm.transport.waiting import Patience
 
-__all__ = ["IncomingLane", "Lane", "MakeOperation", "OutgoingLane"]
-
 MakeOperation = Callable[[bytes], Operation]
 """Gives an operation of this rank with this signature."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from hpsearch_comm.operations.messages import Receive, UnexpectedMessage
 
-__all__ = ["Mailbox"]
-
 
 class Mailbox:
     """The receives that wait, and the messages that are kept for later ones.

@@ -16,8 +16,6 @@ from hpsearch_comm.operations.contiguous import flat, put_back
 from hpsearch_comm.operations.work import Handle, ReceiveHandle
 from hpsearch_comm.shm.copying import copy
 
-__all__ = ["Receive", "Send", "UnexpectedMessage"]
-
 _MOST_CALLS = 1024
 _LARGEST_TAG = 2**63 - 1
 

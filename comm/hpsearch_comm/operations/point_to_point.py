@@ -26,8 +26,6 @@ from hpsearch_comm.shm.barrier import Bell
 from hpsearch_comm.transport.link import Link
 from hpsearch_comm.transport.waiting import Patience, Waiter
 
-__all__ = ["PointToPoint"]
-
 
 class PointToPoint:
     """The sends and receives of a group. An error of one ends the group, as that of a collective does.

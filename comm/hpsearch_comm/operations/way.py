@@ -13,8 +13,6 @@ from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.operations.arguments import Call
 from hpsearch_comm.operations.work import UnderWay
 
-__all__ = ["Part", "Turn", "Way", "parts_of"]
-
 Part = tuple[int, int]
 
 

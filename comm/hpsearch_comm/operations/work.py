@@ -13,8 +13,6 @@ import torch
 
 from hpsearch_comm.errors import CommTimeoutError, UsageError
 
-__all__ = ["Handle", "LaunchHandle", "ReceiveHandle", "UnderWay"]
-
 T = TypeVar("T")
 
 

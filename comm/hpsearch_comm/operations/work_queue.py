@@ -22,8 +22,6 @@ from hpsearch_comm.operations.way import Turn
 from hpsearch_comm.operations.work import Handle, LaunchHandle
 from hpsearch_comm.timeline import NoTimeline, Timeline
 
-__all__ = ["Prepared", "QueueThread", "WorkQueue", "nested_use_error"]
-
 
 class QueueThread:
     """Runs operations in order, away from the thread that asked for them.

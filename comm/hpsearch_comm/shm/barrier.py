@@ -18,8 +18,6 @@ from hpsearch_comm.errors import CommError
 from hpsearch_comm.failure.operation import Operation, Wait
 from hpsearch_comm.shm import futex
 
-__all__ = ["BESIDE_LOOK", "LINE", "LOOK", "SLICE", "SPIN", "Barrier", "Bell", "Words", "look", "views_of"]
-
 LINE = 64
 """Bytes of a cache line: words that different ranks write lie that far apart, or the cores would fight over it."""
 

@@ -12,8 +12,6 @@ from hpsearch_comm.errors import CommError
 from hpsearch_comm.shm.barrier import views_of
 from hpsearch_comm.shm.memfd import Memfd, tensor_over
 
-__all__ = ["HUGE", "POPULATE", "BufferTable", "SharedBuffer", "advise", "stride_of"]
-
 _PAGE = mmap.PAGESIZE
 HUGE = 2 << 20
 """Bytes of a huge page."""

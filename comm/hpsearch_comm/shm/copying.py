@@ -6,8 +6,6 @@ import ctypes
 
 import torch
 
-__all__ = ["copy"]
-
 _memmove = ctypes.memmove
 
 

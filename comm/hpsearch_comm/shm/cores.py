@@ -8,8 +8,6 @@ from pathlib import Path
 
 from hpsearch_comm.shm.cgroups import MEMBERSHIP, ROOT, limits
 
-__all__ = ["core_quota", "usable_cores"]
-
 
 def usable_cores() -> frozenset[int]:
     """Return the numbers of the cores that this process may run on."""

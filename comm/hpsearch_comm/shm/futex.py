@@ -13,8 +13,6 @@ from functools import partial
 
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["ORDERED", "adder", "check_works", "give_way", "wait", "waker"]
-
 ORDERED = platform.machine() in ("x86_64", "AMD64")
 """Whether plain stores are seen by other cores in the order in which they were made. Elsewhere an `adder`, which the
 kernel carries out as a full barrier, must stand between the data and the word that announces them, on both sides."""

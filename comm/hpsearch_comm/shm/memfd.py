@@ -24,8 +24,6 @@ from hpsearch_comm.errors import CommError, PeerLost, RefusedError
 from hpsearch_comm.failure.operation import Operation, Wait
 from hpsearch_comm.shm.cgroups import MEMBERSHIP, ROOT, limits
 
-__all__ = ["Memfd", "check_available", "tensor_over"]
-
 _NOTE = struct.Struct("<4sqq")  # magic, number, bytes
 _MAGIC = b"HPSM"
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW

@@ -6,8 +6,6 @@ import torch
 
 from hpsearch_comm.shm.barrier import LINE, Words
 
-__all__ = ["SLOTS", "SLOT_BYTES", "MessageSlots"]
-
 SLOTS = 4
 SLOT_BYTES = 128 << 10
 """Of a slot between few ranks; see `piece_bytes`."""

@@ -13,8 +13,6 @@ from typing import Any
 
 from hpsearch_comm.errors import CommError
 
-__all__ = ["MUTEX_BYTES", "give_back", "lock", "make_mutex", "try_lock"]
-
 MUTEX_BYTES = 48
 """What the C library's pthread_mutex_t takes at most, on the machines that torch runs on."""
 

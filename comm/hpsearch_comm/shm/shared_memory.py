@@ -27,8 +27,6 @@ from hpsearch_comm.shm import robust
 from hpsearch_comm.shm.barrier import LINE, LOOK, SLICE, look
 from hpsearch_comm.shm.memfd import tensor_over
 
-__all__ = ["Member", "SharedLock", "SharedMemory", "lies_in_shared_memory", "size_of"]
-
 _HOLDER = robust.MUTEX_BYTES // 4  # of the 32-bit words of a lock's line: 1 + the place of its holder, or 0
 _TURNS = _HOLDER + 1
 _SHORTEST, _LONGEST = 100e-6, 10e-3

@@ -30,8 +30,6 @@ from hpsearch_comm.shm.message_slots import SLOT_BYTES, MessageSlots
 from hpsearch_comm.shm.shared_memory import Member, SharedMemory, size_of
 from hpsearch_comm.shm.slots import Slots
 
-__all__ = ["CHANNELS", "CHUNK", "ShmSegment", "Staging", "piece_bytes"]
-
 CHUNK = 512 << 10
 """Bytes of a block: with its like from a peer and the result it stays in a core's own cache."""
 

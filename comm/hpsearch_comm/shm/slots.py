@@ -21,8 +21,6 @@ from hpsearch_comm.failure.operation import Operation, Wait
 from hpsearch_comm.shm import futex
 from hpsearch_comm.shm.barrier import Barrier, Bell, Words, look
 
-__all__ = ["SLOT", "Slots"]
-
 SLOT = 1 << 20
 """Bytes of a slot: with fewer there is more to tell, with more the slots don't stay in the cache."""
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from hpsearch_comm.errors import CommError
 from hpsearch_comm.timeline.merging import merge
 
-__all__ = ["main"]
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code: 2 where the parts can't be joined."""

@@ -17,8 +17,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["compare_clocks", "offset_from"]
-
 _ROUNDS = 8
 
 

@@ -14,8 +14,6 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.timeline.part_file import create_private, scratch_beside
 from hpsearch_comm.timeline.trace_event import CLOCK, PART
 
-__all__ = ["merge"]
-
 _MOST_RANKS = 2**20
 
 

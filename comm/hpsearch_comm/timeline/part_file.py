@@ -20,8 +20,6 @@ from pathlib import Path
 
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["TraceFile", "create_private", "part_path", "scratch_beside"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -34,8 +34,6 @@ from hpsearch_comm.timeline.trace_event import (
     summary_event,
 )
 
-__all__ = ["NoTimeline", "Timeline", "open_timeline"]
-
 _FLUSH_SECONDS = 0.5
 _AT_ONCE = 32
 """Events per write: writing releases the interpreter's lock, so the caller waits for it some microseconds at most."""

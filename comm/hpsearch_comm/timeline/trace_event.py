@@ -28,19 +28,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-__all__ = [
-    "CLOCK",
-    "PART",
-    "Ran",
-    "algorithm_bandwidth",
-    "bus_bandwidth",
-    "bus_factor",
-    "metadata_event",
-    "operation_event",
-    "span_event",
-    "summary_event",
-]
-
 _SHARED = frozenset({"allgather", "reduce_scatter", "alltoall"})
 
 

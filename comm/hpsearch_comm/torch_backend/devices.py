@@ -8,8 +8,6 @@ from torch.distributed.distributed_c10d import BackendConfig
 
 from hpsearch_comm.errors import UsageError
 
-__all__ = ["DEVICES", "check_backends", "requested_backends"]
-
 DEVICES = ("cpu", "cuda")
 """Types of the devices whose tensors a group takes."""
 

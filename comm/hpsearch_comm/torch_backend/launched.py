@@ -17,8 +17,6 @@ from hpsearch_comm.environment import Arguments, read_environment
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.torch_backend.work import as_torchs
 
-__all__ = ["SCHEME", "rendezvous_of_launcher"]
-
 SCHEME = "launcher"
 _NAME = "torch.distributed's store"
 

@@ -19,8 +19,6 @@ from hpsearch_comm.torch_backend.devices import check_backends, requested_backen
 from hpsearch_comm.torch_backend.process_group import CommProcessGroup
 from hpsearch_comm.torch_backend.work import as_torchs
 
-__all__ = ["make_process_group"]
-
 _SECRET = "HPSEARCH_COMM_SECRET"
 _OF_TORCH = ("HPSEARCH_COMM_TIMEOUT", "HPSEARCH_COMM_START_TIMEOUT")
 """What torch says itself."""

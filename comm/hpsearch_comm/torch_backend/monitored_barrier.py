@@ -14,8 +14,6 @@ from hpsearch_comm.group import Group
 from hpsearch_comm.torch_backend.process_group import CommProcessGroup
 from hpsearch_comm.torch_backend.work import as_torchs
 
-__all__ = ["monitored_barrier"]
-
 _TAG = 2**62
 """Of its messages: torch's tags are ints of 32 bits."""
 

@@ -18,25 +18,6 @@ from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
 from hpsearch_comm.operations.arguments import check_target, check_tensor
 
-__all__ = [
-    "OperationPlan",
-    "allgather",
-    "allgather_single",
-    "allreduce",
-    "alltoall",
-    "alltoall_single",
-    "broadcast",
-    "check_devices",
-    "check_input",
-    "check_output",
-    "gather",
-    "only",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_single",
-    "scatter",
-]
-
 Tensors = Sequence[torch.Tensor]
 
 

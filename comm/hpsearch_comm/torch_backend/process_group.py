@@ -23,8 +23,6 @@ from hpsearch_comm.torch_backend.plans import OperationPlan, Tensors, check_inpu
 from hpsearch_comm.torch_backend.streams import CallersStreams
 from hpsearch_comm.torch_backend.work import CommWork, as_torchs
 
-__all__ = ["CommProcessGroup"]
-
 
 def allreduce_sparse(group: Group, tensor: torch.Tensor, op: Any) -> list[OperationPlan]:
     """Add the ranks' tensors in COO layout, of one shape, up into everybody's.

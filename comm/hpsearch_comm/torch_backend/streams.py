@@ -16,8 +16,6 @@ import torch
 from hpsearch_comm.cuda.stream import CudaStream, Event
 from hpsearch_comm.group import Group
 
-__all__ = ["CallersStreams"]
-
 
 class CallersStreams:
     """The current streams of a thread that calls an operation, one of each device that its tensors lie on.

@@ -20,8 +20,6 @@ from hpsearch_comm.errors import CommError, CommTimeoutError
 from hpsearch_comm.operations.work import Handle, ReceiveHandle
 from hpsearch_comm.torch_backend.streams import CallersStreams
 
-__all__ = ["CommWork", "as_torchs"]
-
 _Future = torch.futures.Future[list[torch.Tensor]]
 
 Finish = Callable[[list[Any]], object]

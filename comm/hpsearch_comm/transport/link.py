@@ -13,8 +13,6 @@ import torch
 
 from hpsearch_comm.failure.operation import Operation
 
-__all__ = ["Combine", "Link", "Transfer"]
-
 Combine = Callable[[torch.Tensor, torch.Tensor], object]
 """Folds an arrived chunk into a chunk of the receiver's tensor, in place: `lambda mine, theirs: mine.add_(theirs)`."""
 

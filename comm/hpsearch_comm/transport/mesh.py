@@ -16,8 +16,6 @@ from hpsearch_comm.transport.waiting import Patience, Waiter
 if TYPE_CHECKING:
     from hpsearch_comm.shm.barrier import Bell
 
-__all__ = ["Mesh"]
-
 _SPIN = 50e-6
 """Seconds that a wait holds its core before it sleeps: about what going to sleep and waking up would cost."""
 

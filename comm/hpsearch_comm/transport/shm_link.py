@@ -23,8 +23,6 @@ from hpsearch_comm.shm.message_slots import SLOTS, MessageSlots
 from hpsearch_comm.shm.shm_segment import ShmSegment
 from hpsearch_comm.transport.link import Combine, Link, Transfer
 
-__all__ = ["ShmLink", "links_within"]
-
 _MOST_ELEMENTS = (1 << 15) - LINE
 """Of a chunk: from 32768 elements on torch would start threads, and a thread beside the caller's must not."""
 

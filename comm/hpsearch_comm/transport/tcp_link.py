@@ -16,8 +16,6 @@ from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.header import HEADER_BYTES
 from hpsearch_comm.transport.link import Combine, Link, Transfer
 
-__all__ = ["TcpLink"]
-
 CHUNK = 256 * 1024
 """Bytes moved by one call. Large enough that the call costs nothing beside the copy, small enough to stay in a cache
 between the copy out of the kernel and the sum, and to let both directions take turns."""

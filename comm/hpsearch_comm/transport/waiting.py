@@ -15,8 +15,6 @@ from hpsearch_comm.transport.link import Transfer
 if TYPE_CHECKING:
     from hpsearch_comm.shm.barrier import Bell
 
-__all__ = ["Patience", "Waiter"]
-
 _SLICE = 0.05
 """Longest sleep in seconds, so that the group's end is seen even where nothing wakes us for it."""
 

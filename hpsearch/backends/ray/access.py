@@ -13,8 +13,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-__all__ = ["OPEN_CLUSTER", "is_loopback", "is_open", "known_cluster", "make_private_token", "token_file"]
-
 OPEN_CLUSTER = (
     "asks for no token, and Ray listens on all interfaces: anybody who reaches its ports can run code there. Stop it, "
     "run `ray get-auth-token --generate` on the head, copy ~/.ray/auth_token to every node, and start it again"

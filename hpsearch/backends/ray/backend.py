@@ -38,8 +38,6 @@ from hpsearch.worker.gang import ranks_of_gang
 from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.preflight import check_trainable
 
-__all__ = ["RayBackend"]
-
 _HOUSEKEEPING_SECONDS = 0.25
 
 _BURST_SECONDS = 0.002

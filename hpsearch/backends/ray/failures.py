@@ -10,8 +10,6 @@ from ray.exceptions import RayError
 
 from hpsearch.errors import BackendError
 
-__all__ = ["as_backend_error", "first_line"]
-
 
 @contextmanager
 def as_backend_error() -> Iterator[None]:

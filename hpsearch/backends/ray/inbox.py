@@ -16,8 +16,6 @@ from hpsearch.backends.ray.messages import RoundsEnd, RunRequest, RunResponse
 from hpsearch.backends.slots import Flight, Slot
 from hpsearch.task import Message
 
-__all__ = ["Inbox", "Rounds"]
-
 
 class Inbox:
     """A queue of answers and their handlers, filled from any thread."""

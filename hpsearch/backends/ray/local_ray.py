@@ -20,8 +20,6 @@ from hpsearch.errors import BackendError
 from hpsearch.worker.child_process import block_preemption, environment
 from hpsearch.worker.guardian import MARK, Guardian, kill_marked, start_guardian
 
-__all__ = ["NICENESS", "START_SECONDS", "OwnThread", "forget_start", "start_local"]
-
 START_SECONDS = 180.0
 """Limit of a start. Ray's own, the shortest of which is half a minute, are too short for a busy machine."""
 

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from hpsearch.events import Saved
 from hpsearch.trial import Report
 
-__all__ = ["Heartbeat", "HeartbeatReply", "Key", "Mailbox"]
-
 Key = tuple[str, int, int]
 """(study, trial, attempt)."""
 

@@ -19,17 +19,6 @@ from hpsearch.trial import Segment, Trial
 from hpsearch.worker.attempt import LOG, attempt_directory
 from hpsearch.worker.gang import RankInfo
 
-__all__ = [
-    "Hello",
-    "Location",
-    "RoundsEnd",
-    "RunRequest",
-    "RunResponse",
-    "pack_checkpoint",
-    "read_heartbeat",
-    "read_response",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Location:

@@ -15,8 +15,6 @@ from ray._private import state
 from hpsearch.backends.ray.messages import Location
 from hpsearch.errors import BackendError
 
-__all__ = ["NAMESPACE", "Shape", "here", "live_nodes", "node_of", "waiting_text", "why_no_workers", "workers_of_others"]
-
 NAMESPACE = "hpsearch"
 """Namespace of all our actors."""
 

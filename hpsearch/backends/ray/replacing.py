@@ -12,8 +12,6 @@ from hpsearch.backends.slots import Flight, Slot, Slots
 from hpsearch.errors import BackendError
 from hpsearch.task import Notice, Result
 
-__all__ = ["MODULE_CHANGES_STAY", "Backoff", "FailingNodes", "Overdue", "close_hung", "overdue", "why_replaced"]
-
 MODULE_CHANGES_STAY = (
     "trials after it would find it so, and its worker is replaced, which takes seconds each time. "
     "Change a copy to avoid that"

@@ -28,8 +28,6 @@ from hpsearch.backends.ray.mailbox import Mailbox
 from hpsearch.backends.ray.nodes import NAMESPACE, Shape, live_nodes
 from hpsearch.errors import BackendError
 
-__all__ = ["Kind", "Pool", "Pulse", "connect", "is_cluster", "shut_down"]
-
 _POOL_SECONDS = 10.0
 """How long idle workers outlive their search on a cluster that others may wait for."""
 

@@ -39,8 +39,6 @@ from hpsearch.worker.own_files import LoadedCode
 from hpsearch.worker.preflight import placed
 from hpsearch.worker.worker import Worker
 
-__all__ = ["BEAT_SECONDS", "RayWorker", "StandIn"]
-
 BEAT_SECONDS = 0.5
 """Time between two heartbeats of a running segment."""
 

@@ -27,8 +27,6 @@ from hpsearch.journal.provenance import process_name
 from hpsearch.task import Message, Notice
 from hpsearch.worker.job import Job
 
-__all__ = ["WorkerPool"]
-
 _IDLE_SECONDS = 30.0
 """On a shared cluster, a worker that was idle for this long is released."""
 

@@ -11,8 +11,6 @@ import re
 from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
-__all__ = ["COLOURS", "MOST_RUNS", "TICKED_BY_OLD_PAGES", "curves_address", "pattern_of", "studies_address"]
-
 COLOURS = 7
 """Number of colours of both palettes, which then repeat; there is no setting for more."""
 

@@ -14,8 +14,6 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-__all__ = ["EventFiles"]
-
 HELD_BACK_BYTES = 1 << 20
 """Size of buffered records, in bytes, at which they are flushed."""
 

@@ -24,8 +24,6 @@ from hpsearch.space import (
 )
 from hpsearch.trial import Trial, Value
 
-__all__ = ["DISPLAYED", "HParams", "Known"]
-
 DISPLAYED = 5
 """Columns that the dashboard shows at first: by name, those marked as differing first.
 

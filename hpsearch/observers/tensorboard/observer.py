@@ -17,8 +17,6 @@ from hpsearch.study.trial_record import DECIDED
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report
 
-__all__ = ["MOST_TRIALS", "TensorBoardObserver"]
-
 MOST_TRIALS = 100
 """Number of best trials with a run, besides the running ones."""
 

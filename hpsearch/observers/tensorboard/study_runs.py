@@ -33,25 +33,6 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.wording import counted
 from hpsearch.trial import Report, Score
 
-__all__ = [
-    "BUSY_TAG",
-    "FRONT",
-    "HYPERVOLUME",
-    "RUNNING_TAG",
-    "STUDY_RUN",
-    "StepScalar",
-    "StudyRun",
-    "StudyRuns",
-    "amount_of",
-    "best",
-    "by_tag",
-    "found_by",
-    "layout",
-    "load_tag",
-    "rung_tag",
-    "spread_tags",
-]
-
 STUDY_RUN = "study"
 """Name of the run of a study as a whole."""
 

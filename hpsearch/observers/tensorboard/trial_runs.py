@@ -13,17 +13,6 @@ from hpsearch.study.journaled_state import JournaledState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report, Score, Segment, Trial, TrialState
 
-__all__ = [
-    "ITERATIONS_TAG",
-    "LANES_TAG",
-    "SECONDS_TAG",
-    "WIDTH_TAG",
-    "TrialRuns",
-    "best_tag",
-    "metrics_of",
-    "trial_run",
-]
-
 ITERATIONS_TAG, SECONDS_TAG, WIDTH_TAG = "hpsearch/iterations", "hpsearch/seconds", "hpsearch/width"
 """Name the scalars that hold a trial's iterations, its running time and its workers, over iterations."""
 

@@ -37,8 +37,6 @@ from hpsearch.results.importance import importance_of
 from hpsearch.results.samples import spread
 from hpsearch.results.study import Study, load
 
-__all__ = ["View", "study_names"]
-
 _MOST_PINNED = 4
 _MOST_POINTS = 400
 """Less than TensorBoard keeps of a scalar: of more it draws lots for each tag, and the three of a chart must fit."""

@@ -23,8 +23,6 @@ from hpsearch.page.charts.picture import (
 )
 from hpsearch.page.charts.scales import Scale
 
-__all__ = ["ROW", "Chart", "Key", "legend"]
-
 T = TypeVar("T", bound=tuple[float, ...])
 
 Mark = Literal["line", "dashed", "dot", "ring", "box"]

@@ -12,29 +12,6 @@ from xml.etree import ElementTree as Tree
 from hpsearch.errors import HpsearchError
 from hpsearch.journal.filesystem import writing
 
-__all__ = [
-    "COLOURS",
-    "HALO",
-    "SERIES",
-    "STYLE",
-    "Anchor",
-    "Area",
-    "Box",
-    "Dot",
-    "Ink",
-    "Line",
-    "Picture",
-    "Point",
-    "Shape",
-    "Words",
-    "fitted",
-    "lowered",
-    "save_pictures",
-    "series",
-    "svg",
-    "width_of",
-]
-
 _LETTER = 0.6
 """Width of letters, as a fraction of the font size."""
 

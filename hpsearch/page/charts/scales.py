@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["FAR", "Linear", "Log", "Marked", "Names", "Scale", "between", "scale_of", "scale_of_good"]
-
 _BEYOND = 4.0
 """Values farther from the best than this many times what three quarters of them span are left to an axis' edge."""
 

@@ -19,8 +19,6 @@ from tests.benchmarks.collectives.plan import ALGORITHMS, PEERS, Kind, Plan
 from tests.benchmarks.collectives.report import render
 from tests.benchmarks.collectives.sizes import parse_sizes
 
-__all__ = ["main", "parse"]
-
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""

@@ -17,8 +17,6 @@ from tests.benchmarks.collectives.contenders import ZeroCopy
 from tests.benchmarks.collectives.sizes import format_size
 from tests.benchmarks.collectives.stage import Stage
 
-__all__ = ["BARE", "NBYTES", "measure"]
-
 NBYTES = 64 << 20
 BARE = "the additions and copies alone"
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from tests.benchmarks.collectives.meeting import Meeting
 
-__all__ = ["Block", "MeasuredTurn", "combine", "repeat", "repetitions", "take"]
-
 _LEAST, _MOST = 3, 300
 _WARM_UP = 2
 

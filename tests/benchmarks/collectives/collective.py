@@ -11,8 +11,6 @@ from tests.benchmarks.collectives.contenders import Contender, Copies, Mpi, Zero
 from tests.benchmarks.collectives.sizes import format_size
 from tests.benchmarks.collectives.stage import Stage
 
-__all__ = ["in_turn", "measure", "turn"]
-
 T = TypeVar("T")
 
 

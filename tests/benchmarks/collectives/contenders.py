@@ -15,8 +15,6 @@ from hpsearch_comm.errors import ConfigurationError
 if TYPE_CHECKING:
     from hpsearch_comm.group import Group
 
-__all__ = ["Contender", "Copies", "Gloo", "Mpi", "ZeroCopy", "require"]
-
 _PIP = {"mpi": 'pip install "hpsearch[bench]"', "gloo": "pip install torch, from a wheel that has torch.distributed"}
 
 

@@ -25,8 +25,6 @@ from tests.benchmarks.collectives.lifeline import hold, segments
 from tests.benchmarks.collectives.namespaces import INTERFACE, Namespaces
 from tests.benchmarks.collectives.plan import Plan
 
-__all__ = ["Outcome", "RankFailed", "measure"]
-
 _ROOT = Path(__file__).parents[3]
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 2.0

@@ -10,8 +10,6 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["follow", "hold", "segments"]
-
 _BACKLOG = 128
 """More than there are ranks: nobody accepts."""
 

@@ -12,8 +12,6 @@ from hpsearch_comm.bootstrap.handshake import Credentials
 from hpsearch_comm.bootstrap.rendezvous import Rendezvous
 from hpsearch_comm.errors import RendezvousError
 
-__all__ = ["Blackboard", "Meeting"]
-
 _STRIDE = 128
 """Bytes per rank: two cache lines, so that no rank's waiting slows another's writing."""
 _NAP_SECONDS = 20e-6

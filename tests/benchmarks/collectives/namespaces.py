@@ -14,8 +14,6 @@ from types import TracebackType
 
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["INTERFACE", "Namespaces"]
-
 INTERFACE = "hpsearch0"
 """The cable's end, in both namespaces."""
 

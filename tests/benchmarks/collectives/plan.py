@@ -6,8 +6,6 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-__all__ = ["ALGORITHMS", "PEERS", "Kind", "Plan"]
-
 Kind = Literal["allreduce", "model", "memory"]
 
 PEERS = ("gloo", "mpi")

@@ -25,8 +25,6 @@ from tests.benchmarks.collectives.launch import Outcome
 from tests.benchmarks.collectives.sizes import parse_sizes
 from tests.benchmarks.collectives.training import NO_AVERAGING
 
-__all__ = ["geometric_mean", "machine", "ratios", "render", "summary", "table"]
-
 _LARGE = 1 << 20
 """From here on bandwidth counts rather than latency; the means are given for these sizes too."""
 

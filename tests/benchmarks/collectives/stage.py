@@ -18,8 +18,6 @@ from tests.benchmarks.collectives.plan import Plan
 if TYPE_CHECKING:
     from hpsearch_comm.group import Group
 
-__all__ = ["Stage"]
-
 
 @dataclass(frozen=True, slots=True)
 class Stage:

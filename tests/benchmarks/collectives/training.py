@@ -25,19 +25,6 @@ from tests.benchmarks.collectives.block import Block, repeat
 from tests.benchmarks.collectives.collective import in_turn
 from tests.benchmarks.collectives.stage import Stage
 
-__all__ = [
-    "DDP_OVER_GLOO",
-    "DDP_OVER_OURS",
-    "FSDP_OVER_GLOO",
-    "FSDP_OVER_OURS",
-    "MODELS",
-    "NO_AVERAGING",
-    "convnet",
-    "deep",
-    "measure",
-    "wide",
-]
-
 NO_AVERAGING = "no averaging"
 DDP_OVER_GLOO = "gloo, DistributedDataParallel"
 DDP_OVER_OURS = "ours, DistributedDataParallel"

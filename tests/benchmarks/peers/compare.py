@@ -14,8 +14,6 @@ from hpsearch.benchmark.report import hits_at, over_tasks, paired
 from hpsearch.benchmark.runs import Results, RunCourse, RunKey
 from hpsearch.benchmark.suite import load_suite
 
-__all__ = ["peer_courses"]
-
 
 def peer_courses(path: Path) -> dict[tuple[str, int], dict[RunKey, RunCourse]]:
     """Read a peer's runs, by method and number of workers."""

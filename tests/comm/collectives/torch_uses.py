@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["TorchUses"]
-
 
 class TorchUses(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Tells of every tensor that an operation of this thread works on, views apart. Use it as a context.

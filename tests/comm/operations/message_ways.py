@@ -8,8 +8,6 @@ from typing import Any
 import hpsearch_comm as comm
 from tests.comm.thread_ranks import run_ranks
 
-__all__ = ["LONG", "WAYS", "run"]
-
 WAYS: dict[str, dict[str, Any]] = {
     "shared": {},
     "tcp": {"transport": "tcp"},

@@ -9,8 +9,6 @@ import pytest
 
 from tests.comm.torch_backend.torch_ranks import TorchRanks
 
-__all__ = ["served"]
-
 
 def served(module: str) -> Any:
     """Return a fixture of ranks that call functions of a module; its name is that of the variable it is assigned to."""

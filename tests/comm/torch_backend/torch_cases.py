@@ -27,8 +27,6 @@ from typing import Any
 
 from tests.forking import Forked
 
-__all__ = ["EXCUSED", "OF_EIGHT", "Comparison", "compare", "outcomes"]
-
 _BY_NAME = "asks for Gloo by name: torch's monitored_barrier takes no other; ours is in hpsearch_comm.torch_backend"
 
 EXCUSED = {

@@ -10,8 +10,6 @@ import torch
 
 from hpsearch import RunningTrial
 
-__all__ = ["plain", "train"]
-
 
 def train(trial: RunningTrial) -> None:
     """Report a score that hangs on all three global generators; raise, or give NaN, for some params."""

@@ -13,8 +13,6 @@ from hpsearch.searchers import Observation, Problem, Search, Searcher, Suggestio
 from hpsearch.space import Space
 from hpsearch.trial import Failure, Params, Report, Trial
 
-__all__ = ["KINDS", "Asking", "problem_of"]
-
 KINDS = ("one goal", "two goals", "constrained")
 """What problems may decide by: `loss`; that and a small `cost`; `loss` where the cost is at most 0.5."""
 

@@ -9,8 +9,6 @@ from pathlib import Path
 import hpsearch
 from hpsearch.journal.journal import Journal
 
-__all__ = ["Killing", "ask_and_die", "ask_and_die_unwritten", "report_and_die", "tell_and_die"]
-
 
 class Killing:
     """A number that kills its process where it is read, which is in the middle of a tell."""

@@ -16,9 +16,6 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.trials import rows_to_csv
 from tests.hpsearch.support.scripted import events_of, sweep_of
 
-__all__ = ["PLAIN", "ask", "asked_sweep", "by_x", "finish", "halving", "refused", "reports", "table"]
-
-
 PLAIN = {"trainable": None, "early_terminate": None, "max_iter": 1, "run_cap": 6}
 
 

@@ -9,8 +9,6 @@ from typing import Any
 import hpsearch
 from hpsearch.backends.ray import worker
 
-__all__ = ["BROKEN", "NOT_IN_ORDER", "train"]
-
 BROKEN = "HPSEARCH_TESTS_BROKEN"
 """In the environment of such a node: what its workers don't come to the end of, `start` or `run`."""
 

@@ -13,24 +13,6 @@ from types import FrameType
 
 from hpsearch.trainable.running_trial import RunningTrial
 
-__all__ = [
-    "GATE",
-    "HEARD",
-    "OPEN",
-    "REACHED",
-    "fails",
-    "gated",
-    "interrupted",
-    "misnamed",
-    "moody",
-    "nan",
-    "niceness",
-    "paced",
-    "steps",
-    "traded",
-    "traded_to_infinity",
-]
-
 GATE = "HPSEARCH_TEST_GATE"
 """Environment variable: a folder in which `gated` says that it waits, and waits for `open`."""
 

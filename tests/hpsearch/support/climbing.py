@@ -11,8 +11,6 @@ from typing import ClassVar
 from hpsearch.searchers.base import Observation, Problem, Searcher, SearcherCapabilities, Suggestion
 from hpsearch.trial import Trial
 
-__all__ = ["Climbing", "Failing", "Limited"]
-
 
 class Climbing(Searcher):
     """Draws, and moves each draw halfway to the best trial that it knows; the less `loss`, the better.

@@ -16,8 +16,6 @@ import yaml
 
 from hpsearch.cli import main
 
-__all__ = ["PATIENCE", "PROGRAM", "ROOT", "Answer", "Call", "begin", "call", "environment", "wait_for", "write_sweep"]
-
 ROOT = Path(__file__).parents[3]
 
 PROGRAM = str(Path(sys.executable).parent / "hpsearch")

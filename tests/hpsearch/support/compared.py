@@ -9,8 +9,6 @@ from typing import Any
 import hpsearch
 from tests.hpsearch.support.merged import merged
 
-__all__ = ["parabola", "searched", "two"]
-
 
 def parabola(trial: hpsearch.RunningTrial) -> None:
     for iteration in trial.iterations():

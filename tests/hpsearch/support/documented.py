@@ -8,8 +8,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["BetterHalf", "HillClimbing"]
-
 _PAGE = Path(__file__).parents[3] / "docs/extending.md"
 _EXAMPLES = re.compile(r"^```python\n(# (\w+)\.py\n.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -13,8 +13,6 @@ from hpsearch.decision import Decision
 from hpsearch.objective import Objective
 from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
 
-__all__ = ["Doubling"]
-
 
 @dataclass(frozen=True)
 class Doubling(EarlyTerminate):

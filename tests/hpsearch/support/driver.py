@@ -20,8 +20,6 @@ from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job
 from tests.hpsearch.support.conditions import living_below
 
-__all__ = ["ROOT", "Driver", "closed_in_the_end", "is_timeout"]
-
 ROOT = Path(__file__).parents[3]
 
 _driven: list[Backend] = []

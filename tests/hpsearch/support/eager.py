@@ -15,8 +15,6 @@ from hpsearch.decision import Decision
 from hpsearch.objective import Objective, values_of
 from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
 
-__all__ = ["Eager"]
-
 
 @dataclass(frozen=True)
 class Eager(EarlyTerminate):

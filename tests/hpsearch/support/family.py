@@ -8,8 +8,6 @@ from typing import ClassVar
 from hpsearch.searchers.base import Observation, Problem, Searcher, SearcherCapabilities, Suggestion
 from hpsearch.trial import StateAt, Trial
 
-__all__ = ["Family"]
-
 
 class Family(Searcher):
     """Draws three trials; each one after them is a child of the best that has ended, halfway to a draw.

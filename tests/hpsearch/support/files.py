@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["files_below"]
-
 
 def files_below(directory: Path) -> dict[str, bytes]:
     """Return the files below a directory, by their paths relative to it."""

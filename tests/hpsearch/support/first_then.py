@@ -9,8 +9,6 @@ from hpsearch.searchers.first_trials import FirstTrials
 from hpsearch.space import Space
 from hpsearch.trial import Params
 
-__all__ = ["FirstThen"]
-
 
 class FirstThen:
     """Suggests as a sweep does whose searcher doesn't learn."""

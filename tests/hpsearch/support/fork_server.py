@@ -14,8 +14,6 @@ from typing import Any
 
 from tests.forking import Forked
 
-__all__ = ["ForkServer"]
-
 
 class ForkServer:
     """Calls functions of a module, each in a process of its own.

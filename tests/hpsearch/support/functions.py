@@ -9,8 +9,6 @@ from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.simulation import Simulation, Step
 from hpsearch.trial import Segment, Trial
 
-__all__ = ["Functions", "simulated_backend"]
-
 
 class Functions(Simulation):
     """A simulation with given metrics by trial and iteration, and durations by segment, widths included.

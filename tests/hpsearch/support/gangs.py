@@ -20,8 +20,6 @@ from hpsearch.worker.worker import Worker
 from tests.forked import begin
 from tests.hpsearch.support.segments import TRIAL, Listening
 
-__all__ = ["Workers"]
-
 
 class Workers:
     """A pool of workers of one study.

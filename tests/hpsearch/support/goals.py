@@ -12,8 +12,6 @@ from hpsearch.sweep.parts import Metric
 from hpsearch.trainable.running_trial import RunningTrial
 from tests.hpsearch.support.merged import merged
 
-__all__ = ["CONSTRAINED", "JOINT", "SPACE", "TWO_GOALS", "several", "study_of_goals"]
-
 SPACE: dict[str, Any] = {"x": hpsearch.Uniform(0.0, 1.0), "kind": ["a", "b", "c", 1]}
 
 TWO_GOALS: dict[str, Any] = {"metric": [Metric("loss"), Metric("acc", "maximize")]}

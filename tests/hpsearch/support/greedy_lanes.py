@@ -17,8 +17,6 @@ from hpsearch_trainers import Parts
 from tests.hpsearch.support.lane_sweeps import search
 from tests.hpsearch.support.lane_trainables import Small
 
-__all__ = ["begin"]
-
 torch.set_num_threads(1)
 torch.optim.SGD([torch.zeros(1)], 0.1)  # the first optimizer makes torch import as much again: once, before the forks
 

@@ -8,8 +8,6 @@ import hpsearch
 from hpsearch.searchers import Search
 from hpsearch.space import Uniform
 
-__all__ = ["TRIALS", "begin", "train"]
-
 TRIALS = 14
 
 

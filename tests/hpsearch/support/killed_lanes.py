@@ -18,8 +18,6 @@ from hpsearch.trainable import checkpoints
 from hpsearch.trainable.packs import Parts
 from tests.hpsearch.support.lane_sweeps import search
 
-__all__ = ["begin", "begin_and_die_after_event", "begin_and_die_after_pack", "die_after_event"]
-
 
 def begin(study: str, lanes: int) -> None:
     """Run the sweep, or go on with it."""

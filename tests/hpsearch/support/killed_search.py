@@ -11,8 +11,6 @@ from hpsearch.searchers import Search
 from hpsearch.space import Cell, Choice, Derived, Ordinal, Repeat, Uniform, When
 from tests.hpsearch.support.merged import merged
 
-__all__ = ["METHODS", "begin", "train"]
-
 
 def train(trial: hpsearch.RunningTrial) -> None:
     """A bowl, with a checkpoint at each iteration."""

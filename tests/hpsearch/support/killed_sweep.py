@@ -18,8 +18,6 @@ from hpsearch.events import Event
 from hpsearch.journal.journal import Journal
 from hpsearch.trainable.running_trial import RunningTrial
 
-__all__ = ["EPOCHS", "begin", "begin_and_die_after_event", "begin_and_die_in_epoch", "begin_and_prune", "train"]
-
 EPOCHS = "epochs.txt"
 """Beside the study: a line for each epoch that was run, `trial iteration`."""
 

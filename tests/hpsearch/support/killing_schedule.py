@@ -13,8 +13,6 @@ from hpsearch_trainers import Parts
 from hpsearch_trainers.lanes import probe
 from tests.hpsearch.support.lane_trainables import Small
 
-__all__ = ["Fused"]
-
 probe._timed = lambda run: (run(), 1.0)  # so that lanes are quicker, whatever a busy machine measures
 
 KILLS_AT = 2.4

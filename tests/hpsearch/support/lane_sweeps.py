@@ -17,8 +17,6 @@ from tests.hpsearch.support import lane_trainables
 from tests.hpsearch.support.merged import merged
 from tests.hpsearch.support.scripted import events_of
 
-__all__ = ["packed_study", "results", "search", "table"]
-
 FAULTS = ("", "build", "exit", "step", "nan", "draws", "settings", "prints")
 
 

@@ -18,8 +18,6 @@ from torch.nn import functional
 
 from hpsearch_trainers import Parts, Trainer
 
-__all__ = ["Small", "function"]
-
 VARIABLE = "HPSEARCH_TEST_LANE"
 
 

@@ -15,8 +15,6 @@ from hpsearch import RunningTrial
 from hpsearch.integrations.lightning import fit
 from hpsearch_trainers.digits import digits
 
-__all__ = ["SCHEDULES", "train"]
-
 SCHEDULES = ["plateau", "epoch", "step"]
 
 

@@ -31,8 +31,6 @@ from tests.hpsearch.support.family import Family
 from tests.hpsearch.support.population import Population
 from tests.hpsearch.support.scripted import sweep_of
 
-__all__ = ["Life", "lives", "sweeps"]
-
 VALUES = (0.0, -0.0, 1.0, 1.0, 2.0, 3.0, math.nan, math.inf, -math.inf)
 
 POPULATIONS = st.builds(Population, st.integers(1, 6), members=st.integers(1, 5), interval=st.integers(1, 3))

@@ -21,8 +21,6 @@ from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
 from hpsearch_trainers import Parts, Trainer
 
-__all__ = ["Odd"]
-
 SCRIPT = """
 import json, os, pathlib
 here = pathlib.Path(__file__).parent

@@ -18,8 +18,6 @@ import psutil
 from tests.hpsearch.support.conditions import gone, living_below, wait_until
 from tests.hpsearch.support.local_ray import kill_tree
 
-__all__ = ["Node", "added_node", "started_head"]
-
 _TRIES = 4
 """Ray gives a start up that takes half a minute, as it may on a busy machine."""
 

@@ -17,8 +17,6 @@ from hpsearch.searchers.first_trials import FirstTrials
 from hpsearch.space import Categorical, Distribution, IntUniform, LogIntUniform, LogUniform, Space, Uniform
 from hpsearch.trial import Failure, Report, Trial
 
-__all__ = ["SearcherSampler"]
-
 ENDED = (TrialState.COMPLETE, TrialState.FAIL)
 
 

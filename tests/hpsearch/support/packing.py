@@ -22,8 +22,6 @@ from hpsearch.trial import Failure, Report, Trial
 from hpsearch.worker.attempt import attempt_directory
 from hpsearch.worker.job import Job
 
-__all__ = ["PackingBackend"]
-
 
 @dataclass(slots=True)
 class _Attempt:

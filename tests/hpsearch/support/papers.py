@@ -8,8 +8,6 @@ from typing import Protocol
 
 from hpsearch.schedulers.base import Done, NewTrial, Run, Scheduler, Wait
 
-__all__ = ["Paper", "jobs_of_both"]
-
 
 class Paper(Protocol):
     """An algorithm as its paper has it."""

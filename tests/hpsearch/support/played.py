@@ -12,8 +12,6 @@ from hpsearch.events import Entry, Event, Opened
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
 
-__all__ = ["Player", "played"]
-
 
 class Player:
     """Writes the journal as the process that ran the study wrote it."""

@@ -19,8 +19,6 @@ from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
 from hpsearch.schedulers.early_terminate import SchedulerCapabilities
 from hpsearch.trial import StateAt
 
-__all__ = ["Population"]
-
 
 @dataclass(frozen=True)
 class Population(EarlyTerminate):

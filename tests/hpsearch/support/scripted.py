@@ -29,20 +29,6 @@ from hpsearch.trial import Failure, Report, Segment
 from hpsearch.worker.attempt import attempt_directory
 from hpsearch.worker.job import Job
 
-__all__ = [
-    "ScriptedBackend",
-    "cut_at_next_report",
-    "done",
-    "events_of",
-    "failed",
-    "gone",
-    "of_kind",
-    "run_scripted",
-    "saved",
-    "sweep_of",
-    "timed_out",
-]
-
 
 def sweep_of(**changes: Any) -> Sweep:
     """Hyperband R=9 by 3 over one parameter, or what the changes make of it."""

@@ -12,8 +12,6 @@ from torch.nn import functional
 
 from hpsearch_trainers import Parts, Trainer
 
-__all__ = ["HARMFUL", "HARMLESS", "Sharing", "begin_anew"]
-
 IN_FORWARD = 1.0
 IN_LOSS = 1.0
 IN_METRIC = 1.0

@@ -15,8 +15,6 @@ import hpsearch
 from hpsearch.observers.base import Observer, Record
 from hpsearch.trainable.running_trial import RunningTrial
 
-__all__ = ["Bowl", "Executioner", "Walk", "bowl"]
-
 LENGTH = 20
 
 

@@ -21,8 +21,6 @@ from hpsearch.space import (
     Uniform,
 )
 
-__all__ = ["FINITE", "distributions", "in_order", "spaces"]
-
 VALUES: list[Any] = [True, 1, 1.0, "1", None, [1, 2], [1, 2.0], {"a": [1]}, -0.0, 0.0, "ä", 2**60, False]
 
 _floats = st.floats(allow_nan=False, allow_infinity=False)

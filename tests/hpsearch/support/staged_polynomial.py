@@ -9,8 +9,6 @@ import numpy as np
 
 from hpsearch.searchers.spectral import Monomial, monomials
 
-__all__ = ["BOOLEANS", "PRODUCTS", "staged_polynomial"]
-
 BOOLEANS = 60
 PRODUCTS = monomials(range(BOOLEANS), 3, {})
 

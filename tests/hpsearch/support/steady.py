@@ -17,8 +17,6 @@ from hpsearch.trial import Failure, Params, Report, Segment
 from tests.hpsearch.support.scripted import sweep_of
 from tests.hpsearch.support.spaces import in_order
 
-__all__ = ["OPENED", "SPACE", "SteadyLife", "answered", "loss", "sweep_over", "table"]
-
 OPENED = Opened("inline", 1, "me@here:1", "test")
 
 SPACE = Space.from_parameters({"x": Uniform(0.0, 1.0), "n": LogIntUniform(1, 100), "c": ["a", "b"]})

@@ -12,8 +12,6 @@ from torch.nn import functional
 
 from hpsearch_trainers import Parts, Trainer
 
-__all__ = ["Clipped"]
-
 INPUTS = torch.randn(200, 6, generator=torch.Generator().manual_seed(0))
 TARGETS = (INPUTS[:, 0] * INPUTS[:, 1] > 0).long()
 

@@ -19,8 +19,6 @@ from hpsearch_trainers.trainer import Trainer
 from tests.hpsearch.support.conditions import wait_until
 from tests.hpsearch.support.scripted import events_of
 
-__all__ = ["Killed"]
-
 _ROWS, _FEATURES = 96, 6
 
 

@@ -18,8 +18,6 @@ from hpsearch.space import (
     When,
 )
 
-__all__ = ["FINITE", "NUMERIC", "STRUCTURES", "UNBOUNDED", "UNCONSTRAINED", "structured"]
-
 _PARAMETERS: dict[str, Any] = {
     "x": Uniform(0.0, 1.0),
     "optimizer": Choice({"sgd": {"momentum": Uniform(0.0, 0.99)}, "adam": {}}),

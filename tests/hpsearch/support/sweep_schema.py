@@ -9,8 +9,6 @@ import jsonschema
 
 from hpsearch.sweep.schema import json_schema
 
-__all__ = ["validator"]
-
 
 @functools.cache
 def validator() -> Any:

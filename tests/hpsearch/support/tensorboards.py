@@ -13,8 +13,6 @@ from tensorboard.backend.event_processing import data_provider, plugin_event_mul
 from tensorboard.plugins import base_plugin
 from tensorboard.plugins.hparams import api_pb2, backend_context, get_experiment, list_session_groups
 
-__all__ = ["Board"]
-
 _STATUSES = [getattr(api_pb2, f"STATUS_{name}") for name in ("UNKNOWN", "SUCCESS", "FAILURE", "RUNNING")]
 
 

@@ -11,8 +11,6 @@ from hpsearch import RunningTrial
 from hpsearch.integrations.transformers import train as go_on
 from hpsearch_trainers.digits import digits
 
-__all__ = ["train"]
-
 
 class Net(nn.Module):
     def __init__(self) -> None:

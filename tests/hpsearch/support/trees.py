@@ -23,8 +23,6 @@ from hpsearch.space import (
     When,
 )
 
-__all__ = ["FINITE_LEAVES", "LEAVES", "trees"]
-
 FINITE_LEAVES: list[Any] = [
     [1, 2],
     ["a", "b", "c"],

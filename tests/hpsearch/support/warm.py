@@ -17,8 +17,6 @@ from tests.hpsearch.support.climbing import Climbing
 from tests.hpsearch.support.merged import merged
 from tests.hpsearch.support.scripted import sweep_of
 
-__all__ = ["SPACE", "Recalling", "bowl", "bowl_loss", "search_bowl", "warm_sweep"]
-
 SPACE: dict[str, Any] = {"lr": hpsearch.LogUniform(1e-4, 1.0), "width": hpsearch.IntUniform(1, 64)}
 
 

@@ -17,8 +17,6 @@ from hpsearch.trial import Report
 from tests.hpsearch.support.lives import OPENED
 from tests.hpsearch.support.scripted import sweep_of
 
-__all__ = ["BUSY", "CAPPED", "HARM", "WIDENED", "WIDE_SWEEP", "write_wide_study"]
-
 WIDE_SWEEP = sweep_of(early_terminate=SuccessiveHalving(3), resources=Resources(max_workers_per_trial=4))
 
 BUSY = "other trials wait for workers"

@@ -10,8 +10,6 @@ from hpsearch.sweep.parts import Resources
 from hpsearch.trial import Report, Segment
 from hpsearch.widths.widths import Widths
 
-__all__ = ["Pool"]
-
 
 class Pool:
     """Workers, and the widths of what runs on them; each call does what the orchestrator and a backend would."""

@@ -11,8 +11,6 @@ from torch import Tensor
 from hpsearch_trainers.lanes.lane_tensor import Generators, LaneTensor
 from hpsearch_trainers.lanes.noise import Noise
 
-__all__ = ["called", "lanes_of"]
-
 
 def lanes_of(tensors: Sequence[Tensor], *, wanted: bool = True, at_once: bool = False) -> LaneTensor:
     """Make tensors of each lane one of all, in a pack that may round."""

@@ -18,8 +18,6 @@ from torch.nn import functional
 from hpsearch_trainers import Parts, Trainer
 from hpsearch_trainers.lanes import Fuser
 
-__all__ = ["step"]
-
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 # Else glibc keeps some tens of MiB of what has been freed, how much follows from the order of all allocations, and so
 # from how long a try took: as much as four lanes take.

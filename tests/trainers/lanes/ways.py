@@ -10,8 +10,6 @@ import torch
 
 from hpsearch_trainers.lanes import RoundingFuser
 
-__all__ = ["ALL_WAYS", "FEW_CALLS", "Way"]
-
 Way = Callable[..., RoundingFuser]
 """Makes what steps trainers, given the number of places."""
 

@@ -17,8 +17,6 @@ from hpsearch_trainers.char_lm import CharLM
 from hpsearch_trainers.shards import Shard
 from tests.trainers.test_trainer import FakeTrial
 
-__all__ = ["curve", "params", "plain_losses", "trainer", "with_fsdp"]
-
 BATCH, STEPS = 8, 8
 
 

@@ -14,8 +14,6 @@ from hpsearch_comm import Group
 from hpsearch_trainers.shards import Shard
 from tests.trainers.test_trainer import ROWS, FakeTrial, Small, data
 
-__all__ = ["Copies", "states_after", "tensors_of"]
-
 
 class Copies:
     """Several copies of a model, each with an optimizer of its own.

@@ -19,8 +19,6 @@ from hpsearch_trainers.strategies import hogwild
 from hpsearch_trainers.trainer import Trainer
 from tests.trainers.test_trainer import FakeTrial
 
-__all__ = ["counted", "killed_while_it_writes", "looked_up"]
-
 ROWS, WIDTH = 20_000, 16
 
 

@@ -15,8 +15,6 @@ from hpsearch_comm import Group
 from tests.trainers.strategies.split_trainings import trial
 from tests.trainers.test_trainer import CLASSES, FEATURES, Small
 
-__all__ = ["trained"]
-
 
 class Model(nn.Module):
     """Normalizes, and leaves something out, within its forward."""

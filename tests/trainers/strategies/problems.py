@@ -15,8 +15,6 @@ from hpsearch_trainers.lars import LARS
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.trainer import Trainer
 
-__all__ = ["ODD", "Odd", "Problem", "Watch", "rows_of"]
-
 ROWS, FEATURES = 203, 8
 
 

@@ -17,18 +17,6 @@ from hpsearch_trainers.strategies import strategy_of
 from tests.trainers.strategies.problems import ODD, Problem, Watch, rows_of
 from tests.trainers.test_trainer import FakeTrial
 
-__all__ = [
-    "CHANGES",
-    "around",
-    "changes",
-    "disturbed",
-    "own_steps",
-    "trains",
-    "validates",
-    "validates_again",
-    "working",
-]
-
 
 def trains(
     group: Group | None,

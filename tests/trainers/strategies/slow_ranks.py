@@ -18,8 +18,6 @@ from tests.hpsearch.support.conditions import wait_until
 from tests.trainers.strategies.problems import Problem, Watch
 from tests.trainers.test_trainer import FakeTrial
 
-__all__ = ["dragged", "paused", "undisturbed"]
-
 EPOCHS = 3
 
 

@@ -15,8 +15,6 @@ from hpsearch_trainers.lamb import LAMB
 from tests.comm.thread_ranks import run_ranks
 from tests.trainers.test_trainer import CLASSES, FEATURES, FakeTrial, Small
 
-__all__ = ["OPTIMIZERS", "assert_alike", "assert_tensors_alike", "deep", "tied", "train", "train_here", "trial"]
-
 
 def trial(params: Mapping[str, Any], group: Group | None, strategy: str, **parallel: Any) -> FakeTrial:
     """Return a trial that is split, or one with a single rank."""

@@ -21,8 +21,6 @@ from hpsearch_trainers.strategies.split_layers import forward_of, split_dimensio
 from tests.trainers.strategies.split_trainings import OPTIMIZERS, deep, tied, trial
 from tests.trainers.test_trainer import CLASSES, FEATURES, MODELS, Small
 
-__all__ = ["CASES", "changes_its_model", "computes", "forgets", "holds", "loads_in_the_midst", "penalizes", "trains"]
-
 
 class Residual(nn.Module):
     """Has a pair of layers, of which a rule can't know."""

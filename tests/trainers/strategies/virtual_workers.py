@@ -16,8 +16,6 @@ from torch.nn import functional
 
 from hpsearch_trainers.shards import epoch_order, rows_of_rank
 
-__all__ = ["Segment", "Setting", "Worker", "run_segment"]
-
 MOMENTUM, BETAS, EPSILON, DECAY = 0.9, (0.9, 0.999), 1e-3, 0.01
 SEED = 7
 

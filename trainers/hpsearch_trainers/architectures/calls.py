@@ -10,8 +10,6 @@ from torch import nn
 
 from hpsearch_trainers.architectures.shapes import Shape
 
-__all__ = ["Call", "Planned", "evaluate", "module"]
-
 
 @dataclass(frozen=True)
 class Call:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["CellStack", "EdgeCell", "Network", "NodeCell", "Step"]
-
 
 class EdgeCell(nn.Module):
     """Operations on edges, as in NAS-Bench-201 (Dong and Yang, ICLR 2020): a node is the sum of its incoming edges.

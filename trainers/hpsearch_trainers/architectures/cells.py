@@ -22,8 +22,6 @@ from hpsearch_trainers.architectures.plan import check_parameters, named, operat
 from hpsearch_trainers.architectures.registry import operation
 from hpsearch_trainers.architectures.shapes import Shape, described, halved, image, one_of, positive_int
 
-__all__ = ["Plan", "is_cell", "plan_cell", "plan_stack"]
-
 Plan = Callable[[Any, Shape, str], Planned]
 """Plans any value, for an input shape, at its path."""
 

@@ -17,8 +17,6 @@ from hpsearch_trainers.architectures.calls import module
 from hpsearch_trainers.architectures.network import plan_network
 from hpsearch_trainers.architectures.shapes import Shape, positive_int
 
-__all__ = ["Costs", "costs"]
-
 
 @dataclass(frozen=True)
 class Costs:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ArchitectureError"]
-
 
 class ArchitectureError(ValueError):
     """An architecture from which no network can be built.

@@ -16,8 +16,6 @@ from hpsearch_trainers.architectures.network import plan_network
 from hpsearch_trainers.architectures.plan import named
 from hpsearch_trainers.architectures.shapes import Shape
 
-__all__ = ["Layer", "layers"]
-
 Kind = Literal["network", "chain", "operation", "edges", "nodes", "node", "stack", "step"]
 
 

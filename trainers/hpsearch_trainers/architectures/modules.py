@@ -8,18 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = [
-    "FactorizedReduction",
-    "GlobalPool",
-    "Periodic",
-    "Positions",
-    "Residual",
-    "ResidualReduction",
-    "SelfAttention",
-    "Tokens",
-    "Zero",
-]
-
 
 class Zero(nn.Module):
     """Zeros of the input's shape; with a stride, of an image with fewer pixels."""

@@ -16,8 +16,6 @@ from hpsearch_trainers.architectures.errors import ArchitectureError
 from hpsearch_trainers.architectures.plan import chain, named, plan_operation
 from hpsearch_trainers.architectures.shapes import Shape, described, positive_int
 
-__all__ = ["architecture_of", "network", "plan_network", "record", "shape_after", "weights_in"]
-
 _REGISTERED = (cells, convolutions, operations)
 """Modules that register operations on import."""
 

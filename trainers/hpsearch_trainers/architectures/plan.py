@@ -15,8 +15,6 @@ from hpsearch_trainers.architectures.registry import OPERATIONS, Build
 from hpsearch_trainers.architectures.shapes import Shape, described
 from hpsearch_trainers.nearest import nearest
 
-__all__ = ["chain", "check_parameters", "named", "operation_named", "plan_operation"]
-
 _MODULE = (nn.Module, "nn.Module", "torch.nn.Module", "Module")
 """How the parameters of an operation that are architectures are annotated."""
 

@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-__all__ = ["OPERATIONS", "Build", "operation"]
-
 Build = Callable[..., nn.Module]
 """`build(shape, **params)` returns a module; `shape` is that of its input, without the batch."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Shape", "described", "halved", "image", "one_of", "positive_int", "tokens"]
-
 Shape = tuple[int, ...]
 """(channels, height, width), (tokens, features) or (features,)."""
 

@@ -22,8 +22,6 @@ from hpsearch_trainers.architectures.network import plan_network
 from hpsearch_trainers.architectures.registry import operation
 from hpsearch_trainers.architectures.shapes import Shape
 
-__all__ = ["standalone"]
-
 _IMPORTABLE = sys.stdlib_module_names | {"torch"}
 """Packages that the source may import."""
 

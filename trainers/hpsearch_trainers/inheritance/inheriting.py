@@ -19,8 +19,6 @@ from hpsearch_trainers.inheritance.transfer import ModulePath, Side, Transfer, s
 from hpsearch_trainers.inheritance.units import Flow, Units, unit_count
 from hpsearch_trainers.inheritance.walk import Part, walk
 
-__all__ = ["FATES", "Inherited", "inherit"]
-
 FATES = {
     "same": "as they were",
     "padded": "with zeros around the kernel",

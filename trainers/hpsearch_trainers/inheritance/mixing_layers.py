@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from hpsearch_trainers.inheritance.transfer import ModulePath, Transfer
 from hpsearch_trainers.inheritance.units import Flow, Units
 
-__all__ = ["convolution", "linear"]
-
 
 def linear(
     transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, out_units: Units | None

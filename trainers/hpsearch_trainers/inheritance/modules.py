@@ -19,18 +19,6 @@ from hpsearch_trainers.inheritance import mixing_layers, plain_layers
 from hpsearch_trainers.inheritance.transfer import ModulePath, Transfer
 from hpsearch_trainers.inheritance.units import Flow, Units
 
-__all__ = [
-    "can_choose_units",
-    "copy_weights",
-    "fill",
-    "has_rules",
-    "is_identity",
-    "same_types",
-    "silence",
-    "skip",
-    "without_values",
-]
-
 _Rule = Callable[[Transfer, ModulePath, ModulePath | None, Flow, Units | None], Flow]
 
 _ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.LeakyReLU, nn.Hardswish)

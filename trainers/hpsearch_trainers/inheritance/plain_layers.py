@@ -11,19 +11,6 @@ from torch import Tensor, nn
 from hpsearch_trainers.inheritance.transfer import ModulePath, Transfer
 from hpsearch_trainers.inheritance.units import Flow, Units
 
-__all__ = [
-    "activation",
-    "batch_norm",
-    "flattening",
-    "identity",
-    "pixels_as_tokens",
-    "pool",
-    "positions",
-    "same_settings",
-    "scaling_norm",
-    "zeros",
-]
-
 
 def same_settings(first: nn.Module, second: nn.Module, but: tuple[str, ...] = ()) -> bool:
     """Return whether two modules of a type are equal apart from weights, training mode and the attributes `but`."""

@@ -14,8 +14,6 @@ from hpsearch_trainers.architectures.network import plan_network
 from hpsearch_trainers.architectures.shapes import Shape
 from hpsearch_trainers.inheritance.units import Flow, Units, unit_count
 
-__all__ = ["ModulePath", "Side", "Transfer", "side_of"]
-
 
 @dataclass(frozen=True)
 class Side:

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from hpsearch_trainers.architectures.shapes import Shape
 
-__all__ = ["Flow", "Units", "unit_count"]
-
 
 def unit_count(shape: Shape) -> int:
     """Return the number of channels of an image, features of tokens, or numbers of a row."""

@@ -25,8 +25,6 @@ from hpsearch_trainers.inheritance.modules import (
 from hpsearch_trainers.inheritance.transfer import ModulePath, Transfer
 from hpsearch_trainers.inheritance.units import Flow, Units
 
-__all__ = ["Part", "walk"]
-
 _Item = TypeVar("_Item")
 
 _FAR = 10.0

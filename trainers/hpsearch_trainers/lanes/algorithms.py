@@ -12,8 +12,6 @@ from torch import Tensor
 
 from hpsearch_trainers.lanes.errors import NotFusible
 
-__all__ = ["calls_are_expensive", "deterministic_algorithms", "on_device"]
-
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 _REPEATABLE = (":4096:8", ":16:8")
 _is_late = torch.cuda.is_initialized() and os.environ.get(_CUBLAS) not in _REPEATABLE  # type: ignore[no-untyped-call]

@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["nearly_equal", "same_bits"]
-
 _ROUNDING = 1e-3
 """Of a network's output, by which two ways to compute it in single precision may differ."""
 

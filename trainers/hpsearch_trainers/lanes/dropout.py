@@ -20,8 +20,6 @@ from hpsearch_trainers.lanes.lane_tensor import Generators, LaneTensor, PerLane,
 from hpsearch_trainers.lanes.noise import Noise
 from hpsearch_trainers.lanes.recorder import as_one_call
 
-__all__ = ["DROPOUT_FUNCTIONS", "DROPOUT_MODULES", "dropout_with", "rate_kind"]
-
 DROPOUT_MODULES = (torch.nn.Dropout, torch.nn.Dropout2d)
 """Modules whose `p` may differ from lane to lane."""
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hpsearch_trainers.trainer import Trainer
 
-__all__ = ["DependsOnPlace", "NotFusible"]
-
 
 class NotFusible(Exception):
     """What keeps a trainer, or a pack of them, from being fused, in words that complete "runs alone: ...".

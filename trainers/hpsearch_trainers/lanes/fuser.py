@@ -26,8 +26,6 @@ from hpsearch_trainers.lanes.shape_key import code_key, shape_key
 from hpsearch_trainers.memory import is_out_of_memory
 from hpsearch_trainers.trainer import Trainer
 
-__all__ = ["Fuser", "ProbeResult", "Stepped", "probe_result"]
-
 _MOST = 256
 """Verdicts that are kept: of more, those that were tried first are tried again."""
 _MOST_RECORDED = 16

@@ -20,8 +20,6 @@ from hpsearch_trainers.moving_average import MovingAverage
 from hpsearch_trainers.shards import epoch_order
 from hpsearch_trainers.trainer import Trainer
 
-__all__ = ["Lane"]
-
 
 class Lane:
     """One trainer of a pack.

@@ -26,18 +26,6 @@ from torch import Tensor
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.noise import Noise
 
-__all__ = [
-    "Generators",
-    "LaneTensor",
-    "PerLane",
-    "by_lane",
-    "leaves_of",
-    "map_leaves",
-    "rounded_rule",
-    "rule",
-    "split_lanes",
-]
-
 _Rule = Callable[..., Any]
 _AnyRule = TypeVar("_AnyRule", bound=_Rule)
 

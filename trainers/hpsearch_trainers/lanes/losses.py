@@ -22,17 +22,6 @@ from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.lane_tensor import LaneTensor, split_lanes
 from hpsearch_trainers.lanes.rules import WHOLE_VECTORS
 
-__all__ = [
-    "LossSums",
-    "Losses",
-    "are_scores",
-    "cross_entropies",
-    "cross_entropies_at_once",
-    "log_likelihoods",
-    "mean_losses",
-    "sums",
-]
-
 
 def cross_entropies_at_once(scores: Tensor, classes: Tensor, loss_weight: float) -> tuple[Tensor, Tensor]:
     """Return the cross entropy of each lane, (lanes,), and the gradient of the scores.

@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-__all__ = ["copied", "modules_of", "tensors_of"]
-
 _T = TypeVar("_T")
 _CONTAINERS = (OrderedDict, dict, set)
 

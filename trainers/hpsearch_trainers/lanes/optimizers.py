@@ -14,21 +14,6 @@ from torch.optim import optimizer as torch_optimizer
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.optimizers import parameters_of
 
-__all__ = [
-    "OTHERWISE",
-    "OTHERWISE_AT_ONCE",
-    "StepVariant",
-    "Stepper",
-    "indices_in",
-    "is_plain",
-    "is_ready",
-    "kind_at_once",
-    "kind_of",
-    "state_names",
-    "stepper",
-    "variant_of",
-]
-
 
 def stepper(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip: float | None) -> Stepper:
     """Return what takes one step, to the bit as a backward pass and `optimizer.step()` do.

@@ -27,8 +27,6 @@ from hpsearch_trainers.lanes.snapshot import RandomState, Snapshot
 from hpsearch_trainers.lanes.updates import Averages, Updates
 from hpsearch_trainers.trainer import Trainer
 
-__all__ = ["Pack"]
-
 
 class Settled:
     """Sees that losses and schedules leave the models as they are, but for what lies in their tensors.

@@ -18,8 +18,6 @@ from hpsearch_trainers.lanes.recorder import Recorder, as_one_call, memory_of
 from hpsearch_trainers.lanes.shell import Shell
 from hpsearch_trainers.lanes.tape import Recording, Tape
 
-__all__ = ["EvaluationPasses", "OtherGradients", "Recorded", "Rows", "TrainingPasses", "keep_last"]
-
 
 @dataclass(frozen=True, slots=True)
 class Form:

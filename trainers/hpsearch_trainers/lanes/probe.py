@@ -35,8 +35,6 @@ from hpsearch_trainers.memory import is_out_of_memory
 from hpsearch_trainers.rates import Rates
 from hpsearch_trainers.trainer import Trainer
 
-__all__ = ["check_gradients", "check_lanes", "check_pack", "check_places", "replica"]
-
 _RATE = 0.01
 _TrainerT = TypeVar("_TrainerT", bound=Trainer)
 

@@ -15,8 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpsearch_trainers.lanes.tape import Name, RecordedCall, Recording, TapePart, recording_of, role_name
 
-__all__ = ["Recorder", "as_one_call", "memory_of"]
-
 _NAMESPACES = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
 _MAX_CACHED = 4096
 

@@ -16,8 +16,6 @@ from torch.nn import functional
 from hpsearch_trainers.lanes.lane_tensor import LaneTensor, rounded_rule
 from hpsearch_trainers.lanes.rules import product
 
-__all__ = []
-
 _SMALL = 2**15
 """Numbers in a lane's images of a batch up to which their convolution leaves a core idle; more take longer at once."""
 _FEW_CHANNELS = 16

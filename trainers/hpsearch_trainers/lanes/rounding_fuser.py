@@ -22,8 +22,6 @@ from hpsearch_trainers.lanes.probe import check_places
 from hpsearch_trainers.memory import is_out_of_memory
 from hpsearch_trainers.trainer import Trainer
 
-__all__ = ["RoundingFuser", "SharedData"]
-
 _MOST = 16
 """Different tensors of a shape that are compared with a new one."""
 

@@ -17,8 +17,6 @@ from torch.nn import functional
 
 from hpsearch_trainers.lanes.lane_tensor import LaneTensor, rule
 
-__all__ = ["WHOLE_VECTORS", "product"]
-
 
 def stacked_dim(x: Tensor, dim: int) -> int:
     """Return the number of one lane's dimension among those of all lanes.

@@ -29,8 +29,6 @@ from hpsearch_trainers.lanes.models import modules_of, tensors_of
 from hpsearch_trainers.lars import LARS
 from hpsearch_trainers.trainer import Trainer
 
-__all__ = ["check_contract", "code_key", "describe", "is_per_lane", "model_key", "shape_key"]
-
 _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 """What torch keeps of every module."""
 _HOOKS = frozenset(name for name in _MODULE_ATTRIBUTES if name.endswith("_hooks"))

@@ -14,8 +14,6 @@ from hpsearch_trainers.lanes.lane_tensor import Generators, LaneTensor, PerLane,
 from hpsearch_trainers.lanes.models import copied, modules_of, tensors_of
 from hpsearch_trainers.lanes.shape_key import describe, is_per_lane
 
-__all__ = ["Shell"]
-
 
 class PassState:
     """Takes passes back.

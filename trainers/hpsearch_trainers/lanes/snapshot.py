@@ -15,8 +15,6 @@ from hpsearch_trainers.lanes.models import modules_of, tensors_of
 from hpsearch_trainers.lanes.shell import Shell
 from hpsearch_trainers.trainer import Trainer
 
-__all__ = ["RandomState", "Snapshot"]
-
 
 class RandomState:
     """The state of the process's random generators."""

@@ -23,8 +23,6 @@ from hpsearch_trainers.lanes.bits import same_bits
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.optimizers import StepVariant, indices_in, is_ready, state_names, variant_of
 
-__all__ = ["MOST_NUMBERS", "StackedSteps", "stacked_steps"]
-
 MOST_NUMBERS = 2**16
 """Of a lane's group, up to which calls take longer than what they compute."""
 _LARGEST = torch.finfo(torch.float32).max

@@ -16,8 +16,6 @@ from hpsearch_trainers.batches import Batches
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.trainer import Trainer
 
-__all__ = ["storages_of"]
-
 _HOLDERS = (Trainer, Batches, Dataset, nn.Module, torch.optim.Optimizer)
 """Whose attributes are looked at."""
 _MOST = 4096

@@ -19,8 +19,6 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["Name", "RecordedCall", "Recording", "Tape", "TapePart", "recording_of"]
-
 _MOST_TEXTS = 256
 """Of functions that are kept compiled."""
 

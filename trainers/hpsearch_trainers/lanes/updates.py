@@ -21,8 +21,6 @@ from hpsearch_trainers.lanes.optimizers import OTHERWISE, OTHERWISE_AT_ONCE, kin
 from hpsearch_trainers.lanes.stacked_steps import MOST_NUMBERS, StackedSteps, stacked_steps
 from hpsearch_trainers.optimizers import parameters_of
 
-__all__ = ["Averages", "Clipping", "Updates"]
-
 
 class Averages:
     """Does, but for rounding, what `MovingAverage.update_parameters` does for each lane.

@@ -16,8 +16,6 @@ from hpsearch_trainers.buffers import differing
 from hpsearch_trainers.optimizers import parameters_of
 from hpsearch_trainers.strategies.strategy import Strategy, Trained
 
-__all__ = ["Allreduce"]
-
 _ROUNDING = 1e-2
 """Largest difference that rounding makes of a weight in an epoch, as a share of the largest one."""
 

@@ -26,8 +26,6 @@ from hpsearch_trainers.strategies.averaging import LocalSteps, average_optimizer
 from hpsearch_trainers.strategies.common_state import gather_worker_states, take_state
 from hpsearch_trainers.strategies.strategy import Options, Trained
 
-__all__ = ["AverageOnce"]
-
 
 class AverageOnce(LocalSteps):
     """Never tells a worker what others have learned.

@@ -20,8 +20,6 @@ from hpsearch_trainers.optimizers import parameters_of
 from hpsearch_trainers.strategies.common_state import broadcast_common_state
 from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Strategy, Trained
 
-__all__ = ["LocalSteps", "average_optimizer", "average_tensors", "average_weights"]
-
 
 @torch.no_grad()
 def average_tensors(

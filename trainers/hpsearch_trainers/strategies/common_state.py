@@ -17,8 +17,6 @@ from hpsearch_comm.data_parallel.broadcast import broadcast_state
 from hpsearch_trainers.forks import load_from_other
 from hpsearch_trainers.optimizers import parameters_of
 
-__all__ = ["broadcast_common_state", "common_entries", "gather_worker_states", "take_state"]
-
 
 def common_entries(state: Mapping[Any, Any]) -> dict[Any, Any]:
     """Return what lies in an optimizer's `state` under other keys than parameters."""

@@ -20,22 +20,6 @@ from hpsearch_trainers.buffers import preserve_buffers
 from hpsearch_trainers.optimizers import clippable, parameters_of
 from hpsearch_trainers.strategies.strategy import Options, Strategy, Trained
 
-__all__ = [
-    "Divided",
-    "DividedModel",
-    "check_same_output",
-    "clip_by_global_norm",
-    "drop_states",
-    "gather_states",
-    "gradients_match",
-    "max_bytes",
-    "of_output_alone",
-    "output_of",
-    "outputs_match",
-    "tensors_of",
-    "training_pass",
-]
-
 _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3}
 """Largest difference, as a share of the largest output; of other dtypes `_COARSE`."""
 _COARSE = 0.05

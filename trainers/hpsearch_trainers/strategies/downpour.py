@@ -36,8 +36,6 @@ from hpsearch_trainers.strategies.pushes import Fetches, ServedBucket, gradients
 from hpsearch_trainers.strategies.served import Served
 from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Options, Trained
 
-__all__ = ["Adagrad", "Clocks", "Downpour"]
-
 _PATIENCE = 1.0
 """Seconds after which those who wait for the others' end hear that it goes on."""
 

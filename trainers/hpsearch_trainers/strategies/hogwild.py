@@ -32,8 +32,6 @@ from hpsearch_trainers.strategies.common_state import gather_worker_states, take
 from hpsearch_trainers.strategies.optimizer_shard import steps_in_parts, trains_each_parameter
 from hpsearch_trainers.strategies.strategy import Options, Trained
 
-__all__ = ["Hogwild", "Locked", "OneCopy"]
-
 _LINE = 64
 """Bytes of a cache line, at which each piece begins."""
 

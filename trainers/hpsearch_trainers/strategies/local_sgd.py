@@ -22,8 +22,6 @@ from hpsearch_trainers.optimizers import parameters_of
 from hpsearch_trainers.strategies.averaging import LocalSteps, average_optimizer, average_tensors, average_weights
 from hpsearch_trainers.strategies.strategy import Options, Trained
 
-__all__ = ["LocalSGD"]
-
 
 class LocalSGD(LocalSteps):
     """Averages weights every so many steps.

@@ -19,8 +19,6 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from hpsearch_comm import Group
 from hpsearch_comm.torch_backend import CommProcessGroup
 
-__all__ = ["mesh_of"]
-
 _numbers = itertools.count()
 
 

@@ -21,8 +21,6 @@ from hpsearch_trainers.layerwise import Layerwise
 from hpsearch_trainers.strategies.common_state import common_entries
 from hpsearch_trainers.strategies.placement import Piece
 
-__all__ = ["OptimizerShard", "assemble", "steps_in_parts", "trains_each_parameter", "trains_elements"]
-
 _OF_ELEMENTS = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
 _OF_PARAMETERS = (*_OF_ELEMENTS, "Adafactor", "Muon", "SparseAdam")
 """torch's. What is missing looks over all parameters, as LBFGS does."""

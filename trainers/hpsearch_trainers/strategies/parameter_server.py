@@ -38,8 +38,6 @@ from hpsearch_trainers.strategies.pushes import Fetches, ServedBucket, gradients
 from hpsearch_trainers.strategies.served import Served
 from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Options, Trained
 
-__all__ = ["ParameterServer"]
-
 
 class WorkerSide:
     """Pushes the gradients of one epoch's steps, and fetches the weights.

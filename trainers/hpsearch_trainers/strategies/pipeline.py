@@ -59,8 +59,6 @@ from hpsearch_trainers.strategies.divided import (
 from hpsearch_trainers.strategies.stages import Stages, cut
 from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Options, Trained
 
-__all__ = ["BACKWARD", "FORWARD", "SCHEDULES", "Channel", "Pipeline", "order_of", "packed", "unpacked"]
-
 _NOTHING = -1
 """Stands for None, in place of a dtype."""
 _AS_BEFORE = 0

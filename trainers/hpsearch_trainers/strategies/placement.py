@@ -21,8 +21,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-__all__ = ["Bucket", "Piece", "Placed", "assign_parameters"]
-
 _BUCKET_BYTES = 1 << 20
 
 

@@ -19,8 +19,6 @@ from hpsearch_comm.operations.work import Handle
 from hpsearch_trainers.host_memory import empty_on_host, to_host, wait_for
 from hpsearch_trainers.strategies.placement import Bucket, Piece
 
-__all__ = ["Fetches", "Push", "Pushes", "ServedBucket", "gradients_of", "pushes_to", "put_weights", "take_weights"]
-
 _NONE, _DENSE, _SPARSE = 0.0, 1.0, 2.0
 _SHORT = (torch.float16, torch.bfloat16)
 

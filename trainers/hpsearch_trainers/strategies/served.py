@@ -16,8 +16,6 @@ from hpsearch_trainers.strategies.placement import Bucket, Placed, assign_parame
 from hpsearch_trainers.strategies.pushes import put_weights, take_weights
 from hpsearch_trainers.strategies.strategy import Options, Strategy, Trained
 
-__all__ = ["Served"]
-
 
 class Served(Strategy):
     """Divides ranks into workers and servers.

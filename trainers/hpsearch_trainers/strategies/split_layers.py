@@ -27,8 +27,6 @@ from hpsearch_trainers.nearest import nearest
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["forward_of", "plan_of", "split_dimensions"]
-
 STYLES = ("colwise", "rowwise", "gathered", "summed", "dropout")
 
 _DIMENSIONS = {

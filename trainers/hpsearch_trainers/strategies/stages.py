@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["Stages", "cut", "cut_evenly", "hooked"]
-
 
 @dataclass(frozen=True, slots=True)
 class Stages:

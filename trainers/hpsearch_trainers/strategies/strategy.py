@@ -28,8 +28,6 @@ from hpsearch_trainers.optimizers import check_parameters, clippable, parameters
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.shards import Shard
 
-__all__ = ["NO_FLOAT16", "Options", "Strategy", "Trained"]
-
 
 @dataclass(frozen=True, slots=True)
 class Options:

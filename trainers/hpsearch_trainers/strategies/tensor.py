@@ -35,8 +35,6 @@ from hpsearch_trainers.strategies.split_layers import forward_of, plan_of, split
 from hpsearch_trainers.strategies.stages import hooked
 from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Options, Trained
 
-__all__ = ["TensorParallel"]
-
 _NO_NORM = (
     "between layers that are colwise and rowwise a rank has some features only, of which no norm, softmax or hook can "
     "compute anything; let the layers there be gathered or summed"

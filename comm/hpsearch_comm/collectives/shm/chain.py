@@ -31,8 +31,6 @@ from hpsearch_comm.shm.copying import copy
 from hpsearch_comm.shm.shm_segment import ShmSegment
 from hpsearch_comm.shm.slots import SLOT
 
-__all__ = ["Chain", "pays"]
-
 _FILLED = 4
 """Chunks for each rank from which on those in which the chain fills and empties are few beside the others."""
 

@@ -10,8 +10,6 @@ from hpsearch_comm.collectives.reduction import Reduction
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.shm.shm_segment import ShmSegment
 
-__all__ = ["SERIAL", "fold", "fold_piece", "piece_length"]
-
 _CACHED = 1 << 20
 """Bytes of all members together per call of torch: what one leaves in the core's own cache, the next finds there."""
 

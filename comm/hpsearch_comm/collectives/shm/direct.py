@@ -29,8 +29,6 @@ from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.shm.copying import copy
 from hpsearch_comm.shm.shm_segment import ShmSegment
 
-__all__ = ["allgather", "broadcast", "gather_parts", "reduce_parts", "reduce_scatter"]
-
 LITTLE = 64 << 10
 """Bytes up to which tensors are copied wherever they lie."""
 

@@ -49,8 +49,6 @@ from hpsearch_comm.shm.buffers import SharedBuffer
 from hpsearch_comm.shm.copying import copy
 from hpsearch_comm.shm.shm_segment import ShmSegment
 
-__all__ = ["ONE_SHOT", "Carry", "bind"]
-
 SHORT = 512 << 10
 """Bytes of a tensor, times the square of the number of ranks, up to which an allreduce takes one shot even where the
 tensors lie in a shared buffer: a copy is shorter then than a second barrier."""

@@ -21,8 +21,6 @@ from hpsearch_comm.shm.buffers import SharedBuffer
 from hpsearch_comm.shm.copying import copy
 from hpsearch_comm.shm.shm_segment import ShmSegment
 
-__all__ = ["LINE", "Pipeline", "meet", "spans_of"]
-
 LINE = 64
 """Bytes at whose multiples chunks and parts begin: a cache line."""
 

@@ -16,8 +16,6 @@ from hpsearch_comm.horovod.lifetime import init, shutdown
 from hpsearch_comm.horovod.meeting import is_elastic, set_done
 from hpsearch_comm.horovod.objects import allgather_object
 
-__all__ = ["run"]
-
 MOST_FAILURES = 3
 """Failures of as many ranks without a commit between them: a training that can't get further fails each time."""
 

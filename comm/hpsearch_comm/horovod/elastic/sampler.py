@@ -11,8 +11,6 @@ import torch
 
 from hpsearch_comm.horovod.job import rank, size
 
-__all__ = ["ElasticSampler"]
-
 
 class ElasticSampler(torch.utils.data.Sampler[int]):
     """Divides the rows of a data set among the ranks, and the remaining ones of an epoch after a failure.

@@ -13,8 +13,6 @@ from hpsearch_comm.horovod.elastic.sampler import ElasticSampler
 from hpsearch_comm.horovod.missing import IN_ELASTIC_STATE, missing_from
 from hpsearch_comm.horovod.objects import broadcast_object, broadcast_optimizer_state, broadcast_parameters
 
-__all__ = ["ObjectState", "State", "TorchState"]
-
 __getattr__ = missing_from(__name__, IN_ELASTIC_STATE)
 
 

@@ -16,8 +16,6 @@ from hpsearch.design.data_sets import Prepared, prepare
 from hpsearch_trainers.architectures import network, standalone
 from tests.isolated import run_isolated
 
-__all__ = ["alone", "inputs_alone", "loaded", "prepared", "rows_of", "write_csv"]
-
 _READ = """
 import importlib, sys, types
 from pathlib import Path
