@@ -101,7 +101,7 @@ def _run_suite(suite: Suite, methods: Sequence[str], args: argparse.Namespace, d
     try:
         run_missing(suite, results, keys, jobs, _Progress())
     except KeyboardInterrupt:
-        print(f"interrupted; what was done is in {directory}, and the same command goes on", file=sys.stderr)
+        print(f"interrupted; the results so far are in {directory}, and the same command continues", file=sys.stderr)
         return None
     results.keep(keys)
     rows = list(suite_rows(suite, results, methods, workers))

@@ -115,7 +115,7 @@ class ProcessCalls(Calls):
         code = self._process.wait()
         self._output.seek(max(self._output.seek(0, os.SEEK_END) - _MOST_SAID, 0))
         output = self._output.read().decode(errors="replace").strip()
-        last = f"; it said last:\n{output}" if output else ""
+        last = f"; its last output:\n{output}" if output else ""
         return (
             f"the searcher's process must live as long as the sweep, but it ended with exit code {code}: resume the "
             f"study, which starts it again{last}"

@@ -373,7 +373,7 @@ class _Script:
             os.killpg(self._process.pid, signal.SIGTERM)
 
 
-_ADVICE = "write each one to a path of its own, such as $HPSEARCH_DIRECTORY/model-<iteration>, and leave it alone then"
+_ADVICE = "write each one to a new path, such as $HPSEARCH_DIRECTORY/model-<iteration>, and don't change it later"
 
 
 @dataclass(frozen=True, slots=True)

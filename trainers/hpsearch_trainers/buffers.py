@@ -34,7 +34,7 @@ def normalizations(model: nn.Module) -> Iterator[_BatchNorm]:
 
 
 def synchronize(model: nn.Module, group: Group | None) -> bool:
-    """Let batch normalizations that don't yet normalize by the rows of all workers; a collective where there are some.
+    """Synchronize batch normalizations over the rows of all workers; a collective if some weren't yet.
 
     Args:
         model: Its layers stay the same objects.
@@ -50,7 +50,7 @@ def synchronize(model: nn.Module, group: Group | None) -> bool:
 
 
 def hold_statistics(model: nn.Module, *, local_only: bool = False) -> None:
-    """Let batch normalizations use their running statistics and keep them, until the next `train()`.
+    """Make batch normalizations use their running statistics without updating them, until the next `train()`.
 
     Args:
         model: Its layers are changed.

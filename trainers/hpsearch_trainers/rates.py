@@ -134,7 +134,7 @@ def save_schedulers(owner: object, optimizer: Optimizer, *, alone: bool) -> dict
 
 
 def load_schedulers(owner: object, optimizer: Optimizer, states: Mapping[str, Any], *, forked: bool) -> None:
-    """Let an optimizer's schedulers go on; after the optimizer.
+    """Load the state of an optimizer's schedulers; called after the optimizer is loaded.
 
     Args:
         owner: The trainer.

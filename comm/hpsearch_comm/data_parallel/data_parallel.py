@@ -190,7 +190,7 @@ class DataParallel(nn.Module):
 
     @contextlib.contextmanager
     def join(self, *optimizers: torch.optim.Optimizer) -> Iterator[None]:
-        """Let ranks run out of batches at different times.
+        """Allow ranks to have different numbers of batches.
 
             with model.join(optimizer):
                 for inputs, targets in this_ranks_batches:

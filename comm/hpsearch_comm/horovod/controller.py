@@ -141,7 +141,7 @@ class Controller:
             self._wake.notify()
 
     def join(self) -> Handle[int]:
-        """Let this rank take part with zeros in what it doesn't ask for, until all have joined."""
+        """Make this rank contribute zeros to operations that it doesn't call, until all have joined."""
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call] # each thread has its own
             self._callers_gpu = torch.cuda.current_device()
         entry = Entry(Request(JOIN, JOIN))

@@ -112,7 +112,7 @@ class Averaged(Distributed):
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Let `step()` within take gradients as they are, as after `synchronize()` and clipping them."""
+        """Make `step()` inside use the gradients as they are, as after `synchronize()` and clipping."""
         self._should_synchronize = False
         try:
             yield
@@ -187,7 +187,7 @@ class Averaged(Distributed):
         return evaluate
 
     def _count_gradient(self, bundle: Bundle, parameter: torch.Tensor) -> None:
-        """Take note of a gradient; reduce those of the bundle when the last of them is there."""
+        """Record that a gradient is ready; reduce the gradients of the bundle when all are."""
         if bundle.passes_left[parameter] == 0:
             raise OrderError(
                 f"step() must follow {self.backward_passes_per_step} backward passes, but the gradient of "

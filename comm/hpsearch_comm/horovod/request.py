@@ -92,7 +92,7 @@ class Entry:
         self.handle = Handle(self.request.name)
 
     def begin(self, stream: CudaStream | None) -> None:
-        """Let a stream on which it is carried out wait for the tensors; None for the CPU."""
+        """Make the stream of the operation wait for the tensors; None for the CPU."""
         self._stream = stream
         if stream is not None:
             if self.ready is not None:
@@ -113,7 +113,7 @@ class Entry:
         self.handle.finish(value or (tuple(results) if self.grouped else results[0]))
 
     def lend(self, stream: CudaStream | None) -> None:
-        """Let a stream wait for the results, in the GPU, and use them."""
+        """Make a stream wait for the results, on the GPU, and use them."""
         if stream is not None and self._finished is not None:
             stream.follow(self._finished)
             for result in self._results:

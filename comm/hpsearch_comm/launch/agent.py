@@ -272,7 +272,7 @@ class Agent:
         self._end(_GRACE_SECONDS)
 
     def _end(self, seconds: float) -> None:
-        """Have the ranks end, and kill them after so many seconds."""
+        """End the ranks, and kill them after so many seconds."""
         if self._kill_at == math.inf and seconds > 0:
             for rank in self._running():
                 rank.signal(signal.SIGTERM)

@@ -115,7 +115,7 @@ class Connection:
         self._writer.write(self._input, message)
 
     def close_input(self) -> None:
-        """Let its input end: the agent ends its ranks, and itself."""
+        """Close the agent's input: it ends its ranks, and itself."""
         self._writer.close(self._input)
 
     def exit_code(self) -> int | None:

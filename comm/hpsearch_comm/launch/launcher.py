@@ -175,7 +175,7 @@ class Launcher:
                 )
 
     def _start(self) -> None:
-        """Have the ranks started everywhere, once it is known where they meet."""
+        """Start the ranks on all hosts, once the meeting address is known."""
         job, first, others = self._job, self._connections[0], self._connections[1:]
         if first.local:  # as the other hosts have seen it
             seen = [address for connection in others for address in connection.greeting["ssh"][:1]]
@@ -279,7 +279,7 @@ class Launcher:
         self._on_loss(self._describe(death))
 
     def _on_disconnect(self, connection: Connection) -> None:
-        """Take note that nothing more comes from an agent."""
+        """Handle the end of an agent's output."""
         connection.is_open = False
         if not connection.alive:
             return
@@ -415,7 +415,7 @@ class Launcher:
     # Behind them.
 
     def _close_connections(self) -> None:
-        """Let all agents go: they end what still runs. Wait until they have."""
+        """Close all agents, which end what still runs, and wait for them."""
         self._writer.abandon()  # an agent that has much to say must not wait for this process
         for connection in self._connections:
             connection.close_input()

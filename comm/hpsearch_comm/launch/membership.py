@@ -67,7 +67,7 @@ class Membership:
         return f"to meet anew, {waiting} must wait for {name_ranks(done)}, whose work is done, to end or to come too"
 
     def join(self, rank: int, coming: Coming, now: float) -> None:
-        """Take note that a rank wants to meet the others."""
+        """Record that a rank wants to meet the others."""
         if rank in self.alive:
             self._done.discard(rank)
             self._coming[rank] = coming
@@ -79,7 +79,7 @@ class Membership:
         (self._done.add if done else self._done.discard)(rank)
 
     def end(self, rank: int, succeeded: bool) -> None:
-        """Take note that a rank has ended, or is given up."""
+        """Record that a rank has ended, or is given up."""
         if rank in self.alive:
             self.alive.remove(rank)
             if succeeded:

@@ -37,7 +37,7 @@ def adopt_orphans() -> None:
 
 
 def die_with(parent: int, number: int) -> None:
-    """Have the kernel send this process a signal when its parent ends. Safe between fork and exec.
+    """Make the kernel send this process a signal when its parent ends. Safe between fork and exec.
 
     Args:
         parent: The parent's process id, to see whether it has ended already. Its thread that forked must live on.

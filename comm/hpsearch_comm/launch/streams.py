@@ -55,7 +55,7 @@ class Writer:
         self._thread.start()
 
     def write(self, descriptor: int, data: bytes) -> None:
-        """Have this written, in turn."""
+        """Queue data to be written, in order."""
         with self._changed:
             self._waiting += len(data)
         self._queue.put((descriptor, data))

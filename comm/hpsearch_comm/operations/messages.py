@@ -78,7 +78,7 @@ class Receive:
         return flat(self.target)
 
     def check(self, message: Operation, source: int) -> None:
-        """See that a message is what is received.
+        """Check that a message matches the receive.
 
         Args:
             message: With its signature.

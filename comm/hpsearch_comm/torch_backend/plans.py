@@ -271,7 +271,7 @@ def check_output(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def check_devices(name: str, tensors: Iterable[torch.Tensor]) -> None:
-    """See that all tensors of an operation are on one device.
+    """Check that all tensors of an operation are on one device.
 
     Raises:
         UsageError: They aren't.
@@ -285,7 +285,7 @@ def check_devices(name: str, tensors: Iterable[torch.Tensor]) -> None:
 
 
 def _check_like(name: str, tensors: Sequence[torch.Tensor], like: torch.Tensor, count: int) -> None:
-    """See that there are so many tensors, each of the shape, dtype and device of another.
+    """Check the number of tensors, and that each has the shape, dtype and device of `like`.
 
     Raises:
         UsageError: One of them isn't, or there are more or fewer.
@@ -302,7 +302,7 @@ def _check_like(name: str, tensors: Sequence[torch.Tensor], like: torch.Tensor, 
 
 
 def _check_numel(name: str, tensor: torch.Tensor, numel: int, like: torch.Tensor) -> None:
-    """See that a tensor has so many elements, of the dtype of another and on its device.
+    """Check that a tensor has `numel` elements, and the dtype and device of `like`.
 
     Raises:
         UsageError: It hasn't.

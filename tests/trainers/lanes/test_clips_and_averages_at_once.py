@@ -46,7 +46,7 @@ def _clipped(norms: list[float | None], frozen: int | None, scale: float) -> tup
         del trainers[frozen].optimizer.param_groups[0]["params"][0]
     begun = [Lane(trainer) for trainer in trainers]
     for lane in begun:
-        lane.begin(clips=False)
+        lane.begin()
     generator = torch.Generator().manual_seed(0)
     shapes = [one.shape for one in begun[0].trained]
     gradients = [scale * torch.randn(len(lanes) + 2, *shape, generator=generator) for shape in shapes]

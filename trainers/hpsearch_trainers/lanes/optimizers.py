@@ -61,7 +61,7 @@ class Stepper:
         self._set_gradients([None] * len(self._parameters))
 
     def end(self) -> None:
-        """See that what it took for settled in the epoch was it.
+        """Check that nothing changed in the epoch that was assumed constant.
 
         Raises:
             NotFusible: It wasn't.

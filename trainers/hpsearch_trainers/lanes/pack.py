@@ -40,7 +40,7 @@ class Settled:
         self._before = [*map(_settings, lanes)]
 
     def check(self) -> None:
-        """See that nothing has changed.
+        """Check that nothing has changed.
 
         Raises:
             NotFusible: It has: alone, what comes after it is computed otherwise.

@@ -195,7 +195,7 @@ def _alone(trainer: Trainer, rows: Tensor, seed: int) -> Tensor:
 
 
 class _SameNoise(TorchFunctionMode):
-    """Lets functions that drop out draw what a pack does of a lane.
+    """Makes dropout functions sample what a pack samples for a lane.
 
     Args:
         seed: Of the lane's epoch, in its first pass.

@@ -58,7 +58,7 @@ class Averages:
             average.copy_(torch.where(is_equal if first is None else is_equal | first.view(dims), model, mixed))
 
     def end(self) -> None:
-        """Let each count what it has taken in."""
+        """Add the steps of the epoch to each lane's average."""
         for average in self._averages:
             average.n_averaged += self._steps
 

@@ -90,7 +90,7 @@ def _largest(tensor: Tensor) -> float:
 
 
 def check_same_output(actual: Sequence[Tensor], expected: Sequence[Tensor], subject: str, advice: str) -> None:
-    """See that a split model computes what the whole one does.
+    """Check that a split model computes the same as the whole model.
 
     Args:
         actual: What it gives.

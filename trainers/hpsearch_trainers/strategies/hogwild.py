@@ -84,7 +84,7 @@ class OneCopy:
         self._addresses = {id(parameter): parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
 
     def release(self) -> None:
-        """Let this worker have the parameters in memory of its own, as they are now.
+        """Copy the parameters, as they are now, into memory of this worker alone.
 
         Raises:
             ConfigurationError: One that is trained lies elsewhere, so that the others haven't what this worker has. Of

@@ -306,7 +306,7 @@ class Fetches:
             put_weights(bucket, weights, self._parameters)
 
     def record_step(self) -> None:
-        """Take note of weights that this worker has stepped to itself, but for tables with sparse gradients.
+        """Record the weights after this worker's own step, except tables with sparse gradients.
 
         To copy and compare a whole table would take longer than a step in the few rows of it that were looked up.
         """
@@ -369,7 +369,7 @@ class ServedBucket:
                 parameter.grad = gradient.to(parameter.device)
 
     def zero_grad(self) -> None:
-        """Let the gradients go."""
+        """Clear the gradients."""
         for parameter in self.parameters:
             parameter.grad = None
 

@@ -51,7 +51,7 @@ class Options:
         """
         value = self.values.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ConfigurationError(f"parallel.{key} must be a whole number from {least}, got {value!r}")
+            raise ConfigurationError(f"parallel.{key} must be a whole number of at least {least}, got {value!r}")
         return value
 
     def choice(self, key: str, choices: tuple[str, ...]) -> str:
