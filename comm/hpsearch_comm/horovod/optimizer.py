@@ -24,7 +24,7 @@ from hpsearch_comm.horovod.errors import MissingError, OrderError
 from hpsearch_comm.horovod.handles import synchronize
 from hpsearch_comm.horovod.job import size
 from hpsearch_comm.horovod.process_sets import ProcessSet, global_process_set
-from hpsearch_comm.horovod.reductions import Reduction, allreduce_async, reduce_op, sparse_allreduce_async
+from hpsearch_comm.horovod.reductions import ReductionArguments, allreduce_async, reduce_op, sparse_allreduce_async
 from hpsearch_comm.horovod.request import ReduceOp
 
 
@@ -207,7 +207,7 @@ class Averaged(Distributed):
         compressed = [self._compression.compress(gradient) for gradient in gradients]
         bundle.contexts = [context for _, context in compressed]
         # Not in place: until the backward pass ends, other nodes may read what autograd has made a gradient of.
-        reduction = Reduction("allreduce", self._op, 1.0 / self._predivide, self._predivide, self.process_set)
+        reduction = ReductionArguments("allreduce", self._op, 1.0 / self._predivide, self._predivide, self.process_set)
         bundle.handle = reduction.start([tensor for tensor, _ in compressed], bundle.name, grouped=bundle.grouped)
 
     def _gradient(self, parameter: torch.Tensor, bundle: Bundle) -> torch.Tensor:

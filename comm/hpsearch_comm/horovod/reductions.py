@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 
-class Reduction(NamedTuple):
+class ReductionArguments(NamedTuple):
     """How tensors are reduced.
 
     Attributes:
@@ -85,7 +85,7 @@ class _Reduce(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, reduction: Reduction, name: str | None, grouped: bool, *tensors: torch.Tensor
+        ctx: Any, reduction: ReductionArguments, name: str | None, grouped: bool, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         ctx.reduction, ctx.grouped = reduction, grouped
         result = synchronize(reduction.start(tensors, name, grouped=grouped))
@@ -93,7 +93,7 @@ class _Reduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        reduction: Reduction = ctx.reduction
+        reduction: ReductionArguments = ctx.reduction
         if reduction.kind == "allreduce":
             return None, None, None, *_Reduce.forward(ctx, reduction, None, ctx.grouped, *gradients)
         process_set = reduction.process_set
@@ -114,7 +114,7 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Reduce the ranks' tensors into a new one, asynchronously; see `allreduce`."""
-    reduction = Reduction("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
+    reduction = ReductionArguments("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
     return reduction.start([tensor], name)
 
 
@@ -128,7 +128,7 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Reduce the ranks' tensors in place, asynchronously; see `allreduce`."""
-    reduction = Reduction("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
+    reduction = ReductionArguments("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
     return reduction.start([tensor], name, in_place=True)
 
 
@@ -142,7 +142,7 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce the ranks' tensors in place; see `allreduce`."""
-    reduction = Reduction("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
+    reduction = ReductionArguments("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
     return synchronize(reduction.start([tensor], name, in_place=True))  # type: ignore[no-any-return]
 
 
@@ -172,7 +172,7 @@ def allreduce(
         HorovodInternalError: The ranks disagree, and the job continues; or one is gone, and the job is over.
         ValueError: An argument can't be used.
     """
-    reduction = Reduction("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
+    reduction = ReductionArguments("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
     return reduction.compute([tensor], name, compression)[0]
 
 
@@ -186,7 +186,7 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Reduce several tensors together, asynchronously; see `allreduce`."""
-    reduction = Reduction("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
+    reduction = ReductionArguments("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
     return reduction.start(tensors, name, grouped=True)
 
 
@@ -200,7 +200,7 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Reduce several tensors together, in place and asynchronously; see `allreduce`."""
-    reduction = Reduction("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
+    reduction = ReductionArguments("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
     return reduction.start(tensors, name, in_place=True, grouped=True)
 
 
@@ -214,7 +214,7 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> tuple[torch.Tensor, ...]:
     """Reduce several tensors together, in place; see `allreduce`."""
-    reduction = Reduction("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
+    reduction = ReductionArguments("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
     return synchronize(reduction.start(tensors, name, in_place=True, grouped=True))  # type: ignore[no-any-return]
 
 
@@ -229,7 +229,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Reduce several tensors together; see `allreduce`."""
-    reduction = Reduction("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
+    reduction = ReductionArguments("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
     return reduction.compute(tensors, name, compression, grouped=True)
 
 
@@ -242,7 +242,7 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Reduce the ranks' tensors and divide the rows among them, asynchronously; see `reducescatter`."""
-    reduction = Reduction("reducescatter", reduce_op(op, None), prescale_factor, postscale_factor, process_set)
+    reduction = ReductionArguments("reducescatter", reduce_op(op, None), prescale_factor, postscale_factor, process_set)
     return reduction.start([tensor], name)
 
 
@@ -267,7 +267,7 @@ def reducescatter(
         prescale_factor: Factor of the tensor before the reduction.
         postscale_factor: Factor of the result.
     """
-    reduction = Reduction("reducescatter", reduce_op(op, None), prescale_factor, postscale_factor, process_set)
+    reduction = ReductionArguments("reducescatter", reduce_op(op, None), prescale_factor, postscale_factor, process_set)
     return reduction.compute([tensor], name, compression)[0]
 
 
@@ -280,7 +280,7 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Reduce several tensors together and divide their rows, asynchronously; see `reducescatter`."""
-    reduction = Reduction("reducescatter", reduce_op(op, None), prescale_factor, postscale_factor, process_set)
+    reduction = ReductionArguments("reducescatter", reduce_op(op, None), prescale_factor, postscale_factor, process_set)
     return reduction.start(tensors, name, grouped=True)
 
 
@@ -294,7 +294,7 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """Reduce several tensors together, and return this rank's share of their rows; see `reducescatter`."""
-    reduction = Reduction("reducescatter", reduce_op(op, None), prescale_factor, postscale_factor, process_set)
+    reduction = ReductionArguments("reducescatter", reduce_op(op, None), prescale_factor, postscale_factor, process_set)
     return reduction.compute(tensors, name, compression, grouped=True)
 
 
