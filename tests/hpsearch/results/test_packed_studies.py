@@ -35,7 +35,8 @@ def test_the_best_one_is_written_out_where_it_is_asked_for(study):
     state = torch.load(expected, weights_only=True)
     assert same_bits(state, read_state(study.directory / row.address))
     assert state["epoch"] == 2
-    assert [path.name for path in expected.parent.parent.iterdir()] == ["hpsearch-checkpoint-2"]
+    folders = [path.name for path in expected.parent.parent.iterdir() if path.is_dir()]
+    assert folders == ["hpsearch-checkpoint-2"]  # beside it a file may say that lanes weren't faster here
     assert len(StudyDirectory(study.directory).packs()) == 1
 
 
