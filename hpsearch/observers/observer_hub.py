@@ -27,7 +27,7 @@ Callback = Callable[[TrialRow], object]
 
 
 class Callbacks:
-    """Calls functions, in their order, on the thread that runs the sweep."""
+    """Calls the user's callbacks, in order, on the thread that runs the sweep."""
 
     def __init__(
         self,

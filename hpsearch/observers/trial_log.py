@@ -1,5 +1,4 @@
-"""Ended trials for observers: their rows, reports and times; and the base class of observers that log each trial once
-to another tool."""
+"""Ended trials for observers: rows, reports and times; and the base class of observers that write to another tool."""
 
 from __future__ import annotations
 
