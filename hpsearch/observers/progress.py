@@ -57,7 +57,7 @@ def choose_progress(stream: TextIO | None, quiet: bool = False) -> Display:
 
 
 def _apart(stream: TextIO) -> tuple[TextIO, bool]:
-    """Return a separate stream to the same target, as a trial in this process redirects stdout and stderr to its log."""
+    """Return a separate stream to the same target, as a trial in this process redirects stdout and stderr."""
     try:
         if stream.fileno() not in (1, 2):
             return stream, False

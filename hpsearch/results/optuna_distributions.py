@@ -1,4 +1,4 @@
-"""Conversion of distributions to Optuna's, which must be bounded and have scalar choices; and silencing Optuna's log."""
+"""Conversion of distributions to Optuna's, which are bounded and have scalar choices; and silencing Optuna's log."""
 
 from __future__ import annotations
 

@@ -481,7 +481,7 @@ def load(directory: str | Path) -> Study:
     """Load a study. Another process may run it at the same time.
 
     Raises:
-        JournalError: There is none in this directory, or this version can't read it.
+        JournalError: The directory has no study, or this version can't read it.
     """
     study_dir = StudyDirectory(Path(directory))
     before = study_dir.exists() and study_dir.holder()
@@ -491,7 +491,7 @@ def load(directory: str | Path) -> Study:
             yield from journal.entries()
 
     with Journal.read(study_dir.journal) as journal:
-        # Asked before and after, as a process may begin or end while this reads.
+        # Checked before and after reading, as a process may start or end meanwhile.
         return study_of(
             study_dir.path, journal.study(), journal.entries(), lambda: bool(before or study_dir.holder()), entries
         )
@@ -504,9 +504,9 @@ def study_of(
 
     Args:
         path: The study's directory.
-        record: The study's record from before its first run.
-        history: The journal's entries, as they are now.
-        is_live: Returns whether a process runs it, after the history was read.
+        record: The study's record, written before its first run.
+        history: The journal's current entries.
+        is_live: Returns whether a process runs the study. It is called after the history was read.
         entries: Reads the journal again, for methods that need more.
     """
     sweep = Sweep.from_json(record["sweep"])
@@ -514,7 +514,7 @@ def study_of(
     with no_collections():
         for entry in journaled.read(history):
             standing.take(entry)
-    # As the process that runs it does after each commit: what nothing needs is gone, or about to go.
+    # The process that runs the study does this after each commit: it deletes what is no longer needed.
     journaled.obsolete()
     ended = standing.ended(live := is_live())
     if not live and ended.state != "open":

@@ -82,7 +82,7 @@ def amount_of(moment: Moment, axis: Axis) -> int:
 
 
 def found_by(objective: Objective, front: Sequence[Score]) -> dict[str, float]:
-    """Return a front's values by tag: the best value of each goal, and with several goals the `FRONT` and `HYPERVOLUME`.
+    """Return a front's values by tag: the best value of each goal, and with several goals also those of the front.
 
     The best value of an empty front is NaN. Without goals there are no tags.
     """
