@@ -131,7 +131,7 @@ class Run:
     def __init__(self, trial: RunningTrial | None, config: Config, named: Mapping[str, Any]) -> None:
         self.config = config
         self.summary = Summary()
-        """Values that the script sets; the sweep's metric in it is the last report."""
+        """Values that the script sets. If they include the sweep's metric, it is the last report."""
         self.id = str(named.get("id") or ("none" if trial is None else trial.number))
         self.name = str(named.get("name") or f"trial-{self.id}")
         self.project, self.entity, self.group = (named.get(key) for key in ("project", "entity", "group"))
@@ -140,14 +140,14 @@ class Run:
         self.sweep_id: str | None = None if trial is None else "hpsearch"
         self.url = ""
         self.step = 0
-        """Reports so far."""
+        """Number of reports so far."""
         self._trial = trial
         self._row: dict[str, Any] = {}
         """Values logged since the last report."""
         self._row_step: int | None = None
         """The row's step; None if the script logs without steps."""
         self._leading: frozenset[str] = frozenset()
-        """Names in the first row at the time at which it had all of the sweep's metrics."""
+        """Names in the row when it became complete: when it first had all of the sweep's metrics."""
         self._open = False
         """Whether the last log had `commit=False`."""
         self._committed: int | None = None
@@ -173,8 +173,8 @@ class Run:
 
         A row is complete when it has all of the sweep's metrics. If the script gives steps, the next row begins with
         the first log of another step. Without steps, the next row begins when a name is logged again that was in the
-        first row when that row became complete. `commit=True` reports the row at once. In a sweep without a metric,
-        each log is a row, or each step if the script gives steps.
+        row when it became complete. `commit=True` reports a complete row at once. In a sweep without a metric, each log
+        is a row, or each step if the script gives steps.
 
         If a name is logged several times in a row, the last value counts. Values that aren't numbers are skipped.
 
@@ -304,8 +304,7 @@ IDLE = frozenset(
 
 
 class Nothing:
-    """A replacement for a function or class of W&B. It accepts any call and attribute, and prints once that it does
-    nothing.
+    """Replaces a function or class of W&B. It accepts any call and attribute, and prints once that it does nothing.
 
     Args:
         name: Name of the function or class that it replaces.

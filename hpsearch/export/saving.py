@@ -167,7 +167,7 @@ def _write(record: Mapping[str, Any], path: Path) -> None:
     import torch
 
     try:
-        with path.open("wb") as file:  # if torch.save opens the file, an OSError becomes a RuntimeError
+        with path.open("wb") as file:  # torch.save raises RuntimeError for errors of the system
             torch.save(dict(record), file)
     except RuntimeError as error:
         cause = error.__cause__ or error.__context__

@@ -103,9 +103,7 @@ def param_rows(compared: Comparison) -> Rows:
     names = list(dict.fromkeys(name for point in points for name in point))
     rows = [("trial", [_trial(side, run) for side, run in zip(compared.sides, bests, strict=True)])]
     for name in names:
-        values = [
-            json.dumps(point[name]) if name in point else None for point in points
-        ]  # distinguishes 1, 1.0 and true
+        values = [json.dumps(point[name]) if name in point else None for point in points]  # 1, 1.0 and true differ
         cells = [param_cell(point[name]) if name in point else "-" for point in points]
         rows.append((name if len(set(values)) == 1 else f"* {name}", cells))
     return rows
