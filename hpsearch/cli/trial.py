@@ -1,4 +1,4 @@
-"""Commands for one trial: `trial` shows all its data, `lineage` the params that it and its ancestors were trained with."""
+"""Commands for one trial: `trial` shows all its data, `lineage` the params of its training, with its ancestors."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""HTML report of a study: its best trials, the course of the search, why trials were stopped, and how to run it again."""
+"""HTML report of a study: best trials, course of the search, why trials were stopped, and how to run it again."""

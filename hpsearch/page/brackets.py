@@ -30,7 +30,7 @@ _LEAST = 2.0
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """The workers of a trial, and the number of trials that shared them."""
+    """The workers of a trial's segment, and the number of trials that they trained as one computation."""
 
     workers: int
     lanes: int = 1
@@ -160,12 +160,12 @@ class _Bars:
     """Draws rungs. All brackets have the same scales for trials and workers."""
 
     inks: Mapping[int | None, Ink]
-    """For each column: the iteration that its rungs end at, None if unbounded, and its colour."""
+    """Colour of each column, by the last iteration of its rungs; None is the key of unbounded rungs."""
     most: int
-    """Trials of the largest rung."""
+    """Number of trials in the largest rung."""
     shares: _Shares
     widest: float
-    """Workers of a trial on average, in the rung where these are most."""
+    """Largest average number of workers per trial in a rung."""
 
     @property
     def columns(self) -> Sequence[int | None]:

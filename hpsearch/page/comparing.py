@@ -41,7 +41,7 @@ _ACROSS: dict[Axis, str] = {
 
 
 def beside(compared: Comparison) -> list[Section]:
-    """Return the sections that compare studies: results and costs, the best value over the cost, and the differences."""
+    """Return the sections that compare studies: results and costs, the best value over cost, and the differences."""
     sides = [side.label for side in compared.sides]
 
     def table(head: str, rows: Sequence[tuple[str, Sequence[str]]]) -> SectionTable:

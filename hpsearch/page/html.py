@@ -136,7 +136,7 @@ def _section(section: Section, name: str, charts: Iterator[str]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a table cell. Long texts get a minimum width, so that phones don't wrap each word. Short ones don't wrap."""
+    """Return a table cell. Long texts get a minimum width, so phones don't wrap each word. Short texts don't wrap."""
     kind = ' class="words"' if _is_long(text) else ' class="short"' if " " in text else ""
     return f"<td{kind}>{_text(text)}</td>"
 

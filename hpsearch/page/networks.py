@@ -116,7 +116,7 @@ def _structures(space: Space, params: Params) -> dict[str, Value]:
 
 
 def looks_of(names: Sequence[str]) -> dict[str, Look]:
-    """Assign a look to each operation: six colours, then the same colours with dashed borders. Further ones get none.
+    """Assign looks to operations: six colours, then the same with dashed borders. Further operations have no entry.
 
     Args:
         names: Names of the operations. The same names in the same order get the same looks.

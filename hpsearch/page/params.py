@@ -65,7 +65,9 @@ class _Trials:
 
 
 def parallel(study: Study) -> Section | None:
-    """Draw parallel coordinates: a line for each trial, through its parameters on the scales of the space to its values.
+    """Draw parallel coordinates: a line for each trial, through its parameters to its values.
+
+    The axes have the scales of the space.
 
     The lines of trials that failed, or ended without a finite value, end at the last parameter.
     """
@@ -293,7 +295,7 @@ def varies(name: str, points: Sequence[Mapping[str, Value]]) -> bool:
 
 
 def display_name(name: str, study: Study) -> str:
-    """Return a parameter's label. For a repeated structure it ends with `(count)`, as the value is a number of parts."""
+    """Return a parameter's label. For a repeated structure it says `(count)`, as the value is the number of parts."""
     parameter = study.sweep.parameters.find(name)
     is_count = parameter is not None and isinstance(parameter.holder, RepeatedStructure)
     return f"{name} (count)" if is_count else name

@@ -97,7 +97,9 @@ def _kind(row: TrialRow) -> str:
 
 
 def curves(study: Study, goals: Sequence[Metric] | None = None) -> list[Section]:
-    """Plot the learning curves of each goal, coloured by the trial's last rung. Return nothing if no trial has two points.
+    """Plot the learning curves of each goal, coloured by the trial's last rung.
+
+    Return no sections if no trial has two points.
 
     Args:
         study: The study.

@@ -75,7 +75,7 @@ def table_of(study: Study, rows: Sequence[TrialRow], checkpoints: bool = False) 
 
 
 def _is_same(name: str, points: Sequence[Params]) -> bool:
-    """Return whether all values of a param are equal. Their cells aren't compared, as different values may look equal."""
+    """Return whether all values of a param are equal. Cells aren't compared, as different values may look equal."""
     return len({json.dumps(point[name]) if name in point else None for point in points}) == 1
 
 

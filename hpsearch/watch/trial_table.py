@@ -355,7 +355,7 @@ class TrialTable(ScrollView, can_focus=True):
         self._order = Order(column.sorts_by, self._rows, descending)
 
     def _visible_window(self) -> Window:
-        """Return the visible window. It is computed once for all lines."""
+        """Return the visible part of the table. It is computed once for all lines."""
         first = self.scroll_offset.y
         state = self._version, first, self._width, self._height
         if self._window is None or self._window[0] != state:

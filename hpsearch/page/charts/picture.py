@@ -55,8 +55,7 @@ STYLE = f"""
 {_DARK}
 }}
 """
-"""CSS for a page with pictures. Shapes also contain the light colours, as most SVG converters don't support CSS variables.
-"""
+"""CSS for a page with pictures. Shapes also contain the light colours, as most SVG converters lack CSS variables."""
 
 
 def series(number: int) -> tuple[Ink, bool]:
