@@ -221,7 +221,7 @@ def _typed(folder: Path, studies: Sequence[Path]) -> str:
 
 
 def _is_seen(path: Path, folder: Path) -> bool:
-    """Return whether a shell pattern matches a path in a folder, as it has no hidden part."""
+    """Return whether a shell pattern in a folder can match a path: no part of the path is hidden."""
     return not any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 

@@ -63,7 +63,7 @@ def check_runs_here(args: argparse.Namespace, sweep: Sweep, folders: Sequence[st
 
 
 def check_importable(path: Path, sweep: Sweep, call: str) -> None:
-    """Check that a study's trainable is an import path. `call` is the Python call to resume other studies."""
+    """Check that a study's trainable can be imported. If it can't, the error names `call`, which resumes the study."""
     if (sweep.trainable or "").startswith("__main__:"):
         raise JournalError(
             f"{path}: its trainable {sweep.trainable!r} was given from Python and can't be imported here; continue "

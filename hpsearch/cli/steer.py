@@ -1,4 +1,4 @@
-"""Commands that steer a study. The process that runs it applies the requests; without one, this process does."""
+"""Commands that steer a study. The process that runs the study applies a request; if none does, this process does."""
 
 from __future__ import annotations
 

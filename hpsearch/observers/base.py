@@ -62,8 +62,8 @@ class Observer(ABC):
     def seen(self) -> int:
         """Prepare, and return the `seq` of the last record that was received in earlier runs; 0 for none.
 
-        This is the first call, and is made once. The observer then receives all later records, also those of earlier
-        runs.
+        This is the first call and happens once. Then the observer receives all later records, including those of
+        earlier runs.
         """
         return 0
 

@@ -14,7 +14,7 @@ _SHARE = 0.02
 
 
 class CsvObserver(Observer):
-    """Writes the files that `hpsearch export` writes, with every trial and report so far.
+    """Writes the same CSV files as `hpsearch export`, with all trials and reports so far.
 
     Args:
         observed: The study.

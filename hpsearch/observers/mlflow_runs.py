@@ -1,4 +1,4 @@
-"""The sweep in MLflow: an experiment for the study, and a run for each trial that has ended."""
+"""Logs the sweep to MLflow: an experiment for the study, and a run for each ended trial."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def _create_database(database: Path) -> None:
 def fit_names(names: Iterable[str]) -> dict[str, str]:
     """Return distinct names that MLflow accepts: letters, digits, `_ - . / ` and spaces, without path traversal.
 
-    A name that MLflow accepts stays unchanged, whatever the other names are.
+    A name that MLflow accepts stays unchanged and doesn't depend on the other names.
     """
     fits = {name: _fit(name) for name in names}
     fitted: dict[str, str] = {}

@@ -110,7 +110,7 @@ class LiveTable(Display):
 
 
 class PlainLines(Display):
-    """A line at the start, at the end, every ten seconds, and when the best improves or a trial fails."""
+    """Plain lines: at the start, at the end, every ten seconds, and if the best value improves or a trial fails."""
 
     def __init__(self, stream: TextIO, owned: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream

@@ -101,7 +101,7 @@ class EndedTrials:
                 self._changed.discard(trial)
 
     def take_changed(self) -> list[int]:
-        """Return the trials that ended, or whose end changed, since the last call, in the order of their ends."""
+        """Return the trials that ended or ended again since the last call, in the order of their ends."""
         changed, self._changed = self._changed, set()
         return sorted(changed, key=lambda trial: (self._ended[trial], trial))
 

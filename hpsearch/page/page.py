@@ -113,7 +113,7 @@ _PICTURES: Mapping[str, tuple[Callable[[Study, Sequence[Metric]], Sequence[Secti
     "brackets": (lambda study, _: [brackets(study)], "a bracket with two rungs"),
     "workers": (lambda study, _: [workers(study)], "segments that workers of ours ran"),
 }
-"""By name: the function that draws the sections for the given goals, and what it requires of a study."""
+"""By name: the function that draws the sections for the given goals, and a text on the data that it requires."""
 
 
 def plot(study: Study, name: str, metric: str | None = None) -> Picture:

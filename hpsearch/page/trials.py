@@ -37,7 +37,7 @@ def trials(study: Study) -> Section | None:
 
 
 def table_of(study: Study, rows: Sequence[TrialRow], checkpoints: bool = False) -> tuple[SectionTable, list[str]]:
-    """Return a table of trials, and notes on what it leaves out: constant columns, and the checkpoints' folder.
+    """Return a table of trials, and notes on constant columns and the checkpoints' folder, which it leaves out.
 
     Args:
         study: The trials' study.

@@ -147,7 +147,7 @@ class Comparison:
         return save_courses(self, Path(directory))
 
     def amounts(self, axis: Axis) -> list[float]:
-        """Return the costs to compare at: fractions of what every run has spent."""
+        """Return the costs at which sides are compared: fractions of the cost that all runs have reached."""
         least = min(getattr(run.course.end, axis) for run in self.runs)
         marks = [least * fraction for fraction in _SHARES]
         if axis == "seconds":
@@ -247,7 +247,7 @@ def same_but_for_seed(sweeps: Sequence[Sweep]) -> list[list[int]]:
 
 
 def _values(runs: Iterable[ComparedRun], axis: Axis | None, amount: float | None) -> dict[ComparedRun, float | None]:
-    """Return the best value at a cost, or at the end; None if it isn't finite."""
+    """Return each run's best value at a cost, or at its end; None if the value isn't finite."""
     values = {run: run.value if axis is None or amount is None else run.at(axis, amount) for run in runs}
     return {run: None if value is None or abs(value) > _LARGEST else value for run, value in values.items()}
 

@@ -28,7 +28,7 @@ SPREAD = ("mean", "std", "min", "max")
 
 @dataclass(frozen=True)
 class Configuration:
-    """Params that were run several times, with other seeds."""
+    """Params that a rerun ran several times, with different seeds."""
 
     trial: int
     """Number of the trial in the original study; if several have these params, the best."""

@@ -55,7 +55,7 @@ def _first_failure(study: Study) -> str:
 
 
 def all_alike(rows: Sequence[TrialRow]) -> bool:
-    """Return whether all trials that ran for the same number of iterations have the same value, whatever their params.
+    """Return whether trials with different params always have the same value after the same number of iterations.
 
     Args:
         rows: Trials with values.
@@ -90,7 +90,7 @@ def _without_effect(study: Study, rows: Sequence[TrialRow]) -> list[str]:
 
 
 def _differing_in_one(rows: Sequence[TrialRow], space: Space) -> Iterator[tuple[str, list[Group]]]:
-    """Yield each parameter with the groups of trials that ran for the same time and differ only in this parameter.
+    """Yield each parameter with groups of trials that differ only in it and ran for the same number of iterations.
 
     Derived parameters follow from others, and parameters of parallel training needn't be read by the trainable.
     """

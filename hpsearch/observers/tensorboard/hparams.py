@@ -176,7 +176,7 @@ class HParams:
 
 def _parameter(name: str, kind: type, distributions: Sequence[Distribution]) -> api_pb2.HParamInfo:
     values = _values(distributions)
-    # The dashboard shows columns last whose value is the same in all trials.
+    # The dashboard shows constant columns last.
     info = api_pb2.HParamInfo(name=name, type=_TYPES[kind], differs=values is None or len(values) > 1)
     if values is not None:
         info.domain_discrete.extend(map(_as_string, values) if kind is str else values)
