@@ -144,7 +144,7 @@ class _ShowVersion(argparse.Action):
 
 
 _PATHS = frozenset({"DIR", "FOLDER", "FILE", "SWEEP.yaml", "SUITE.yaml", "SWEEP.yaml|DIR", "DATA", "NEW"})
-"""Metavars that stand for paths."""
+"""Metavars of arguments that are paths."""
 
 
 def completion_arguments(command: argparse.ArgumentParser) -> None:

@@ -166,7 +166,7 @@ def _resume(args: argparse.Namespace, failed: Sequence[int] | None) -> int:
 
 
 def _resume_there(study_dir: StudyDirectory, args: argparse.Namespace) -> int:
-    """Ask the process that paused a study to resume it."""
+    """Request that the process that paused a study resumes it."""
     if args.overrides or args.workers is not None:
         raise SweepError(
             f"{study_dir.path}: {study_dir.holder()} has paused this study and resumes it unchanged: leave the "

@@ -1,4 +1,4 @@
-"""A study's results, read from its journal."""
+"""The results of a study, read from its journal."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def _reference(compared: Comparison) -> dict[str, float] | None:
 
 
 def side_lines(compared: Comparison) -> list[str]:
-    """Return a line with the studies of each side, and a line with the unfinished ones."""
+    """Return lines with the studies of each side, and with the unfinished studies."""
     lines = []
     for side in compared.sides:
         named = _named(side.runs)

@@ -18,7 +18,7 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report
 
 MOST_TRIALS = 100
-"""Number of best trials that have a run. Running trials have one in addition."""
+"""Number of best trials that have a run. Running trials also have runs."""
 
 
 class TensorBoardObserver(Observer):
