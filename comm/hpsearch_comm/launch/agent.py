@@ -47,7 +47,7 @@ _MOST_DRAINED = 16
 _GRACE_SECONDS = 5.0
 """Time between SIGTERM and SIGKILL if the launcher is gone."""
 _LEAVING_SECONDS = 1.0
-"""Time for an ended rank's children to end on their own, as cleanup helpers do; and again between SIGTERM and SIGKILL."""
+"""Time for an ended rank's children to end on their own, as cleanup helpers do; and between SIGTERM and SIGKILL."""
 _LAST_SECONDS = 30.0
 """Time after which the agent stops waiting for processes that can't be killed. It prints their ids."""
 _TICK_SECONDS = 0.05
