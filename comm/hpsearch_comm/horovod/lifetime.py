@@ -34,7 +34,7 @@ def init(comm: Sequence[int] | None = None, process_sets: Sequence[ProcessSet] |
 
     Raises:
         ValueError: A process set can't be created.
-        MissingError: comm names some ranks, or is an MPI communicator.
+        MissingError: comm names ranks, or is an MPI communicator.
         ConfigurationError: A variable of the environment is invalid; the error names it.
         RendezvousError: Not all ranks started; the error names the missing ranks.
     """

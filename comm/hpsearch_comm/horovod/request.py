@@ -80,7 +80,7 @@ class Entry:
     splits: torch.Tensor | None = None
     """For an alltoall, the number of rows for each rank."""
     grouped: bool = False
-    """Whether the result is a list of tensors rather than one."""
+    """Whether the result is a tuple of tensors rather than one tensor."""
     ready: Event | None = None
     """For CUDA tensors, an event recorded on the caller's stream at the call."""
     handle: Handle[Any] = field(init=False)

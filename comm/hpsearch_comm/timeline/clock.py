@@ -7,8 +7,8 @@ e (after), rank 0's S and E, and d = rank 0's clock - ours at the same instant:
     we began before rank 0 was done:   s + d < E     d < E - s
     rank 0 began before we were done:  S < e + d     d > S - e
 
-The tightest bounds of all rounds leave an interval about as wide as the fastest round; its middle is the estimate.
-(This is the idea of NTP, RFC 5905, with both directions in one exchange.)
+Fast rounds give tight bounds. The middle of the interval that all rounds leave is the estimate. (This is the idea of
+NTP, RFC 5905, with both directions in one exchange.)
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ class Timeline:
                 self._file.append([event[0](self.rank, *event[1:]) for event in batch])
 
     def _count(self, make_event: object, *fields: Any) -> None:
-        """Add an event to the totals. The writer does this rather than the callers, so that no two threads do it at once."""
+        """Add an event to the totals. `_write` calls this with its lock held, so that no two threads do it at once."""
         totals = self._totals
         if make_event is operation_event:
             _, operation, end, hidden, *_ = fields

@@ -246,7 +246,7 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
             return self._register(CommWork([self.group.send_async(elements, target, tag)], [tensor], ordered=False))
 
     def recv(self, tensors: Tensors, source: int | None, tag: int) -> CommWork:
-        """Receive a tensor from a rank. Its shape may differ from the sender's, its number of elements not."""
+        """Receive a tensor from a rank. It must have the sender's number of elements; the shape may differ."""
         with as_torchs():
             tensor = only("recv", tensors)
             target = check_output("recv", tensor)
