@@ -133,7 +133,7 @@ class DataParallel(nn.Module):
         reducer.watch(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the module."""
+        """Check that no parameter was added or replaced, and call the module."""
         if self._changed or any(holder.get(name) is not parameter for holder, name, parameter in self._trained):
             self._check_parameters()
         return self.module(*args, **kwargs)

@@ -133,7 +133,7 @@ def reduce_all(group: Group, entries: Sequence[Entry], limit: int) -> None:
         targets = [outputs[number][which] for number, which in batch]
         try:
             _reduce_together(group, request, sources, targets)
-        except UsageError as error:  # as above
+        except UsageError as error:  # raised on all ranks alike, before anything is sent
             errors |= {number: error for number, _ in batch}
         for number, _ in batch:
             remaining[number] -= 1

@@ -163,7 +163,7 @@ class _TensorPickler(pickle.Pickler):
 
 
 class _TensorUnpickler(pickle.Unpickler):
-    """Reads an object, and puts the tensors where they were."""
+    """Unpickles an object whose dense tensors are in a list."""
 
     def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor]) -> None:
         super().__init__(file)

@@ -47,7 +47,7 @@ class Distributed(RankOptimizer):
     _parameter_names: dict[torch.Tensor, str]
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Change the number of backward passes before a step; between two steps."""
+        """Change the number of backward passes before a step. Call it between steps."""
         check_passes(passes)
         self.backward_passes_per_step = passes
 
@@ -87,7 +87,11 @@ class Averaged(Distributed):
         self._bundles += bundles
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Change the number of backward passes before a step; between two steps."""
+        """Change the number of backward passes before a step. Call it between steps.
+
+        Raises:
+            OrderError: Some gradients have been computed since the last step. The error is an AssertionError.
+        """
         self._check_between_steps(f"set_backward_passes_per_step() {_BETWEEN}")
         super().set_backward_passes_per_step(passes)
         self._reset()
@@ -266,7 +270,7 @@ def _remove(hooks: Sequence[RemovableHandle]) -> None:
 
 
 class Combined(Distributed):
-    """Steps on this rank's gradients, and combines the steps of all ranks by Adasum (Maleki et al., 2021)."""
+    """Steps on this rank's gradients, and combines the steps of all ranks by Adasum (Maleki et al., 2020)."""
 
     def synchronize(self) -> None:
         """Do nothing: gradients are not reduced."""

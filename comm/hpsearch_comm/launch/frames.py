@@ -54,7 +54,7 @@ class FrameKind(IntEnum):
     STDERR = 12
     """Output on stderr of the rank of this number."""
     ENDED = 13
-    """The rank of this number has ended; JSON: its exit code, or minus the signal."""
+    """The rank of this number has ended; JSON of its exit code, or of minus the signal that killed it."""
     INPUT_TAKEN = 14
     """Rank 0 has read the bytes of the last INPUT; with the number 1, rank 0 reads no more."""
     FROM_RANK = 15
@@ -62,7 +62,7 @@ class FrameKind(IntEnum):
 
 
 class Frame(NamedTuple):
-    """One message."""
+    """A message between the launcher and an agent."""
 
     kind: FrameKind
     number: int = 0

@@ -109,7 +109,7 @@ class RankProcess:
     ) -> None:
         self.rank = rank
         self.elastic_socket: socket.socket | None = None
-        """This end of the socket."""
+        """The agent's end of the socket; None if `elastic` is False."""
         with contextlib.ExitStack() as exits:
             inherited: list[int] = []
             if elastic:

@@ -299,7 +299,7 @@ class NoTimeline:
         """Do nothing."""
 
     def summary(self) -> dict[str, float]:
-        """Return nothing."""
+        """Return an empty dict."""
         return {}
 
     def close(self) -> None:
