@@ -171,9 +171,7 @@ class Agent:
 
     def _start(self, order: dict[str, Any]) -> None:
         ranks, command = range(*order["ranks"]), order["command"]
-        base = {
-            name: value for name, value in os.environ.items() if name != "PYTHONPATH"
-        }  # PYTHONPATH is set for the agent
+        base = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # set for the agent
         base = without_other_launchers(base | order["environment"])
         base.setdefault("PYTHONUNBUFFERED", "1")
         base[SECRET] = order["secret"]
