@@ -1,4 +1,4 @@
-"""The `hpsearch` command: its words, and what each of them does."""
+"""The `hpsearch` command and its subcommands."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; answer its exit code (docs/commands.md lists them)."""
+    """Run one command, and return its exit code (docs/commands.md lists the codes)."""
     began = time.time()  # before the command's own modules are imported
     own_process = arguments is None
     argv = sys.argv[1:] if arguments is None else arguments
     try:
         for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # a user's texts may hold what the terminal can't show
+            if isinstance(
+                stream, io.TextIOWrapper
+            ):  # the user's texts may contain characters that the terminal can't show
                 stream.reconfigure(errors="backslashreplace")
         command = next((command for command in argv if not command.startswith("-")), "")
         parser = build_parser(command, first=command in argv[:1])
@@ -48,10 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in (errno.EPIPE, errno.EIO):  # EIO: the terminal was closed
             raise
-        # Whoever read our output has gone (`| head`); keep Python from complaining about it at exit.
+        # The reader of our output has ended (`| head`). Prevent an error of Python at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ERROR
     finally:
         if own_process and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            # All is done: a Ctrl-C while Python takes itself down ends it without a traceback.
+            # The command is finished: a Ctrl-C while Python shuts down ends the process without a traceback.
             signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""Arguments that several commands share: how they are added and read, and which study and trial they mean."""
+"""Arguments that several commands share: functions to add them, to parse them, and to find their study and trial."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 _NEWEST = "(default: the newest study in runs)"
 _RUNS = Path("runs")
 _MOST_NAMED = 8
-"""Studies that an error names one by one."""
+"""Largest number of studies that an error lists."""
 
 
 def add_study(command: argparse.ArgumentParser, newest: bool = False) -> None:
-    """Add `DIR`, a study's directory; with `newest` it may be left out."""
+    """Add `DIR`, a study's directory. It is optional if `newest` is True."""
     if newest:
         command.add_argument("dir", type=_directory, nargs="?", metavar="DIR", help=_NEWEST)
     else:
@@ -33,7 +33,7 @@ def add_study(command: argparse.ArgumentParser, newest: bool = False) -> None:
 
 
 def add_trial(command: argparse.ArgumentParser, default: str) -> None:
-    """Add `DIR` and `TRIAL`, both optional; `default` describes a missing trial."""
+    """Add `DIR` and `TRIAL`, both optional. `default` is the help text for a missing trial."""
     add_study(command, newest=True)
     command.add_argument("trial", type=number, nargs="?", metavar="TRIAL", help=default)
 
@@ -55,7 +55,7 @@ def add_format(command: argparse.ArgumentParser, *formats: str) -> None:
 
 
 def _directory(text: str) -> Path:
-    """Parse a directory's path; `./16` isn't trial 16, but a `Path` drops the dot."""
+    """Parse a directory's path. `./16` becomes absolute, so that it differs from trial 16: a `Path` drops the dot."""
     path = Path(text)
     return path.absolute() if str(path).isdecimal() and not text.isdecimal() else path
 
@@ -83,7 +83,7 @@ def _weights(text: str) -> dict[str, float]:
 def comma_list(
     command: argparse.ArgumentParser, name: str, kind: Callable[[str], object], metavar: str, help_text: str
 ) -> None:
-    """Add an option that takes several values with commas between them."""
+    """Add an option with several values, separated by commas."""
 
     def listed(text: str) -> list[object]:
         return [kind(item.strip()) for item in text.split(",")]
@@ -92,32 +92,32 @@ def comma_list(
 
 
 def number(text: str) -> int:
-    """Read a whole number of at least 0."""
+    """Parse a whole number of at least 0."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, such as that of a trial, got {text!r}")
     return int(text)
 
 
 def target(text: str) -> Path:
-    """Read where something is to be written."""
+    """Parse the path of an output file or folder."""
     if not text:
         raise argparse.ArgumentTypeError("must be the name of a folder or a file, got ''")
     return Path(text)
 
 
 def positive(text: str) -> int:
-    """Read a whole number of at least 1."""
+    """Parse a whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number, at least 1, got {text!r}")
     return int(text)
 
 
 def read_json(path: Path, error_type: type[HpsearchError]) -> tuple[str, Any]:
-    """Return a file's name for messages, and its content, which is JSON.
+    """Return a JSON file's name for messages, and its content.
 
     Args:
         path: The file; `-` is standard input.
-        error_type: Raised if the file can't be read, or isn't JSON.
+        error_type: Type of the error that is raised if the file can't be read, or isn't JSON.
     """
     name = "standard input" if str(path) == "-" else str(path)
     try:
@@ -127,10 +127,10 @@ def read_json(path: Path, error_type: type[HpsearchError]) -> tuple[str, Any]:
 
 
 def directory_of(args: argparse.Namespace) -> Path:
-    """Return the command line's directory; without one, the newest study's, with a message.
+    """Return the command line's directory; if there is none, print and return the newest study's directory.
 
     Raises:
-        JournalError: There is no directory and no study.
+        JournalError: No directory is given, and there is no study.
     """
     directory: Path = newest() if args.dir is None else args.dir
     return directory
@@ -140,7 +140,7 @@ def newest() -> Path:
     """Return the newest study's directory, and print it.
 
     Raises:
-        JournalError: There is none.
+        JournalError: There is no study.
     """
     from hpsearch.results.studies import newest_study
 
@@ -153,8 +153,8 @@ def trial_of(args: argparse.Namespace) -> tuple[Path, int | None]:
     """Return the directory and the trial that a command line names: `DIR 16`, `16` alone, `DIR` alone, or nothing.
 
     Raises:
-        HpsearchError: A number alone is a study's directory, too.
-        JournalError: No study is named, and there is none.
+        HpsearchError: The argument could be a trial or a study's directory.
+        JournalError: No study is given, and there is none.
     """
     alone = args.dir if args.trial is None else None
     if alone is not None and str(alone).isdecimal():
@@ -169,22 +169,22 @@ def trial_of(args: argparse.Namespace) -> tuple[Path, int | None]:
 
 
 def loaded(directory: Path) -> Study:
-    """Load a study; output of a user's searcher or scheduler must not mix with a CSV."""
-    from hpsearch.results.study import load  # not every command that has these arguments needs it
+    """Load a study. Output of a user's searcher or scheduler goes to stderr, so that it doesn't mix with a CSV."""
+    from hpsearch.results.study import load  # not every command with these arguments needs it
 
     with contextlib.redirect_stdout(sys.stderr):
         return load(directory)
 
 
 def each_a_study(command: str, directories: Sequence[Path]) -> Sequence[Path]:
-    """Return the command line's directories; a folder of studies is refused, with advice.
+    """Check that no directory of the command line is a folder of studies, and return the directories.
 
     Args:
         command: Name of the command.
-        directories: Its arguments.
+        directories: The command's arguments.
 
     Raises:
-        JournalError: A directory isn't a study, but contains some.
+        JournalError: A directory isn't a study, but contains studies.
     """
     for directory in directories:
         if StudyDirectory(directory).exists() or StudyDirectory(directory / "study").exists():
@@ -199,7 +199,7 @@ def each_a_study(command: str, directories: Sequence[Path]) -> Sequence[Path]:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """Return the studies in a folder, or else in folders of it, by name."""
+    """Return the studies in a folder, by name; if there are none, those in its subfolders."""
     for pattern in (f"*/{JOURNAL}", f"*/*/{JOURNAL}"):
         try:
             studies = sorted(path.parent for path in folder.glob(pattern))
@@ -211,7 +211,7 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _typed(folder: Path, studies: Sequence[Path]) -> str:
-    """Return a shell pattern for studies in a folder, or their names where a pattern matches others too."""
+    """Return a shell pattern for studies in a folder, or their names if a pattern would match other folders too."""
     pattern = "/".join("*" * len(studies[0].relative_to(folder).parts))
     there = [path for path in folder.glob(pattern) if _is_seen(path, folder)]
     for ending, matched in (("", there), ("/", [path for path in there if path.is_dir()])):
@@ -221,10 +221,10 @@ def _typed(folder: Path, studies: Sequence[Path]) -> str:
 
 
 def _is_seen(path: Path, folder: Path) -> bool:
-    """Return whether a pattern of the shell finds it."""
+    """Return whether a shell pattern in a folder can match a path: no part of the path is hidden."""
     return not any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 def pasted(directory: Path) -> str:
-    """Return a directory as it can be pasted into a shell, by its shortest name from here."""
+    """Return the shortest path of a directory from here, quoted for a shell."""
     return shlex.quote(shown_path(directory.absolute(), Path.cwd()))

@@ -36,7 +36,7 @@ def ask_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def ask(args: argparse.Namespace) -> int:
-    """Print trials to run, a line of JSON for each; make the study where there is none."""
+    """Print trials to run, one line of JSON for each. Create the study if there is none."""
     with _study(args) as study:
         if args.open:
             for given_out in study.open_trials():
@@ -104,7 +104,7 @@ def give_up(args: argparse.Namespace) -> int:
 
 
 def _study(args: argparse.Namespace) -> AskTell:
-    """Open the study that the command line names, by its directory or by a sweep file and a directory."""
+    """Open the command line's study, given by its directory or by a sweep file and a directory."""
     if args.sweep.is_dir():
         if args.dir is not None:
             raise SweepError(f"{args.sweep} is a directory, so --dir {args.dir} must not be used with it")
@@ -133,7 +133,7 @@ def _print(trial: AskedTrial) -> None:
 
 
 def _reports(args: argparse.Namespace) -> dict[str, Any] | list[dict[str, Any]]:
-    """Return the reports of the command line: one, or a list."""
+    """Return the command line's report, or its list of reports."""
     if args.json is None:
         return _metrics(args.metrics) if args.metrics else []
     if args.metrics:

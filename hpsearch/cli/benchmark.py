@@ -1,4 +1,4 @@
-"""The command that compares search methods over recorded tables."""
+"""`hpsearch benchmark`: compare search methods on recorded tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hpsearch.tables.wording import counted, duration
 _QUICK_SEEDS = 3
 
 _TOLD_SECONDS = 10.0
-"""Between two lines about how far it is."""
+"""Seconds between two lines of progress."""
 
 
 def benchmark_arguments(command: argparse.ArgumentParser) -> None:
@@ -40,7 +40,7 @@ def benchmark_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def benchmark(args: argparse.Namespace) -> int:
-    """Run the missing runs of a suite or of several families, and show all results."""
+    """Run the missing runs of a suite or of several suites, and show all results."""
     suites = load_suites(args.suite, args.data)
     directory = args.dir or Path("runs") / f"benchmark-{suites[0].name if len(suites) == 1 else args.suite.stem}"
     if len(suites) > 1:
@@ -87,7 +87,7 @@ def _budgets(suite: Suite) -> str:
 
 
 def _run_suite(suite: Suite, methods: Sequence[str], args: argparse.Namespace, directory: Path) -> Results | None:
-    """Run what is missing, and print the suite's table; return its results, None if Ctrl-C ended it."""
+    """Run a suite's missing runs and print its table. Return the results, or None if Ctrl-C ended them."""
     if not args.methods and (unable := [name for name in suite.known if name not in methods]):
         print(f"left out, as they can't search this space: {', '.join(unable)}")
     workers = list(dict.fromkeys(args.workers or suite.workers))
@@ -118,7 +118,7 @@ def _run_suite(suite: Suite, methods: Sequence[str], args: argparse.Namespace, d
 
 
 class _Progress:
-    """Prints progress from time to time."""
+    """Prints the progress every few seconds."""
 
     def __init__(self) -> None:
         self._began = self._last_print = time.monotonic()

@@ -1,4 +1,4 @@
-"""`hpsearch best`: the best trial of a study, or its Pareto front, also as files."""
+"""`hpsearch best`: show a study's best trial or its Pareto front, and save the best trial."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def best_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def best(args: argparse.Namespace) -> int:
-    """Show the best trial."""
+    """Show the best trial, or the Pareto front."""
     study = loaded(directory_of(args))
     rerun = study.rerun
     best_trials = study.best_trials if args.weights is None else [study.best_by(args.weights)]

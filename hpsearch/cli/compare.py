@@ -1,4 +1,4 @@
-"""The command that compares studies."""
+"""`hpsearch compare`: compare studies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hpsearch convert`: a W&B sweep file written so that it runs."""
+"""`hpsearch convert`: convert a W&B sweep file so that hpsearch runs it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def convert_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def convert(args: argparse.Namespace) -> int:
-    """Write the converted file, with a comment above each changed line, and describe it."""
+    """Write the converted file, with a comment above each changed line, and print notes on it."""
     if args.output is not None and args.output.exists():
         raise SweepError(f"{args.output}: must not exist, as nothing is overwritten; name another file as --output")
     text = read_text(args.sweep)
@@ -51,10 +51,10 @@ def _checked(path: Path, text: str, lines: Sequence[int]) -> list[str]:
     Args:
         path: The original file.
         text: The converted text.
-        lines: For each of its lines, the original line's number.
+        lines: Line number in the original file for each converted line.
 
     Raises:
-        SweepError: It lacks something that only the user can add.
+        SweepError: The file lacks something that only the user can add.
     """
     file = SweepFile(parse_document(text, str(path), lines=lines))
     sweep, notes = file.sweep(runs=False), file.notes()

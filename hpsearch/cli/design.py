@@ -1,4 +1,4 @@
-"""`hpsearch design`: a network for a data set; and `hpsearch predict`: what it makes of new examples."""
+"""`hpsearch design`: design a network for a data set; and `hpsearch predict`: predict new examples with it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def design_network(args: argparse.Namespace) -> int:
         else:
             folder = args.output or Path("runs") / f"design-{_named(args.data)}"
             request = DesignRequest(
-                source=os.path.abspath(args.data.expanduser()),  # noqa: PTH100 - a link's name says what it is
+                source=os.path.abspath(args.data.expanduser()),  # noqa: PTH100 - keeps the name of a link
                 target=args.target,
                 goal=args.goal,
                 limits=read_limits(args.limit),
@@ -94,7 +94,7 @@ def _way_on(args: argparse.Namespace) -> str:
 
 
 def _refuse_beside_resume(args: argparse.Namespace) -> None:
-    """The original request is stored, so that a resume can't change it."""
+    """Check that options of the original request aren't given on resume. The request is stored and can't change."""
     names = [name for name in ("target", "goal", "limit", "output", "workers") if getattr(args, name)]
     names += [name for name, default in (("seed", 0), ("test_share", 0.2)) if getattr(args, name) != default]
     named = [f"--{name.replace('_', '-')}" for name in names]
@@ -106,7 +106,7 @@ def _refuse_beside_resume(args: argparse.Namespace) -> None:
 
 
 def _named(data: Path) -> str:
-    """Return the folder's name: that of the data's file or folder."""
+    """Return the name of the design's folder, from the name of the data's file or folder."""
     return re.sub(r"[^\w.-]+", "-", data.stem or data.resolve().name).strip("-.") or "data"
 
 
@@ -119,10 +119,10 @@ def predict_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def predict(args: argparse.Namespace) -> int:
-    """Run the `predict.py` of a model, in a process of its own, as one without hpsearch would.
+    """Run the `predict.py` of a designed network in its own process, as a user without hpsearch would.
 
     Raises:
-        HpsearchError: There is none, or it can't predict for these examples.
+        HpsearchError: There is no `predict.py`, or it can't predict these examples.
     """
     script = args.dir / "model" / "predict.py"
     if not script.is_file() and (args.dir / "design.json").is_file():

@@ -26,10 +26,10 @@ LEAST_MEMORY = 4 * GIB
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result of one check."""
+    """The result of one check."""
 
     level: Level
-    """`warning`: it works, but not as well as it could; `error`: something will fail."""
+    """`warning`: hpsearch works, but something could be better; `error`: something will fail."""
     name: str
     text: str
     """The result and, if there is a problem, advice."""
@@ -47,10 +47,10 @@ def doctor(args: argparse.Namespace) -> int:
 
 
 def diagnose(directory: Path | None = None, search_path: Sequence[str] | None = None) -> list[Finding]:
-    """Run all checks; a failing check is a result, too.
+    """Run all checks. A check that raises an exception is a result, too.
 
     Args:
-        directory: Folder of studies; None: the current one.
+        directory: Folder of studies; None: the current folder.
         search_path: Folders of installed distributions, in place of `sys.path`.
     """
     folder = Path.cwd() if directory is None else directory
@@ -77,7 +77,7 @@ def diagnose(directory: Path | None = None, search_path: Sequence[str] | None = 
 
 
 def format_findings(findings: Sequence[Finding]) -> str:
-    """Format the results as lines, with their number below."""
+    """Format the results as lines, followed by the number of problems."""
     width = max((len(finding.name) for finding in findings), default=0)
     lines = [f"{finding.level:<7}  {finding.name:<{width}}  {finding.text}" for finding in findings]
     errors = sum(finding.level == "error" for finding in findings)
@@ -208,7 +208,7 @@ def _file_system(folder: Path) -> Iterator[Finding]:
 
 
 def _cluster() -> Iterator[Finding]:
-    """Check who else may run code in this user's Ray, in another process, as that imports Ray."""
+    """Check whether others may run code in this user's Ray. The check runs in its own process, as it imports Ray."""
     from hpsearch.backends.ray.access import OPEN_CLUSTER, is_loopback, is_open, known_cluster, token_file
 
     token = token_file()
@@ -230,5 +230,5 @@ def _cluster() -> Iterator[Finding]:
 
 
 def _judged(name: str, text: str, enough: bool, advice: str) -> Finding:
-    """Return what was measured, with what to do about it where it isn't enough."""
+    """Return a measurement as a finding: a warning with advice if it isn't enough."""
     return Finding("ok", name, text) if enough else Finding("warning", name, text + advice)

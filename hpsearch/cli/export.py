@@ -1,4 +1,4 @@
-"""`hpsearch export`: a study for other programs, or for observers that didn't watch it."""
+"""`hpsearch export`: write a study for other programs, or replay it to observers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def export_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def export(args: argparse.Namespace) -> int:
-    """Write the study for other programs, or show it to observers."""
+    """Write the study for other programs, or replay it to observers."""
     if args.observer:
         return _show(args)
     from hpsearch.export.export import OPTUNA_NAME, export_study
@@ -32,14 +32,16 @@ def export(args: argparse.Namespace) -> int:
     directory = args.to or study.directory / "export"
     curves = study.curves() if len(study.sweep.objective.goals) == 1 else {}
     with writing(f"{directory}: expected a folder that can be written to", "Name another with --to."):
-        if args.to is None and directory.is_symlink():  # what a study from elsewhere links to isn't written to
+        if (
+            args.to is None and directory.is_symlink()
+        ):  # a study from elsewhere may contain a link: its target must not be written to
             directory.unlink()
         written = export_study(
             study.trials, study.sweep, directory, curves, study.times(), study.identity, study.reports()
         )
     for path in written:
         print(path)
-    if (storage := directory / OPTUNA_NAME) in written:  # there is none of a study without a metric
+    if (storage := directory / OPTUNA_NAME) in written:  # a study without a metric has none
         print(f"look at it with: optuna-dashboard {shlex.quote(str(storage))}")
     return 0
 

@@ -1,4 +1,4 @@
-"""Commands that label a study: `tag` and `note`."""
+"""Commands for a study's labels: `tag` and `note`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def tag_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def tag(args: argparse.Namespace) -> int:
-    """Add tags to a study, or remove them; print its tags."""
+    """Add tags to a study or remove them, and print its tags."""
     study_dir = StudyDirectory(args.dir)
     change = remove_tags if args.remove else add_tags
     labels = change(study_dir, args.tags) if args.tags else labels_of(study_dir)
@@ -32,7 +32,7 @@ def note_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def note(args: argparse.Namespace) -> int:
-    """Write a study's note, or show it."""
+    """Write a study's note if one is given, and print the note."""
     study_dir = StudyDirectory(args.dir)
     labels = labels_of(study_dir) if args.text is None else write_note(study_dir, args.text)
     print(labels.note or "no note")

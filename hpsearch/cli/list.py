@@ -21,7 +21,7 @@ from hpsearch.tables.layout import Column, Screen, screen_of, table_text
 from hpsearch.tables.wording import bytes_text, duration, number, shortened, shown_path
 
 _NOTE = 40
-"""Most letters of a note in the table."""
+"""Maximum number of characters of a note in the table."""
 
 
 def list_studies_arguments(command: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def list_studies_arguments(command: argparse.ArgumentParser) -> None:
 def list_studies(args: argparse.Namespace) -> int:
     """List the studies of a folder, the newest first."""
     now = time.time()
-    with contextlib.redirect_stdout(sys.stderr):  # what a searcher of one's own prints is no part of the list
+    with contextlib.redirect_stdout(sys.stderr):  # output of a user's searcher isn't part of the list
         summaries = summarize(list(find_studies(args.folder)), now)
     summaries = [study for study in summaries if set(args.tag).issubset(study.labels.tags)]
     summaries.sort(key=lambda study: study.changed, reverse=True)
@@ -69,7 +69,7 @@ _KEYS: Mapping[str, Callable[[StudySummary], Any]] = {
 
 
 def _by_column(summaries: Sequence[StudySummary], sort: str) -> list[StudySummary]:
-    """Sort by a column, `NAME` or `NAME:desc`; studies without a value come last.
+    """Sort by a column, given as `NAME` or `NAME:desc`. Studies without a value come last.
 
     Raises:
         HpsearchError: There is no such column.
@@ -84,7 +84,7 @@ def _by_column(summaries: Sequence[StudySummary], sort: str) -> list[StudySummar
 
 
 def _to_table(summaries: Sequence[StudySummary], here: Path, screen: Screen) -> str:
-    """Return the studies for a terminal: paths as seen from `here`, times on the local clock."""
+    """Return the studies as a table for a terminal, with paths relative to `here` and local times."""
     problems = [study for study in summaries if study.problem]
     columns = [
         Column(
@@ -116,7 +116,7 @@ def _to_csv(summaries: Sequence[StudySummary]) -> str:
 
 
 def _to_json(summaries: Sequence[StudySummary]) -> str:
-    """Return the studies as a JSON array of objects, one on a line."""
+    """Return the studies as a JSON array, one object per line."""
     return json_text(map(_record, summaries))
 
 

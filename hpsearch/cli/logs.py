@@ -1,4 +1,4 @@
-"""The command that shows what trials print, and follows it."""
+"""`hpsearch logs`: print the output of trials, and follow it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpsearch.results.trial_logs import LogFile, last_lines, logs_of, logs_of_al
 
 _LOOK_SECONDS = 0.2
 _SHARE = 10
-"""A look takes at most this part of the time: there may be thousands of trials."""
+"""Pause between polls, relative to a poll's duration, as there may be thousands of trials."""
 
 
 def logs_arguments(command: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def logs_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def logs(args: argparse.Namespace) -> int:
-    """Print the logs of a trial, or of all trials with a prefix per line; optionally follow them."""
+    """Print the logs of a trial, or of all trials with a prefix per line. Optionally follow them."""
     directory, trial = trial_of(args)
     study_dir = StudyDirectory(directory)
     with Journal.read(study_dir.journal) as journal:
@@ -58,7 +58,7 @@ def logs(args: argparse.Namespace) -> int:
 def _follow(study_dir: StudyDirectory, find: Callable[[], Sequence[LogFile]], tails: _Tails) -> None:
     """Print new output until no process runs the study."""
     while True:
-        live = study_dir.holder() is not None  # before the last look, so that nothing is missed
+        live = study_dir.holder() is not None  # before the last poll, so that nothing is missed
         began = time.monotonic()
         for log in find():
             tails.print_new_lines(log)
@@ -69,7 +69,7 @@ def _follow(study_dir: StudyDirectory, find: Callable[[], Sequence[LogFile]], ta
 
 
 class _Tails:
-    """Printed length of each log."""
+    """Prints logs, and keeps the printed length of each."""
 
     def __init__(self, prefixed: bool) -> None:
         self._prefixed = prefixed
@@ -78,7 +78,7 @@ class _Tails:
         self._last: LogFile | None = None
 
     def begin(self, log: LogFile, tail: int | None) -> None:
-        """Print a log from its beginning, or its last lines."""
+        """Print a log from its beginning, or only its last `tail` lines."""
         if tail is None:
             self.print_new_lines(log)
             return
@@ -90,16 +90,16 @@ class _Tails:
         self.print_lines(log.name, last_lines(log.path, tail))
 
     def print_new_lines(self, log: LogFile) -> None:
-        """Print complete new lines."""
+        """Print new lines that are complete."""
         try:
             with log.path.open("rb") as file:
                 position = self._read.get(log, 0)
-                if file.seek(0, 2) < position:  # it was rewritten
+                if file.seek(0, 2) < position:  # the log was rewritten
                     position = 0
                 file.seek(position)
                 new = file.read()
         except OSError:
-            return  # it was deleted
+            return  # the log was deleted
         self._read[log] = position + len(new)
         lines, _, incomplete = (self._incomplete.pop(log, b"") + new).rpartition(b"\n")
         if incomplete:
@@ -109,18 +109,18 @@ class _Tails:
             self.print_lines(log.name, lines.decode("utf-8", "backslashreplace").split("\n"))
 
     def finish(self) -> None:
-        """Print the lines that were begun and not ended."""
+        """Print incomplete last lines."""
         for log, incomplete in self._incomplete.items():
             self.print_lines(log.name, [incomplete.decode("utf-8", "backslashreplace")])
 
     def print_lines(self, name: str, lines: Sequence[str]) -> None:
-        """Print lines; with the trial before each where there are several."""
+        """Print lines. If there are several trials, each line starts with its trial."""
         for line in lines:
-            # Overwritten text of progress bars is dropped between other trials' lines.
+            # Between lines of other trials, only the last text of a progress bar is printed.
             print(f"{name} | {line.rstrip(chr(13)).rpartition(chr(13))[2]}" if self._prefixed else line)
 
     def _head(self, log: LogFile) -> None:
-        """Print which attempt's log follows, if a trial has several."""
+        """Print the number of the attempt whose log follows, if a trial has several."""
         if not self._prefixed and self._last != log:
             if self._last is not None or log.attempt > 1 or log.rank:
                 rank = f", rank {log.rank}" if log.rank else ""

@@ -1,4 +1,4 @@
-"""The commands of the command line: where each is, what it does in a line, and their completion in a shell."""
+"""The commands of the command line: the function and the help line of each, and shell completion."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "predict new examples with a designed network, as CSV with the probability of each class",
     ),
 }
-"""Each command's function, as `module:function` of `hpsearch.cli`, and what it does.
+"""Each command's function, as `module:function` of `hpsearch.cli`, and its help line.
 
-What the command takes is added by the function `<function>_arguments` of the same module.
+The function `<function>_arguments` of the same module adds the command's arguments.
 """
 
 _EPILOG = """\
@@ -91,11 +91,11 @@ exit codes:
 
 
 def build_parser(chosen: str | None = None, first: bool = False) -> argparse.ArgumentParser:
-    """Make the parser of `hpsearch`.
+    """Build the parser of `hpsearch`.
 
     Args:
-        chosen: The only command that is imported, as what another command needs may take long; None: all.
-        first: Whether that is the first word, so that nothing can be said of the other commands.
+        chosen: The only command whose module is imported, as others may import slowly; None: all.
+        first: Whether the command is the first argument. Then the help of other commands can't be requested.
     """
     parser = argparse.ArgumentParser(
         prog="hpsearch",
@@ -130,7 +130,7 @@ class _ShowVersion(argparse.Action):
         values: str | Sequence[Any] | None,
         option: object = None,
     ) -> None:
-        """Print it and end."""
+        """Print the versions and exit."""
         import importlib.metadata
 
         versions = [f"Python {platform.python_version()}"]
@@ -144,7 +144,7 @@ class _ShowVersion(argparse.Action):
 
 
 _PATHS = frozenset({"DIR", "FOLDER", "FILE", "SWEEP.yaml", "SUITE.yaml", "SWEEP.yaml|DIR", "DATA", "NEW"})
-"""Placeholders of paths in the help."""
+"""Metavars of arguments that are paths."""
 
 
 def completion_arguments(command: argparse.ArgumentParser) -> None:
@@ -153,7 +153,7 @@ def completion_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def completion(args: argparse.Namespace) -> int:
-    """Print the script that completes the words of the command line."""
+    """Print the completion script for a shell."""
     import shtab
 
     parser = build_parser()

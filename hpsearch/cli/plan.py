@@ -1,4 +1,4 @@
-"""Commands before a sweep: `plan` shows what it would run, `check` runs a trial of it several times."""
+"""Commands before a sweep: `plan` shows what the sweep would run, `check` runs one of its trials several times."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def plan(args: argparse.Namespace) -> int:
 
 
 def _missing(sweep: Sweep, source: Path) -> list[str]:
-    """Return what of the trainable isn't here; it may be where the sweep is to run."""
+    """Return notes on parts of the trainable that aren't on this machine. They may be on the sweep's machines."""
     if is_table(sweep.trainable) or not (sweep.trainable or sweep.program or sweep.command):
-        return []  # it is played back, or for ask/tell only
+        return []  # the sweep replays recorded results, or is for ask/tell only
     folders = tuple(dict.fromkeys((str(Path.cwd()), str(source.resolve().parent))))
     check_end(sweep, None, folders)
     missing = missing_here(trainable_of(sweep, folders[0]), folders)
@@ -62,7 +62,7 @@ def check_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> int:
-    """Run a trial of a sweep several times; 1 where the runs differ."""
+    """Run a trial of a sweep several times. Return 1 if the runs differ."""
     sweep = load_sweep(args.sweep, args.overrides)
     folders = tuple(dict.fromkeys((str(Path.cwd()), str(args.sweep.resolve().parent))))
 

@@ -1,4 +1,4 @@
-"""Commands that delete: `rm` a study, `clean` its unneeded files. Both list them, and ask first."""
+"""Commands that delete: `rm` deletes studies, `clean` a study's unneeded files. Both list the files, and ask first."""
 
 from __future__ import annotations
 
@@ -89,10 +89,10 @@ def _kind(study_dir: StudyDirectory, path: Path) -> str:
 
 
 def _agreed(args: argparse.Namespace, question: str) -> bool:
-    """Ask for confirmation; True if the command line already has it.
+    """Ask for confirmation. Return True without asking if the command line confirms it.
 
     Raises:
-        HpsearchError: There is no terminal to ask at.
+        HpsearchError: There is no terminal to ask on.
     """
     if args.yes:
         return True

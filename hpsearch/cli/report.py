@@ -1,4 +1,4 @@
-"""The command that writes a study, or several, on one page."""
+"""`hpsearch report`: write one or several studies as one HTML page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def report_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def report(args: argparse.Namespace) -> int:
-    """Write the page, and on request the pictures."""
+    """Write the page, and the pictures if requested."""
     from hpsearch.page.page import page_of
 
     if args.png is not None:

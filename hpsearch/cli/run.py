@@ -1,4 +1,4 @@
-"""Commands that run a sweep: `run` a sweep file, `resume` a study, `retry` its failed trials, `rerun` its best ones."""
+"""Commands that run a sweep: `run`, `resume`, `retry` for failed trials, and `rerun` for the best configurations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from hpsearch.sweep.overrides import change_sweep
 from hpsearch.sweep.sweep import Sweep
 
 _MOST_PLANNED = 1_000
-"""Trials of a sweep that is planned before it runs."""
+"""Largest number of trials of a sweep that is planned before it runs."""
 
 
 def run_arguments(command: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def run_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run a sweep file in a new directory, or resume the same sweep in its own."""
+    """Run a sweep file in a new directory, or resume the same sweep in its existing directory."""
     check_launched_once("hpsearch run")
     check_tags(args.tag)
     file = SweepFile.read(args.sweep, args.overrides)
@@ -83,7 +83,7 @@ def _without_end(sweep: Sweep) -> list[str]:
 
 
 def _from_zero(sweep: Sweep) -> list[str]:
-    """Return a note on the cost of a script without checkpoints, if trials pause and resume."""
+    """Return a note on the cost of a script without checkpoints, if the sweep pauses and resumes trials."""
     early, run_cap = sweep.early_terminate, sweep.run_cap
     bounded = not sweep.unbounded and (run_cap is not None or not sweep.searcher.capabilities.finite)
     if early is None or early.capabilities.live:
@@ -133,7 +133,12 @@ def retry(args: argparse.Namespace) -> int:
 
 
 def _resume(args: argparse.Namespace, failed: Sequence[int] | None) -> int:
-    """Resume a study; these failed trials run again, all of them where none is named, and none if None."""
+    """Resume a study.
+
+    Args:
+        args: The command line's arguments.
+        failed: Failed trials to run again; empty: all failed trials; None: none.
+    """
     check_launched_once("hpsearch resume" if failed is None else "hpsearch retry")
     study_dir = StudyDirectory(args.dir)
     with Journal.read(study_dir.journal) as journal:
@@ -161,7 +166,7 @@ def _resume(args: argparse.Namespace, failed: Sequence[int] | None) -> int:
 
 
 def _resume_there(study_dir: StudyDirectory, args: argparse.Namespace) -> int:
-    """Ask the process that paused a study to resume it."""
+    """Request that the process that paused a study resumes it."""
     if args.overrides or args.workers is not None:
         raise SweepError(
             f"{study_dir.path}: {study_dir.holder()} has paused this study and resumes it unchanged: leave the "
@@ -187,7 +192,7 @@ def rerun_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def rerun(args: argparse.Namespace) -> int:
-    """Run the best configurations of a study again, in a new directory, or resume this rerun in its own."""
+    """Run a study's best configurations again in a new directory, or resume this rerun in its existing directory."""
     check_launched_once("hpsearch rerun")
     study = load(args.study)
     planned = plan_rerun(study, args.top, args.seeds, args.iterations)

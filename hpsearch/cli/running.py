@@ -1,4 +1,4 @@
-"""Shared by commands that run a sweep: arguments, the run, and the output at its end."""
+"""Functions for all commands that run a sweep: arguments, the run, and the output at its end."""
 
 from __future__ import annotations
 
@@ -43,11 +43,13 @@ from hpsearch.worker.script_failures import wandb_note
 _EXIT_CODES = {
     **dict.fromkeys(("finished", "target", "patience"), 0),
     **dict.fromkeys(("stopped", "max_time"), 3),
-    **dict.fromkeys(("interrupted", "cancelled", "killed"), 130),  # killed: a second Ctrl-C struck while it was written
+    **dict.fromkeys(
+        ("interrupted", "cancelled", "killed"), 130
+    ),  # killed: a second Ctrl-C ended the process before the state was written
 }
 
 _LEADERS = 5
-"""Trials in the table at the end."""
+"""Number of trials in the table at the end."""
 
 
 def check_runs_here(args: argparse.Namespace, sweep: Sweep, folders: Sequence[str]) -> None:
@@ -61,7 +63,7 @@ def check_runs_here(args: argparse.Namespace, sweep: Sweep, folders: Sequence[st
 
 
 def check_importable(path: Path, sweep: Sweep, call: str) -> None:
-    """Refuse a study whose trainable isn't an import path; `call` is the Python call that resumes it."""
+    """Check that a study's trainable can be imported. If it can't, the error names `call`, which resumes the study."""
     if (sweep.trainable or "").startswith("__main__:"):
         raise JournalError(
             f"{path}: its trainable {sweep.trainable!r} was given from Python and can't be imported here; continue "
@@ -70,7 +72,7 @@ def check_importable(path: Path, sweep: Sweep, call: str) -> None:
 
 
 def notes_of_script(sweep: Sweep) -> list[str]:
-    """Warn that a script logs to W&B, and not to this sweep."""
+    """Return a note if a script logs to W&B instead of this sweep."""
     if sweep.program is None:
         return []
     note = wandb_note(CommandLine(sweep.program, sweep.command or DEFAULT_COMMAND, str(Path.cwd())))
@@ -78,13 +80,13 @@ def notes_of_script(sweep: Sweep) -> list[str]:
 
 
 def print_notes(notes: Sequence[str]) -> None:
-    """Print notes on a sweep file to standard error, apart from output for programs."""
+    """Print notes on a sweep file to stderr, so that they don't mix with output for programs."""
     for note in notes:
         print(f"note: {note}", file=sys.stderr, flush=True)
 
 
 def with_workers(sweep: Sweep, workers: int | None) -> Sweep:
-    """Return the sweep with the `--workers` of the command line."""
+    """Return the sweep with the number of workers from `--workers`."""
     if workers is None:
         return sweep
     try:
@@ -103,7 +105,17 @@ def run_and_report(
     on_locked: Callable[[], object] = lambda: None,
     failed: Sequence[int] | None = None,
 ) -> int:
-    """Run a study, with its sweep file `source`, created in `folder`, and print the results."""
+    """Run a study, and print the results.
+
+    Args:
+        study_dir: The study's directory.
+        sweep: The sweep.
+        args: The command line's arguments.
+        source: The sweep file.
+        folder: Folder in which the study was created.
+        on_locked: Called once the study is locked.
+        failed: Failed trials to run again; empty: all failed trials; None: none.
+    """
     search_path = [str(Path.cwd()), folder, "" if source is None else str(source.resolve().parent)]
     folders = tuple(dict.fromkeys(path for path in search_path if path))
     times = _timed(args)
@@ -129,14 +141,14 @@ def run_and_report(
 
 
 def _timed(args: argparse.Namespace) -> Times:
-    """Return the recorder of the run's times, which are printed at the end of this process."""
+    """Return an object that records the run's times. They are printed at the end of this process."""
     times = Times()
     if args.own_process and not args.quiet:
         began = psutil.Process().create_time()
 
         def tell() -> None:
             if text := times.text(began):
-                with suppress(OSError, ValueError):  # who read it has gone
+                with suppress(OSError, ValueError):  # the reader of our output has ended
                     print(text, flush=True)
 
         atexit.register(tell)  # registered before Ray's own handler, which then runs first
@@ -145,7 +157,7 @@ def _timed(args: argparse.Namespace) -> Times:
 
 @contextmanager
 def observers_located(path: Path | None, study_dir: StudyDirectory | None = None) -> Iterator[None]:
-    """Add the sweep file's location to errors of observers, and how to resume an existing study."""
+    """Add the location in the sweep file to errors of observers, and for an existing study how to resume it."""
     try:
         yield
     except InvalidKey as error:
@@ -171,7 +183,7 @@ def blame(path: Path | None, sweep: Sweep, error: TrainableError) -> str:
 
 
 def _metric_key(sweep: Sweep, metric: str) -> str:
-    """Return the key that requires a metric."""
+    """Return the key of the sweep file that requires a metric."""
     objective = sweep.objective
     names = [goal.name for goal in objective.goals]
     if metric in names:

@@ -1,4 +1,4 @@
-"""`hpsearch show`: the network of a trial, what it costs, and a file that builds it without hpsearch."""
+"""`hpsearch show`: show a trial's network and its costs, and write a file that builds it without hpsearch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def show(args: argparse.Namespace) -> int:
     from hpsearch.results.trial_network import trial_network
 
     directory, trial = trial_of(args)
-    with contextlib.redirect_stdout(sys.stderr):  # what a searcher or trainable of one's own prints is no part of JSON
+    with contextlib.redirect_stdout(sys.stderr):  # output of the user's searcher or trainable isn't part of the JSON
         study = load(directory)
         network = trial_network(study, trial)
         if network.weights is not None and network.architecture is not None:
@@ -59,7 +59,7 @@ def show(args: argparse.Namespace) -> int:
 
 
 def _record(network: TrialNetwork) -> dict[str, Any]:
-    """Return all that is known."""
+    """Return all data of the network as JSON values."""
     study, row, step = network.study, network.row, network.step
     record: dict[str, Any] = {
         "trial": row.number,
@@ -95,7 +95,7 @@ def _values(study: Study, row: TrialRow) -> dict[str, Any]:
 
 
 def _lines(network: TrialNetwork, record: dict[str, Any]) -> Iterator[str]:
-    """Format it for people."""
+    """Format the network's data as text."""
     from hpsearch.tables.wording import bytes_text, counted
 
     screen = screen_of(sys.stdout)
@@ -141,10 +141,10 @@ def _which(network: TrialNetwork) -> str:
 
 
 def _write(network: TrialNetwork, folder: Path) -> list[Path]:
-    """Write the network's file, and its weights where there are some.
+    """Write the network's file, and its weights if there are any.
 
     Raises:
-        HpsearchError: A file is there, or the folder can't be written to; or the network isn't known.
+        HpsearchError: A file already exists, the folder can't be written to, or the network is unknown.
     """
     if network.architecture is None:
         raise HpsearchError(f"--output: {network.where} must have a network that is known, but {network.unknown}")
@@ -178,7 +178,7 @@ def _how_to_load(network: TrialNetwork, written: list[Path]) -> Iterator[str]:
 
 
 def network_to_table(network: Layer, screen: Screen = WHOLE) -> str:
-    """Return the parts as a tree for a terminal; of a stack's equal cells, the first alone has its parts."""
+    """Return the layers as a tree for a terminal. In a stack of equal cells, only the first cell is expanded."""
     lines = [*_layer_lines(network, 0), ("in all", network)]
     return table_text(
         [
@@ -212,7 +212,7 @@ def _layer_text(layer: Layer) -> str:
 
 
 def weights_to_table(weights: Mapping[str, Tensor], screen: Screen = WHOLE) -> str:
-    """Return weights for a terminal, where nothing but their names is known of a network."""
+    """Return weights as a table for a terminal, if only the names of the weights are known."""
     tensors = {name: tensor for name, tensor in weights.items() if hasattr(tensor, "numel")}
     names, sizes = [*tensors, "in all"], [int(tensor.numel()) for tensor in tensors.values()]
     shapes: Sequence[str] = ["x".join(map(str, tensor.shape)) for tensor in tensors.values()]

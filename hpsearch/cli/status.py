@@ -1,4 +1,4 @@
-"""Commands on a study's state: `status` shows it, `watch` follows it, `history` shows who ran and steered the study."""
+"""Commands for a study's state: `status` shows it, `watch` updates it live, `history` shows who ran and steered it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def watch_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def watch(args: argparse.Namespace) -> int:
-    """Show it until the user has seen enough."""
+    """Show a study's state live, until the user quits."""
     study_dir = StudyDirectory(directory_of(args))
     shown = pasted(study_dir.path)
     streams = (sys.stdin, sys.stdout, sys.stderr)
@@ -66,7 +66,7 @@ def watch(args: argparse.Namespace) -> int:
 
 
 _LONGEST_ASKED, _LONGEST_ANSWER = 50, 80
-"""Characters of cells of the history."""
+"""Maximum numbers of characters in cells of the history."""
 
 
 def history_arguments(command: argparse.ArgumentParser) -> None:
@@ -110,7 +110,7 @@ def _details(step: HistoryEntry) -> str:
 
 
 def _without_folder(command: str) -> str:
-    """Return a command as one types it: without Python, and without the folders that the program lies in."""
+    """Return a command as a user types it: without Python, and without the path of the program's folder."""
     argv = shlex.split(command)
     argv = argv[1:] if len(argv) > 1 and Path(argv[0]).name.startswith("python") else argv
     argv = argv[1:] if argv[:1] == ["-m"] else argv

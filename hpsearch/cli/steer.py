@@ -1,4 +1,4 @@
-"""Commands that steer a study: requests go to the process that runs it, or are applied here if there is none."""
+"""Commands that steer a study. The process that runs the study applies a request; if none does, this process does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from hpsearch.sweep.document import parse_value
 from hpsearch.tables.wording import counted
 
 _PATIENCE = 10.0
-"""Seconds to wait for the answer of the process that runs the study; one inside a trial looks at its next report."""
+"""Seconds to wait for an answer. If the process that runs the study is running a trial itself, it answers at the
+trial's next report."""
 
 _LOOK_SECONDS = 0.1
 
@@ -39,7 +40,7 @@ def pause(args: argparse.Namespace) -> int:
 
 
 def stop(args: argparse.Namespace) -> int:
-    """Stop a study at the next reports."""
+    """Stop a study at the next reports of its trials."""
     return _ask_process(args, "stop", "it ends at the next reports of its trials; hpsearch resume continues it")
 
 
@@ -102,7 +103,7 @@ def send_request(study_dir: StudyDirectory, verb: str, details: Mapping[str, Any
         number = journal.request(verb, details, process_name())
         deadline = time.monotonic() + _PATIENCE
         while True:
-            # In this order: a process that answers and ends between the two has answered.
+            # In this order: if the process answers and ends between the two calls, the answer is still found.
             holder, answer = study_dir.holder(), journal.answer(number)
             if answer is not None or holder is None or time.monotonic() > deadline:
                 break
@@ -125,7 +126,7 @@ def _ask_process(args: argparse.Namespace, verb: str, success: str) -> int:
     """Send a request to the process that runs a study.
 
     Raises:
-        JournalError: There is none to ask.
+        JournalError: No process runs the study.
     """
     study_dir = StudyDirectory(args.dir)
     with Journal.read(study_dir.journal):
@@ -161,7 +162,7 @@ def _steer(args: argparse.Namespace, verb: str, details: Mapping[str, Any], succ
 
 
 def _points(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the command line's configurations."""
+    """Return the configurations given on the command line."""
     points = [_point(text) for text in args.params]
     if args.json is not None:
         name, read = read_json(args.json, SweepError)
@@ -181,7 +182,7 @@ def _points(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _point(text: str) -> dict[str, Any]:
-    """Read `lr=0.1,hidden=64`: names, and values in YAML; a comma inside of brackets belongs to its value."""
+    """Parse `lr=0.1,hidden=64`: names and YAML values. A comma inside brackets belongs to its value."""
     point: dict[str, Any] = {}
     for item in _split(text):
         name, equals, value = (part.strip() for part in item.partition("="))
@@ -212,5 +213,5 @@ def _split(text: str) -> Sequence[str]:
 
 
 def amounts(values: Mapping[str, Any]) -> str:
-    """Return names and what each of them is set to, as text."""
+    """Format names and values as text."""
     return ", ".join(f"{name} {value}" for name, value in values.items())

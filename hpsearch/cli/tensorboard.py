@@ -1,4 +1,4 @@
-"""`hpsearch tensorboard`: TensorBoard on studies, kept up to date."""
+"""`hpsearch tensorboard`: open TensorBoard on studies, and keep it up to date."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hpsearch.observers.tensorboard.view import View
 
 _SECONDS = 2.0
-"""Between two looks at the journals, at least."""
+"""Minimum seconds between two polls of the journals."""
 
 _SHARE = 20
 """Pause between polls, relative to a poll's duration: polling uses at most a twentieth of a core."""
@@ -71,19 +71,19 @@ def tensorboard(args: argparse.Namespace) -> int:
 
 
 def _serve(folder: Path, host: str, port: int) -> str:
-    """Serve a folder with TensorBoard, on threads of this process until its end; return the address.
+    """Serve a folder with TensorBoard on threads of this process, until the process ends. Return the URL.
 
     Args:
-        folder: Its `--logdir`.
+        folder: TensorBoard's `--logdir`.
         host: Address to listen on.
-        port: The port; 0: any free one.
+        port: The port; 0: any free port.
 
     Raises:
-        HpsearchError: It can't listen there.
+        HpsearchError: TensorBoard can't listen on the address or the port.
     """
     from tensorboard import program
 
-    written = io.StringIO()  # that its data server is new
+    written = io.StringIO()  # hides TensorBoard's message about its new data server
     try:
         with contextlib.redirect_stderr(written):
             board = program.TensorBoard()
@@ -97,7 +97,7 @@ def _serve(folder: Path, host: str, port: int) -> str:
 
 
 def _print_addresses(view: View, server: str, args: argparse.Namespace) -> str:
-    """Print the addresses, and return the one of the curves."""
+    """Print the URLs, and return the URL of the curves."""
     top = None if args.all or view.trials <= args.top else args.top
     shown_runs = None if top is None else view.best(top)
     address = curves_address(server, shown_runs, view.study_runs, view.pinned(), view.same_colour)
@@ -153,7 +153,7 @@ def _folder(folder: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def _ends_in_good_order() -> Iterator[None]:
-    """Handle the first signal like Ctrl-C, and ignore later ones, so that the cleanup completes."""
+    """Handle the first signal like Ctrl-C, and ignore later signals, so that the cleanup completes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -179,7 +179,7 @@ def _ends_in_good_order() -> Iterator[None]:
 
 
 def _has_display() -> bool:
-    """Return whether a browser that opens would be seen by who runs this, and not take the terminal."""
+    """Return whether a browser would open in a window that the user can see, and not in the terminal."""
     if "SSH_CONNECTION" in os.environ:
         return False
     return sys.platform in ("darwin", "win32") or any(os.environ.get(key) for key in ("DISPLAY", "WAYLAND_DISPLAY"))

@@ -1,4 +1,4 @@
-"""Commands on one trial: `trial` shows all that is known of it, `lineage` what it was trained with before."""
+"""Commands for one trial: `trial` shows all its data, `lineage` the params of its training, with its ancestors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def trial_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def trial(args: argparse.Namespace) -> int:
-    """Show a trial: the named one, or the best one."""
+    """Show the given trial, or the best one."""
     directory, named = trial_of(args)
     study = loaded(directory)
     page = trial_page(study, study.row(named).number)
@@ -45,7 +45,7 @@ def lineage_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def lineage(args: argparse.Namespace) -> int:
-    """Show what a trial was trained with, its ancestors' params and its own."""
+    """Show the stages of a trial's training, with its ancestors' params and its own."""
     directory, trial = trial_of(args)
     study = loaded(directory)
     stages, names = study.lineage(trial), study.names
@@ -77,7 +77,7 @@ def lineage_to_csv(stages: Sequence[Stage], names: Sequence[str], metrics: Seque
 
 
 def lineage_to_json(stages: Sequence[Stage], names: Sequence[str], metrics: Sequence[str]) -> str:
-    """Return the stages as a JSON array of objects, one on a line, with `values` where several metrics decide."""
+    """Return the stages as a JSON array, one object per line. With several goals, `values` replaces `value`."""
     return json_text(
         {
             "trial": stage.trial,
@@ -97,7 +97,7 @@ def lineage_to_table(
     constants: Sequence[str] = (),
     screen: Screen = WHOLE,
 ) -> str:
-    """Return the stages for a terminal; `constants` are the params that the sweep doesn't vary."""
+    """Return the stages as a table for a terminal. `constants` are params that the sweep doesn't vary."""
     columns = [
         Column("trial", [str(stage.trial) for stage in stages], is_kept=True),
         Column("start", [str(stage.start) for stage in stages]),
@@ -117,5 +117,5 @@ def _value_record(stage: Stage, metrics: Sequence[str]) -> dict[str, Any]:
 
 
 def _cells(stage: Stage, metrics: Sequence[str]) -> list[float | None]:
-    """Return a value for each column of values, of which there is one where the sweep names no metric, too."""
+    """Return a value for each value column. There is one such column even if the sweep has no metric."""
     return [stage.values.get(name) for name in metrics] or [None]

@@ -1,4 +1,4 @@
-"""The command that lists trials: all or some of them, in any order, with any columns."""
+"""`hpsearch trials`: list all or some trials, in any order, with any columns."""
 
 from __future__ import annotations
 

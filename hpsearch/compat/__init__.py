@@ -1,1 +1,1 @@
-"""Scripts written for other tools, run by changing an import."""
+"""Compatibility layers: scripts for other tools run after changing one import."""

@@ -1,7 +1,8 @@
-"""W&B's functions for a script that hpsearch runs: `import hpsearch.compat.wandb as wandb` in place of `import wandb`.
+"""W&B's functions for a script that hpsearch runs: `import hpsearch.compat.wandb as wandb` replaces `import wandb`.
 
-`init` returns the trial, `config` has its params, and the logs of a step with the sweep's metric are one report.
-Nothing is sent anywhere. Functions without results (`watch`, `save`, `Image`, ...) do nothing, and say so once.
+`init` returns the trial as a run, and `config` contains its params. All logs of a step that includes the sweep's metric
+are one report. Nothing is sent over the network. Functions without results (`watch`, `save`, `Image`, ...) do nothing,
+and print this once.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ if TYPE_CHECKING:
 __all__ = ["agent", "config", "finish", "init", "log", "login", "run", "summary", "sweep"]
 
 config = Config()
-"""That of the newest run."""
+"""Config of the newest run."""
 run: Run | None = None
-"""The newest run, until it is finished."""
+"""The newest run; None if it is finished."""
 summary = Summary()
-"""That of the newest run."""
+"""Summary of the newest run."""
 
 _assigned: dict[str, Any] = {}
-"""The value of `wandb.config = {...}`: defaults of each new run."""
+"""Value that the script assigned with `wandb.config = {...}`: defaults of each new run."""
 _sweeps: dict[str, dict[str, Any]] = {}
 _begun: dict[str, tuple[Path, int]] = {}
-"""(study's directory, number of trials) of the sweeps that an agent ran."""
+"""(study's directory, number of trials) of each sweep that `agent` ran."""
 _numbers = itertools.count(1)
 
 _IDLE = (
@@ -50,14 +51,14 @@ _IDLE = (
 def init(
     project: str | None = None, entity: str | None = None, config: object = None, name: str | None = None, **named: Any
 ) -> Run:
-    """Begin a run: in a trial with its params, which override `config`; outside of a sweep with `config` alone.
+    """Begin a run. In a trial, the trial's params override `config`.
 
     Args:
-        project: Kept as an attribute.
-        entity: Kept as an attribute.
-        config: Defaults: a mapping, or argparse's namespace.
-        name: The run's name; None: the trial's.
-        named: Other arguments of W&B's; `id`, `group`, `tags` and `notes` are kept as attributes.
+        project: Stored as an attribute.
+        entity: Stored as an attribute.
+        config: Default values, as a mapping or argparse's namespace.
+        name: Name of the run; None: the trial's name.
+        named: Other arguments of `wandb.init`. `id`, `group`, `tags` and `notes` are stored as attributes.
     """
     global run, summary
     if run is not None:
@@ -75,10 +76,10 @@ def init(
 
 
 def log(data: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:
-    """Log to the newest run: see `Run.log`.
+    """Log to the newest run; see `Run.log`.
 
     Raises:
-        SweepError: There is none.
+        SweepError: There is no run.
     """
     if run is None:
         raise SweepError("wandb.log must come after wandb.init, and before wandb.finish")
@@ -86,7 +87,7 @@ def log(data: Mapping[str, Any], step: int | None = None, commit: bool | None = 
 
 
 def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
-    """End the newest run: see `Run.finish`."""
+    """End the newest run; see `Run.finish`."""
     global run
     if run is not None:
         run.finish(exit_code)
@@ -94,22 +95,22 @@ def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
 
 
 def _end(newest: Run, error: BaseException | None) -> None:
-    """End the newest run of a trial, when its function or script ends."""
+    """End a trial's newest run when the trial's function or script ends."""
     global run
     run = None
     newest.at_end(error)
 
 
 def login(*args: Any, **kwargs: Any) -> bool:
-    """There is nowhere to log in."""
+    """Do nothing, as there is no server. Return True."""
     return True
 
 
 def sweep(sweep: Mapping[str, Any] | str | Path, entity: str | None = None, project: str | None = None) -> str:
-    """Register a sweep for `agent`; return its name.
+    """Register a sweep for `agent`, and return its name.
 
     Args:
-        sweep: W&B's dictionary, or its file.
+        sweep: The sweep as a W&B dictionary, or the path of a sweep file.
         entity: Without effect.
         project: Without effect.
     """
@@ -131,22 +132,22 @@ def agent(
     backend: BackendName = "inline",
     **given: Any,
 ) -> Study:
-    """Run a sweep to its end, in sequence in this process, as W&B's agent does; return the study.
+    """Run a sweep to its end and return the study. Trials run in sequence in this process, as W&B's agent runs them.
 
-    A second call for the same sweep resumes that study.
+    A second call for the same sweep resumes its study.
 
     Args:
         sweep_id: The result of `sweep`.
         function: Called for each trial.
         entity: Without effect.
         project: Without effect.
-        count: Most trials of this call.
-        backend: `"ray"`: trials run in parallel, in their own processes.
-        given: More arguments of `hpsearch.search`, such as `directory`.
+        count: Maximum number of trials of this call.
+        backend: `"ray"` runs trials in parallel, in their own processes.
+        given: Further arguments of `hpsearch.search`, such as `directory`.
 
     Raises:
         SweepError: There is no such sweep, or no function to call.
-        KeyboardInterrupt: Ctrl-C ended it.
+        KeyboardInterrupt: The user pressed Ctrl-C.
     """
     import hpsearch
 
@@ -191,7 +192,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _Module(types.ModuleType):
-    """This module, in which `wandb.config = {...}` sets defaults and doesn't hide the sweep's params."""
+    """The class of this module. With it, `wandb.config = {...}` sets defaults and doesn't hide the sweep's params."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "config" or isinstance(value, Config):

@@ -1,4 +1,4 @@
-"""W&B's run, its config and its summary, as a trial of a sweep has them."""
+"""W&B's run, config and summary for a trial of a sweep."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hpsearch.trainable.metrics import lacking
 from hpsearch.trainable.running_trial import RunningTrial, SegmentEnd
 
 _PATIENCE = 3
-"""Logs of a name that is nearly the metric's, before that is an error."""
+"""Number of logs with a misspelled metric name that raises an error."""
 
 _told: set[str] = set()
 
 
 def say_once(text: str) -> None:
-    """Print a line to the error stream, once in this process."""
+    """Print a line to stderr, only once in this process."""
     if text not in _told:
         _told.add(text)
         print(f"hpsearch.compat.wandb: {text}", file=sys.stderr, flush=True)
@@ -40,7 +40,7 @@ def trial_here() -> RunningTrial | None:
 
 
 class Config(MutableMapping[str, Any]):
-    """A mapping of names to values, also available as attributes; the sweep's params can't be changed."""
+    """A mapping of names to values, which are also attributes. The sweep's params can't be changed."""
 
     def __init__(self) -> None:
         object.__setattr__(self, "_values", {})
@@ -50,7 +50,7 @@ class Config(MutableMapping[str, Any]):
     _chosen: dict[str, Any]
 
     def begin(self, defaults: object, chosen: Mapping[str, Any]) -> None:
-        """Reset to a script's defaults, overridden by a trial's params."""
+        """Reset to the script's defaults, overridden by the trial's params."""
         self._values.clear()
         self._chosen.clear()
         self._chosen.update(chosen)
@@ -77,7 +77,7 @@ class Config(MutableMapping[str, Any]):
         return len(self._values)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("_values", "_chosen") or name.startswith("__"):  # of an unfilled copy
+        if name in ("_values", "_chosen") or name.startswith("__"):  # an uninitialized copy lacks these attributes
             raise AttributeError(name)
         try:
             return self._values[name]
@@ -88,7 +88,7 @@ class Config(MutableMapping[str, Any]):
         self[name] = value
 
     def update(self, given: object = None, allow_val_change: bool | None = None, **more: Any) -> None:  # type: ignore[override]
-        """Set several values; `given` is a mapping or argparse's namespace."""
+        """Set several values. `given` is a mapping or argparse's namespace."""
         for name, value in {**mapping_of(given), **more}.items():
             self[name] = value
 
@@ -98,12 +98,12 @@ class Config(MutableMapping[str, Any]):
             self.setdefault(name, value)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a copy."""
+        """Return a copy as a dictionary."""
         return dict(self._values)
 
 
 class Summary(dict[str, Any]):
-    """Names to values, as items and as attributes."""
+    """A mapping of names to values, which are also attributes."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -120,18 +120,18 @@ class FailedRunError(HpsearchError):
 
 
 class Run:
-    """The result of `init`: a trial of a sweep, or only names outside of one.
+    """The result of `init`. In a sweep it reports to the trial; outside of a sweep it only has W&B's attributes.
 
     Args:
         trial: The trial; None outside of a sweep.
         config: The run's config.
-        named: The script's arguments: project, name, ...
+        named: Arguments of `init`: project, name, ...
     """
 
     def __init__(self, trial: RunningTrial | None, config: Config, named: Mapping[str, Any]) -> None:
         self.config = config
         self.summary = Summary()
-        """Values that the script sets; the sweep's metric in it is the last report."""
+        """Values that the script sets. If they include the sweep's metric, it is the last report."""
         self.id = str(named.get("id") or ("none" if trial is None else trial.number))
         self.name = str(named.get("name") or f"trial-{self.id}")
         self.project, self.entity, self.group = (named.get(key) for key in ("project", "entity", "group"))
@@ -140,46 +140,47 @@ class Run:
         self.sweep_id: str | None = None if trial is None else "hpsearch"
         self.url = ""
         self.step = 0
-        """Reports so far."""
+        """Number of reports so far."""
         self._trial = trial
         self._row: dict[str, Any] = {}
         """Values logged since the last report."""
         self._row_step: int | None = None
-        """The row's step, where the script names steps."""
+        """The row's step; None if the script logs without steps."""
         self._leading: frozenset[str] = frozenset()
-        """The names in the row when it first had all of the sweep's metrics."""
+        """Names in the row when it became complete: when it first had all of the sweep's metrics."""
         self._open = False
-        """The last log had `commit=False`."""
+        """Whether the last log had `commit=False`."""
         self._committed: int | None = None
-        """The step of the last report."""
+        """Step of the last report."""
         self._clock = self._row_time = time.perf_counter()
-        """When the last report's row was logged, and when this one was."""
+        """Times of the last logs to the last reported row, and to the current row."""
         self._finished = False
         self._exit_code = 0
         self._named: Counter[str] = Counter()
-        """All numbers that were logged so far, and how often."""
+        """How often each number was logged so far, by name."""
 
     @property
     def dir(self) -> str:
-        """A directory of this attempt's own; outside of a sweep the working directory."""
+        """Directory of this attempt; outside of a sweep, the working directory."""
         return os.curdir if self._trial is None else str(self._trial.directory)
 
     def get_url(self) -> str:
-        """There is no page of it."""
+        """Return `url`; the run has no web page."""
         return self.url
 
     def log(self, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:
-        """Add numbers to the row of this step, and report the row before it once that is complete.
+        """Add numbers to the current row. Each complete row is one report.
 
-        A row has all of the sweep's metrics. If the script names steps, it ends with the first log of another step;
-        otherwise with the first log of a name that the row had when it first had all metrics. `commit=True` reports at
-        once. In a sweep without a metric each log is a row, or each step.
+        A row is complete when it has all of the sweep's metrics. If the script gives steps, the next row begins with
+        the first log of another step. Without steps, the next row begins when a name is logged again that was in the
+        row when it became complete. `commit=True` reports a complete row at once. In a sweep without a metric, each log
+        is a row, or each step if the script gives steps.
 
-        If a name is logged several times in a row the last value counts. Values that aren't numbers are skipped.
+        If a name is logged several times in a row, the last value counts. Values that aren't numbers are skipped.
 
         Raises:
-            SegmentEnd: The trial ends here, by its scheduler or the sweep's end.
-            TrainableError: It is the third log of a name that differs from the metric's only in surrounding blanks.
+            SegmentEnd: The scheduler or the end of the sweep ends the segment.
+            TrainableError: This is the third log of a name that differs from the metric's only in surrounding blanks.
         """
         if self._trial is None:
             return
@@ -202,13 +203,13 @@ class Run:
             self._report()
 
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
-        """End the run: report the complete row, then a metric in the summary.
+        """End the run: report the row if it is complete, and then the metric if the summary has it.
 
-        An exit code other than 0 means that the run failed: its summary isn't reported, and the trial fails at the end
-        of the script or function.
+        A nonzero exit code means that the run failed. Then the summary isn't reported, and the trial fails when the
+        script or function ends.
 
         Raises:
-            TrainableError: Numbers were logged, but never the sweep's metric.
+            TrainableError: The script logged numbers, but never the sweep's metric.
         """
         if self._finished:
             return
@@ -233,7 +234,7 @@ class Run:
             say_once(f"{logged} was logged without {missing}, and is not reported: a report needs all metrics")
 
     def _check_names(self, names: Sequence[str]) -> None:
-        """Check that no metric is logged again and again under a name that differs by blanks alone."""
+        """Check that no metric is repeatedly logged under a name that differs only in surrounding blanks."""
         for name in names:
             similar = [other for other in self._named if other.strip() == name.strip()]
             if name not in similar and any(self._named[other] >= _PATIENCE for other in similar):
@@ -276,15 +277,15 @@ class Run:
             self.finish(exit_code=int(error is not None))
 
     def at_end(self, error: BaseException | None) -> None:
-        """End a run that its function or script didn't end.
+        """End a run when its function or script ends without `finish`.
 
         Args:
-            error: The trainable's exception; None: it returned.
+            error: The trainable's exception; None if it returned.
 
         Raises:
-            SegmentEnd: The trial ends with the last report.
+            SegmentEnd: The segment ends with the last report.
             FailedRunError: The script reported that the run failed.
-            TrainableError: As `finish`.
+            TrainableError: See `finish`.
         """
         self.finish(exit_code=int(error is not None))
         if self._exit_code and error is None:
@@ -299,11 +300,11 @@ class Run:
 IDLE = frozenset(
     {"link_artifact", "link_model", "log_artifact", "log_code", "log_model", "use_artifact", "use_model"}
 ) | {"alert", "define_metric", "mark_preempting", "restore", "save", "unwatch", "watch"}
-"""Functions that do nothing here."""
+"""Functions of W&B that do nothing here."""
 
 
 class Nothing:
-    """Accepts any call and any attribute, and says once that it does nothing.
+    """Replaces a function or class of W&B. It accepts any call and attribute, and prints once that it does nothing.
 
     Args:
         name: Name of the function or class that it replaces.
@@ -327,7 +328,7 @@ def mapping_of(value: object) -> dict[str, Any]:
     """Return a script's config as a dictionary.
 
     Raises:
-        TrainableError: It is neither a mapping nor a namespace.
+        TrainableError: The config is neither a mapping nor a namespace.
     """
     if value is None:
         return {}
@@ -338,7 +339,7 @@ def mapping_of(value: object) -> dict[str, Any]:
 
 
 def _numbers(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the numbers in a log; those in a nested mapping get W&B's dotted names."""
+    """Return the numbers in a log. Numbers in a nested mapping get W&B's dotted names."""
     out: dict[str, Any] = {}
     for name, value in data.items():
         if isinstance(value, Mapping):

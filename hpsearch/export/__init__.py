@@ -1,1 +1,1 @@
-"""A study written for other tools, or its best trial for use."""
+"""Export of studies for other tools, and of the best trial."""

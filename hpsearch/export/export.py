@@ -1,4 +1,4 @@
-"""A study for other tools: CSV and Parquet, and an Optuna journal that optuna-dashboard opens."""
+"""Exports a study for other tools: CSV, Parquet, and an Optuna journal file for optuna-dashboard."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PARQUET_NAME = "trials.parquet"
 OPTUNA_NAME = "optuna.log"
 
 MARK = "hpsearch"
-"""User attribute of a study that holds the identity of ours."""
+"""User attribute of an Optuna study that holds our study's identity."""
 
 
 def export_study(
@@ -44,11 +44,11 @@ def export_study(
 
     Args:
         rows: All trials, by number.
-        sweep: Defines the params, in the order of the columns, the metric and the name.
-        directory: Created if missing.
-        curves: (iteration, metric) of every report that counts, by trial: Optuna's intermediate values.
+        sweep: Sweep that defines the params and the order of their columns, the metric and the name.
+        directory: Output directory, which is created if missing.
+        curves: (iteration, metric) of every report that counts, by trial. They become Optuna's intermediate values.
         times: First start and last end of each trial, in seconds since the epoch.
-        identity: Of the study: only its own earlier export is replaced.
+        identity: The study's identity. Only an earlier export of the same study is replaced.
         reports: Reports that count, by trial and iteration.
 
     Raises:
@@ -59,8 +59,9 @@ def export_study(
     names = sweep.parameters.columns(row.params for row in rows)
     frame = trials_dataframe(rows, names, metrics=True, objective=sweep.objective)
     files = {TRIALS_NAME: trials_csv(rows, sweep).encode(), PARQUET_NAME: _for_parquet(frame).to_parquet(index=False)}
-    if sweep.objective.goals:  # a study of Optuna's has one at least
-        # Built elsewhere: Optuna syncs its file for each trial, and a study's directory may be on a network.
+    if sweep.objective.goals:  # an Optuna study has at least one
+        # Written to a temporary directory: Optuna syncs its file for each trial, and a study's directory may be on a
+        # network file system.
         with tempfile.TemporaryDirectory(prefix="hpsearch-export-") as scratch:
             path = Path(scratch) / OPTUNA_NAME
             write_optuna_storage(path, rows, sweep, curves, times, identity)
@@ -72,9 +73,10 @@ def export_study(
 
 
 def _for_parquet(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a column that holds several kinds of values as the CSV's strings: Parquet's have one type each.
+    """Prepare a DataFrame for Parquet, whose columns have one type each.
 
-    But for metrics, which are floats, and null where nothing was reported.
+    A column with several types of values gets the strings of the CSV. Metrics are floats, or null if nothing was
+    reported.
     """
     import pandas as pd
     import pyarrow as pa
@@ -98,21 +100,21 @@ def write_optuna_storage(
     times: Mapping[int, tuple[float, float | None]],
     identity: str,
 ) -> None:
-    """Write a new journal file with one study.
+    """Write a new Optuna journal file with one study.
 
-    Not SQLite: Optuna's API makes several queries per value there, which takes minutes for 10,000 trials.
+    SQLite isn't used, as Optuna makes several queries per value, which takes minutes for 10,000 trials.
 
-    Stopped trials become PRUNED; failed trials and trials without a value become FAIL. So Optuna's best trial is the
-    best of the completed ones. Constraints on outcomes become those of `Trial.set_constraint`. The rest of a row is in
-    user attributes, and so is a parameter whose values Optuna would change: `params.<name>`, in JSON.
+    Stopped trials become PRUNED. Failed trials and trials without a value become FAIL. So Optuna's best trial is the
+    best completed trial. Outcome constraints become those of `Trial.set_constraint`. The rest of a row is stored in
+    user attributes. A parameter whose values Optuna would change is also a user attribute: `params.<name>`, in JSON.
 
     Args:
-        path: Must not exist.
+        path: Path of the new file, which must not exist.
         rows: All trials, numbered from 0 without gaps.
-        sweep: Defines the distributions, the metric, and the study's name in the storage.
-        curves: (iteration, metric) by trial: intermediate values, which Optuna has for a single goal only.
+        sweep: Sweep that defines the distributions, the metric, and the study's name in the storage.
+        curves: (iteration, metric) by trial. They become intermediate values, which Optuna only has for a single goal.
         times: First start and last end of each trial, in seconds since the epoch.
-        identity: Of our study: marks the storage as its export.
+        identity: Our study's identity, which marks the file as an export of this study.
     """
     with quiet_optuna():
         import optuna
@@ -132,7 +134,7 @@ def write_optuna_storage(
         trials = [
             _trial(row, parameters, curves.get(row.number, ()), times.get(row.number), sweep.objective) for row in rows
         ]
-        # Study.add_trials refuses a trial that was pruned before it started, and so has no times.
+        # Study.add_trials refuses a trial without times, which was pruned before it started.
         study_id = storage.get_study_id_from_name(sweep.name)
         for trial in trials:
             storage.create_new_trial(study_id, template_trial=trial)
@@ -142,7 +144,7 @@ def _check_replaceable(path: Path, identity: str) -> None:
     """Check that a file doesn't exist, or contains only an earlier export of this study.
 
     Raises:
-        HpsearchError: It contains something else, which would be lost.
+        HpsearchError: The file contains other data, which would be lost.
     """
     if not path.exists():
         return
@@ -161,7 +163,7 @@ def _check_replaceable(path: Path, identity: str) -> None:
 
 
 def is_journal_file(path: Path) -> bool:
-    """Return whether a file is a journal of Optuna's."""
+    """Return whether a file is an Optuna journal file."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -227,5 +229,5 @@ def _trial(
 
 
 def _local(when: float | None) -> datetime | None:
-    """Return a time as Optuna's trials hold it: of the local clock, without saying so."""
+    """Return a time in the format of Optuna's trials: local time without a time zone."""
     return None if when is None else datetime.fromtimestamp(when)

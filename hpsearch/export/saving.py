@@ -1,4 +1,4 @@
-"""The best trial as a folder of its own, with its params and its checkpoint as it was written; or as one file."""
+"""Saving of the best trial: as a folder with its params and its checkpoint as the user saved it, or as one file."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def save_trial(study: Study, best: BestTrial, target: Path, force: bool = False)
     """Write a trial's params and its checkpoint; return the paths.
 
     Args:
-        study: Its study.
+        study: The trial's study.
         best: The trial.
-        target: A file, with the suffix `.pt` or `.pth`, for `torch.load(weights_only=True)`: a dictionary with `study`,
-            `name`, `trial`, `values`, `iteration`, `params` and `state`. Or a folder: `trial.json` with the same
-            entries, and the checkpoint, the file or folder that the trial saved, under its own name. Missing folders
-            are created.
-        force: Replace what was saved there before; nothing else is touched.
+        target: Output path. A path with the suffix `.pt` or `.pth` is a file for `torch.load(weights_only=True)`, with
+            a dictionary of `study`, `name`, `trial`, `values`, `iteration`, `params` and `state`. Any other path is a
+            folder. It gets a file `trial.json` with the same entries, and the checkpoint: the file or folder that the
+            trial saved, with its original name. Missing folders are created.
+        force: Whether to replace what was saved there before. Other files are never changed.
 
     Raises:
-        HpsearchError: The trial has no checkpoint, or none that fits in a file; the target exists; or it can't be
-            written.
+        HpsearchError: The trial has no checkpoint, or none that can be saved as one file; the target exists; or it
+            can't be written.
     """
     if best.checkpoint is None:
         raise HpsearchError(
@@ -61,7 +61,7 @@ def save_trial(study: Study, best: BestTrial, target: Path, force: bool = False)
 
 
 def _save_folder(values: Mapping[str, Any], checkpoint: Path, folder: Path, force: bool) -> list[Path]:
-    """Write `trial.json`, which names the checkpoint, last, when the checkpoint is complete."""
+    """Write the checkpoint, and then `trial.json`, which names the complete checkpoint."""
     name = checkpoint.name
     record, copy = folder / _RECORD, folder / (f"checkpoint-{name}" if name == _RECORD else name)
     if not force and (there := next((path for path in (record, copy) if os.path.lexists(path)), None)) is not None:
@@ -85,7 +85,7 @@ def _save_folder(values: Mapping[str, Any], checkpoint: Path, folder: Path, forc
 
 
 def _former(record: Path) -> str | None:
-    """Return the name of the checkpoint that an earlier record names."""
+    """Return the name of the checkpoint in an earlier `trial.json`."""
     try:
         name = json.loads(record.read_text(encoding="utf-8"))["checkpoint"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -108,23 +108,23 @@ def _delete(path: Path) -> None:
 
 
 def is_one_file(target: Path) -> bool:
-    """Return whether a target of `--save` is a file for torch, not a folder."""
+    """Return whether a target of `--save` is a file for torch, and not a folder."""
     return target.suffix.lower() in _ENDINGS
 
 
 def save_file(values: Mapping[str, Any], checkpoint: Path, target: Path, force: bool = False) -> None:
-    """Write values of a trial and, as `state`, its checkpoint's content, for `torch.load(weights_only=True)`.
+    """Write a trial's values, and its checkpoint's content as `state`, for `torch.load(weights_only=True)`.
 
     Tensors are on the CPU. The file is written under a temporary name, read back, and renamed.
 
     Args:
         values: Plain values, by name.
         checkpoint: The checkpoint, as the user saved it.
-        target: The file; its folder is created if missing.
-        force: Replace an existing file.
+        target: The output file. Its folder is created if missing.
+        force: Whether to replace an existing file.
 
     Raises:
-        HpsearchError: The checkpoint can't be read in this way; the file exists; or it can't be written.
+        HpsearchError: `torch.load` can't read the checkpoint; the file exists; or it can't be written.
     """
     if target.is_dir():
         raise HpsearchError(
@@ -144,7 +144,7 @@ def save_file(values: Mapping[str, Any], checkpoint: Path, target: Path, force: 
 
 
 def _state_of(values: Mapping[str, Any], checkpoint: Path, target: Path) -> Any:
-    """Read what the trial saved, where it is one state."""
+    """Return the content of a checkpoint that is one file for `torch.load`."""
     import torch
 
     kind = "a folder"
@@ -167,24 +167,24 @@ def _write(record: Mapping[str, Any], path: Path) -> None:
     import torch
 
     try:
-        with path.open("wb") as file:  # torch.save makes a RuntimeError of what the system refuses
+        with path.open("wb") as file:  # torch.save raises RuntimeError for errors of the system
             torch.save(dict(record), file)
     except RuntimeError as error:
         cause = error.__cause__ or error.__context__
         if isinstance(cause, OSError):
             raise cause from error
         raise
-    torch.load(path, weights_only=True, mmap=True, map_location="cpu")  # only a file that can be read is renamed
+    torch.load(path, weights_only=True, mmap=True, map_location="cpu")  # only a readable file is renamed
 
 
 def _move(partial: Path, target: Path, force: bool) -> None:
-    """Rename the file to its target; without force, never replace a file that was created since."""
+    """Rename the file to its target. Without `force`, never replace a file that was created meanwhile."""
     if force:
         partial.replace(target)
         return
     try:
         os.link(partial, target)
-    except OSError as error:  # it exists by now; or the file system has no links
+    except OSError as error:  # the target exists by now, or the file system has no links
         if os.path.lexists(target):
             raise _exists_error(target) from error
         partial.rename(target)

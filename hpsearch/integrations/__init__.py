@@ -1,1 +1,1 @@
-"""Training loops of other libraries: one line reports, saves and resumes."""
+"""Integrations of other libraries' training loops. One line reports, saves and resumes a trial."""

@@ -1,10 +1,11 @@
 """PyTorch Lightning: `fit(trainer, model, ...)` in place of `trainer.fit(model, ...)`.
 
-Each epoch is an iteration; if the model is validated, each epoch that ends with a validation is one. The logged metrics
-are reported, with Lightning's own checkpoint.
+Each epoch is an iteration. If the model is validated, only epochs that end with a validation are iterations. The logged
+metrics are reported, with Lightning's own checkpoint.
 
-Both happen just before the next epoch begins. At the end of an epoch, where Lightning's callbacks usually save, a
-scheduler that depends on a metric hasn't stepped yet, and a run resumed from there would differ.
+Reports and checkpoints are written just before the next epoch begins. Lightning's callbacks usually save at the end of
+an epoch, but then a learning rate scheduler that depends on a metric hasn't stepped yet, and a resumed run would
+differ.
 """
 
 from __future__ import annotations
@@ -24,24 +25,25 @@ _CALLER = "hpsearch.integrations.lightning.fit"
 def fit(trainer: Any, model: Any, *args: Any, **kwargs: Any) -> None:
     """Train as `trainer.fit` does, from the trial's checkpoint to the end of its segment.
 
-    The sweep's metric is one that the model logs, such as `val_loss`. `max_epochs` is that of the whole training, at
-    least the sweep's `max_iter`. Set the trainer's `default_root_dir=trial.directory`, as trials run in parallel.
+    The sweep's metric is a metric that the model logs, such as `val_loss`. `max_epochs` is the number of epochs of the
+    whole training, at least the sweep's `max_iter`. Set the trainer's `default_root_dir=trial.directory`, as trials run
+    in parallel.
 
     Args:
         trainer: A `Trainer` of `lightning` or `pytorch_lightning`, for one device.
-        model: As for `trainer.fit`.
-        args: As for `trainer.fit`.
-        kwargs: As for `trainer.fit`, except `ckpt_path`.
+        model: See `trainer.fit`.
+        args: See `trainer.fit`.
+        kwargs: See `trainer.fit`. `ckpt_path` isn't allowed.
 
     Raises:
-        TrainableError: No sweep runs this; or the trial can't be trained in this way.
+        TrainableError: No sweep runs this process, or the trial can't be trained in this way.
     """
     if kwargs.pop("ckpt_path", None) is not None:
         raise TrainableError(f"{_CALLER} must choose the checkpoint, which is the trial's: leave ckpt_path out")
     trial = trial_of_one(_CALLER, trainer.world_size)
     library = next(kind.__module__ for kind in type(trainer).__mro__ if kind.__name__ == "Trainer").split(".trainer")[0]
     base = importlib.import_module(f"{library}.callbacks").Callback
-    # First: what the others do at the beginning of an epoch is for an epoch that runs.
+    # First in the list: other callbacks must not begin an epoch that doesn't run.
     reporting = type("HpsearchReport", (_Reporting, base), {})(trial)
     trainer.callbacks.insert(0, reporting)
     try:
@@ -83,7 +85,7 @@ class _Reporting:
             )
 
     def on_validation_end(self, trainer: Any, model: Any) -> None:
-        """Record that there is something to report, except at the sanity check."""
+        """Record that there are new metrics, except after the sanity check."""
         self._validated |= not trainer.sanity_checking
 
     def on_train_epoch_end(self, trainer: Any, model: Any) -> None:
@@ -91,9 +93,9 @@ class _Reporting:
         self._epoch_ended = True
 
     def on_train_epoch_start(self, trainer: Any, model: Any) -> None:
-        """Report the epoch before this one, and end the training where the segment ends."""
+        """Report the previous epoch, and end the training at the end of the segment."""
         if self._report(trainer):
-            raise StopIteration  # by which Lightning's loop ends normally, as at max_epochs
+            raise StopIteration  # Lightning's loop then ends normally, as at max_epochs
         if not self._has_begun and self._trial.start:
             self._begin_like_any(trainer)
         self._has_begun = True
@@ -109,7 +111,7 @@ class _Reporting:
         """
         trainer.fit_loop.on_iteration_done()
         trainer.fit_loop.restarting = False
-        _ = self._trial.checkpoint  # puts the generators back
+        _ = self._trial.checkpoint  # restores the random number generators
 
     def _report(self, trainer: Any) -> bool:
         if not self._epoch_ended or not (self._validated or not trainer.enable_validation):

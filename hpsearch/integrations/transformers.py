@@ -1,6 +1,6 @@
 """Hugging Face's Trainer: `train(trainer)` in place of `trainer.train()`.
 
-Each evaluation is an iteration: its metrics are reported, with the Trainer's own checkpoint.
+Each evaluation is an iteration. Its metrics are reported, with the Trainer's own checkpoint.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from hpsearch.trainable.running_trial import RunningTrial
 _CALLER = "hpsearch.integrations.transformers.train"
 
 _OPTIMIZER, _SCHEDULER = "optimizer.pt", "scheduler.pt"
-"""Files of the Trainer's checkpoint."""
+"""Names of files in the Trainer's checkpoint."""
 
 _TIMES = ("_runtime", "_per_second", "_time")
-"""Suffixes of metrics that depend on the machine, and would make equal trials differ."""
+"""Suffixes of metrics that aren't reported, as they depend on the machine: equal trials would differ."""
 
 
 def train(trainer: Any, **kwargs: Any) -> Any:
-    """Train as `trainer.train` does, from the trial's checkpoint to the end of its segment; return its result.
+    """Train as `trainer.train` does, from the trial's checkpoint to the end of its segment, and return its result.
 
-    The sweep's metric is one of the evaluation's, such as `eval_loss`. `num_train_epochs` is that of the whole
-    training, at least the sweep's `max_iter` if each epoch is evaluated. Set `seed=trial.seed` in the arguments, or all
-    trials draw the same numbers. Checkpoints go to the trial's own directory, whatever `output_dir` is.
+    The sweep's metric is a metric of the evaluation, such as `eval_loss`. `num_train_epochs` is the number of epochs of
+    the whole training, at least the sweep's `max_iter` if each epoch is evaluated. Set `seed=trial.seed` in the
+    training arguments, or all trials use the same random numbers. Checkpoints are written to the trial's directory,
+    not to `output_dir`.
 
     Args:
         trainer: A `transformers.Trainer`, for one device.
-        kwargs: As for `trainer.train`, except `resume_from_checkpoint`.
+        kwargs: See `trainer.train`. `resume_from_checkpoint` isn't allowed.
 
     Raises:
-        TrainableError: No sweep runs this; or the trial can't be trained in this way.
+        TrainableError: No sweep runs this process, or the trial can't be trained in this way.
     """
     from transformers import TrainerCallback
 
@@ -60,7 +61,7 @@ def train(trainer: Any, **kwargs: Any) -> Any:
 
 
 def _check(args: Any, trial: RunningTrial) -> None:
-    """Refuse arguments that would end or resume trials in another way than the sweep."""
+    """Check that no training argument ends or resumes trials in a different way than the sweep."""
     wrong = {
         "eval_strategy='no'": (args.eval_strategy == "no", "each evaluation is an iteration: write 'epoch' or 'steps'"),
         "save_strategy='best'": (args.save_strategy == "best", "the sweep says what is kept: write 'no'"),
@@ -78,11 +79,13 @@ def _check(args: Any, trial: RunningTrial) -> None:
 
 
 def _without_settings(checkpoint: Path, directory: Path) -> Path:
-    """Return a checkpoint without the optimizer and the schedule, which hold their trial's settings, and random state.
+    """Create a copy of a checkpoint without optimizer, learning rate schedule and random state, and return its path.
+
+    Optimizer and schedule contain the settings of the parent trial.
 
     Args:
-        checkpoint: Another trial's.
-        directory: Is made, of links.
+        checkpoint: Checkpoint of the parent trial.
+        directory: Directory of the copy. It is created, and contains links.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for path in checkpoint.iterdir():
@@ -96,7 +99,7 @@ class _Reporting:
 
     Args:
         trial: The trial.
-        forked: The parent's checkpoint that a fork begins with.
+        forked: The parent's checkpoint, if the trial is a fork.
     """
 
     def __init__(self, trial: RunningTrial, forked: Path | None) -> None:
@@ -107,9 +110,9 @@ class _Reporting:
         self._metrics: dict[str, float] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Record the first step: an evaluation before it (`eval_on_start`) is no iteration.
+        """Record the first step, and restore a fork's optimizer with the fork's settings.
 
-        Restore a fork's optimizer, with its own settings.
+        An evaluation before the first step (`eval_on_start`) isn't an iteration.
         """
         self._began = state.global_step
         if self._forked is not None:
@@ -127,12 +130,12 @@ class _Reporting:
             control.should_save = True
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Report, with the checkpoint that was just written, and end the training where the segment ends."""
+        """Report with the checkpoint that was just written, and end the training at the end of the segment."""
         if not self._metrics:
             return
         metrics, self._metrics = self._metrics, {}
         path = Path(args.output_dir, f"checkpoint-{state.global_step}")
         if report(self._trial, metrics, path):
             control.should_training_stop = True
-        if args.save_strategy == "no":  # it was copied, and nobody else needs it
+        if args.save_strategy == "no":  # the checkpoint was copied, and isn't needed any more
             shutil.rmtree(path, ignore_errors=True)

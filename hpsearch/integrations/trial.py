@@ -1,4 +1,4 @@
-"""Access of other libraries' loops to this process's trial."""
+"""Functions for the integrations to access the trial of this process."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ def trial_of_one(caller: str, processes: int) -> RunningTrial:
     """Return the trial that this process runs.
 
     Args:
-        caller: Whose function the user called.
-        processes: That the library trains with.
+        caller: Name of the function that the user called, for errors.
+        processes: Number of processes that the library trains with.
 
     Raises:
-        TrainableError: There is none; several processes train it; or it inherits another trial's weights, from zero.
+        TrainableError: There is no trial; several processes train it; or it inherits only the weights of another trial,
+            and counts iterations from 0.
     """
     trial = current_trial()
     if max(trial.world_size, processes) > 1:
@@ -38,7 +39,7 @@ def trial_of_one(caller: str, processes: int) -> RunningTrial:
 
 
 def start_path(trial: RunningTrial) -> Path | None:
-    """Return the path of the checkpoint to resume from, without restoring the generators."""
+    """Return the path of the checkpoint to resume from, without restoring the random number generators."""
     here = random_state.capture()
     path = trial.checkpoint  # restores the generators' state at the checkpoint
     random_state.restore(here)
@@ -46,7 +47,7 @@ def start_path(trial: RunningTrial) -> Path | None:
 
 
 def report(trial: RunningTrial, metrics: Mapping[str, Any], checkpoint: Callable[[], object] | Path) -> bool:
-    """Report an iteration; return whether the segment ends with it, so that the library's loop must end."""
+    """Report an iteration. Return whether the segment ends with it. Then the library's loop must end."""
     try:
         trial.report(metrics, checkpoint=checkpoint)
     except SegmentEnd:
@@ -55,7 +56,7 @@ def report(trial: RunningTrial, metrics: Mapping[str, Any], checkpoint: Callable
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scalars among a library's metrics."""
+    """Return the metrics that are scalars, as floats."""
     scalars: dict[str, float] = {}
     for name, value in metrics.items():
         if isinstance(value, bool | str) or (shape := getattr(value, "shape", ())) is None:

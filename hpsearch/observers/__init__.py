@@ -20,11 +20,11 @@ __all__ = ["find_observer", "make_observer", "making_of"]
 
 
 def find_observer(name: str, search_path: Sequence[str] = ()) -> Callable[[Observed], Observer]:
-    """Return what makes the observer of a name or an import path: a class of observers, or a function.
+    """Return the factory of an observer: a class or a function.
 
     Raises:
-        InvalidKey: The import path leads nowhere, or to something that can't make an observer; or the package that the
-            observer needs isn't installed.
+        InvalidKey: The name or the import path doesn't exist, the object can't make an observer, or the package that
+            the observer needs isn't installed.
     """
     key = ("observers", name)
     if name in OPTIONAL and not _is_installed(name):
@@ -54,10 +54,10 @@ def find_observer(name: str, search_path: Sequence[str] = ()) -> Callable[[Obser
 
 
 def make_observer(name: str, observed: Observed, search_path: Sequence[str] = ()) -> Observer:
-    """Make the observer of a name or an import path.
+    """Create an observer from its name or import path.
 
     Raises:
-        InvalidKey: There is none, as of `find_observer`; or making it raised, or gave something else.
+        InvalidKey: `find_observer` raised it, the factory raised an error, or it returned something else.
     """
     return _construct(name, find_observer(name, search_path), observed)
 
@@ -77,7 +77,7 @@ def _construct(name: str, make: Callable[[Observed], object], observed: Observed
     key = ("observers", name)
     try:
         observer = make(observed)
-    except (Exception, SystemExit) as error:  # any exception of the user's class; an exit would end the sweep
+    except (Exception, SystemExit) as error:  # any exception of the user's class; SystemExit would end the sweep
         raise InvalidKey(key, f"must be made of what it observes, but raised {exception_line(error)}") from error
     if not isinstance(observer, Observer):
         raise InvalidKey(key, f"must make a hpsearch.observers.base.Observer, got a {type(observer).__name__}")
@@ -93,6 +93,6 @@ def _check_class(key: tuple[str, ...], kind: type) -> None:
 
 
 def _is_installed(package: str) -> bool:
-    """Return whether a package could be imported; a folder that only has its name, such as W&B's own, is none."""
+    """Return whether a package can be imported. A folder with the same name, such as W&B's `wandb/`, doesn't count."""
     spec = importlib.util.find_spec(package)
     return spec is not None and spec.origin is not None

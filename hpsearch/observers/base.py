@@ -1,4 +1,4 @@
-"""The observer's seam. The sweep neither waits for an observer nor fails with it."""
+"""The interface of observers. A sweep doesn't wait for an observer, and doesn't fail if an observer fails."""
 
 from __future__ import annotations
 
@@ -19,55 +19,60 @@ from hpsearch.trial import Report
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The study that an observer is made for."""
+    """The study that an observer is created for."""
 
     directory: Path
-    """The study's own."""
+    """The study's directory."""
     sweep: Sweep
     created: float
-    """Seconds since the epoch."""
+    """Time of the study's creation, in seconds since the epoch."""
     identity: str = ""
-    """Which study this is, wherever it lies; empty: the one in this directory."""
+    """The study's identity, independent of its path. If empty, the directory identifies it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An event that was journaled, and what the scheduler decided on it."""
+    """A journaled event and the scheduler's decisions on it."""
 
     seq: int
-    """Its number in the journal, from 1 without a gap."""
+    """Number of the record in the journal: 1, 2, 3, ... without gaps."""
     time: float
-    """When it was journaled, in seconds since the epoch."""
+    """Time at which the event was journaled, in seconds since the epoch."""
     event: Event
     decisions: Sequence[Decision] = ()
 
 
 class Observer(ABC):
-    """Watches a sweep, on a thread of its own, where it is made too; an exception ends the watching, not the sweep."""
+    """Base class of observers. Each observer is created and called on its own thread.
+
+    An observer that raises an exception is dropped. The sweep continues.
+    """
 
     deadline: float = 30.0
-    """Seconds that one call may take, and that the end of the sweep waits for the rest; then it is let go."""
+    """Time limit in seconds for one call, and for all that remains at the end of the sweep. Then the observer is
+    dropped."""
 
     remedy: str = "resuming tells it what it hasn't seen"
-    """How to recover what it missed after it was dropped; one line, for the user."""
+    """How the user recovers the records that a dropped observer missed, in one line."""
 
     keeps: bool = False
-    """Its output persists, and may be incomplete after a killed process: a resume of a finished study replays the study
-    to it."""
+    """Whether the observer's output persists. It may be incomplete if the process was killed, so resuming a finished
+    study replays all records to the observer."""
 
     def seen(self) -> int:
-        """Prepare, and return the `seq` of the last record that it already has from earlier runs; 0 for none.
+        """Prepare, and return the `seq` of the last record that was received in earlier runs; 0 for none.
 
-        Called once, first. It then receives the later records, those of earlier runs included.
+        This is the first call and happens once. Then the observer receives all later records, including those of
+        earlier runs.
         """
         return 0
 
     @abstractmethod
     def observe(self, record: Record) -> None:
-        """Receive a record, in the order of the journal."""
+        """Receive a record. Records arrive in journal order."""
 
     def report(self, reports: Sequence[Report]) -> None:
-        """Receive provisional live reports of the running attempt; a retry reports them again."""
+        """Receive live reports of the running attempt. They are provisional: a retry reports them again."""
 
     def rungs(self, rungs: Sequence[RungView]) -> None:
         """Receive the state of the rungs, every few seconds and at the end.
@@ -76,15 +81,15 @@ class Observer(ABC):
         """
 
     def flush(self) -> None:
-        """Write buffered output; called whenever no record is waiting."""
+        """Write buffered output. Called whenever no record is waiting."""
 
     @abstractmethod
     def close(self) -> None:
-        """Finish all that is open; called once, after the last record."""
+        """Finish and close all output. Called once, after the last record."""
 
 
 class Observers(Protocol):
-    """Everyone who watches one run of a sweep, as the orchestrator sees them."""
+    """Interface of the orchestrator to all observers and displays of a run."""
 
     def observe(self, record: Record) -> None:
         """Receive a journaled event and the scheduler's decisions."""
@@ -96,11 +101,11 @@ class Observers(Protocol):
         """Show a line to the user."""
 
     def look(self, sweep_state: SweepState, workers: Workers, elapsed: float, last: bool) -> None:
-        """Show the sweep's state; called a few times a second, and at the end.
+        """Show the sweep's state. Called a few times a second, and at the end.
 
         Args:
-            sweep_state: The state.
-            workers: The workers.
-            elapsed: Seconds of this run.
+            sweep_state: State of the sweep.
+            workers: Number of busy and available workers.
+            elapsed: Seconds since the start of this run.
             last: Whether this is the last call.
         """

@@ -1,4 +1,4 @@
-"""The sweep as CSV: `trials.csv` and `reports.csv` in the study's directory, kept up to date."""
+"""Writes `trials.csv` and `reports.csv` in the study's directory, and keeps them up to date."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hpsearch.observers.trial_log import EndedTrials
 from hpsearch.tables.trials import REPORTS_NAME, TRIALS_NAME, reports_csv, trials_csv
 
 _SHARE = 0.02
-"""Largest fraction of the time for writing while the sweep runs, as the growing files are written whole."""
+"""Largest fraction of the sweep's time that is spent on writing, as each update rewrites the whole files."""
 
 
 class CsvObserver(Observer):
-    """Writes the files that `hpsearch export` writes, with every trial and report so far.
+    """Writes the same CSV files as `hpsearch export`, with all trials and reports so far.
 
     Args:
         observed: The study.
@@ -33,7 +33,7 @@ class CsvObserver(Observer):
         self._is_new = True
 
     def flush(self) -> None:
-        """Write the files, where that isn't too soon after the last time."""
+        """Write the files, unless they were written a short time ago."""
         began = time.monotonic()
         if self._is_new and began >= self._next:
             self._write()

@@ -1,4 +1,4 @@
-"""The seam of displays: a running sweep's state, its wording, and the base class of what shows it."""
+"""The interface of displays: the state of a running sweep, its formatting, and the base class of displays."""
 
 from __future__ import annotations
 
@@ -15,98 +15,98 @@ from hpsearch.task import Workers
 from hpsearch.trial import Params, TrialRow, TrialState
 
 MOST_FAILURES = 3
-"""Number of the newest ones that are shown."""
+"""Number of failures that are shown, the newest ones."""
 
 LONG_WAIT = 2.0
-"""Seconds of waiting after which it is shown."""
+"""Seconds after which a wait is shown."""
 
 _WAIT_PAUSE = 1.0
-"""Seconds until the first report, and between two."""
+"""Seconds before the first report of a wait, and between reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A trial that runs."""
+    """A running trial."""
 
     trial: int
     params: Params
     iteration: int
-    """Its last reported iteration, or the start of its segment."""
+    """Last reported iteration, or the start of the segment."""
     until: int | None
-    """The last one of its segment; None where it has no bound."""
+    """Last iteration of the segment; None if it has no bound."""
     metrics: Mapping[str, float]
-    """Its last report in the segment; empty without one."""
+    """Metrics of the last report in the segment; empty if there is none."""
     width: int
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A sweep's state for displays."""
+    """The state of a sweep, for displays."""
 
     name: str
     objective: Objective
     rungs: Sequence[RungView]
     counts: Mapping[TrialState, int]
     leaders: Sequence[TrialRow]
-    """Non-dominated trials; with one goal the best one."""
+    """Non-dominated trials; with one goal, the best trial."""
     workers: Workers
     iterations: int
     """Iterations that count so far."""
     total: tuple[int, int] | None
-    """(trials, iterations) of the whole sweep; None where no bound is known."""
+    """(trials, iterations) of the whole sweep; None if there is no known bound."""
     elapsed: float
-    """Seconds of this run."""
+    """Seconds since the start of this run."""
     remaining: float | None
-    """Estimated seconds; None if unknown."""
+    """Estimated remaining seconds; None if unknown."""
     failures: Sequence[tuple[int, str]] = ()
     """(trial, message) of the newest failures, the newest last."""
     widths: Mapping[int, int] = field(default_factory=dict)
-    """Running trials by how many workers each has; empty where none can have more than one."""
+    """Number of running trials by their number of workers; empty if every trial has one worker."""
     shares: bool = False
     """Whether workers train several trials in parallel."""
     packs: tuple[int, int] = (0, 0)
-    """Running trials that were trained as one computation with others when they reported last, and how many packs that
-    is."""
+    """(trials, packs): running trials whose last report was trained as one computation with others, and the number of
+    these computations."""
     waiting: tuple[str, float] | None = None
-    """(what the sweep waits for, seconds so far); None if nothing blocks it."""
+    """(reason, seconds so far) of a wait that blocks the sweep; None if nothing blocks it."""
     running: Sequence[Running] = ()
-    """Trials that run, by number; none where the display doesn't show them."""
+    """Running trials, by number; empty if the display doesn't show them."""
 
 
 class Display:
-    """Displays a sweep's progress. Methods that a subclass doesn't override do nothing."""
+    """Base class of displays of a sweep's progress. Methods that a subclass doesn't override do nothing."""
 
     most_running = 0
-    """Most running trials in a snapshot: the first ones."""
+    """Largest number of running trials in a snapshot. Further ones are left out."""
 
     waiting: WaitReporter | None = None
-    """Shows what blocks the caller's thread."""
+    """Shows what the calling thread waits for."""
 
     def show(self, snapshot: Snapshot) -> None:
-        """Show the sweep's state; called a few times a second."""
+        """Show the sweep's state. Called a few times a second."""
 
     def note(self, text: str) -> None:
         """Show a line that stays."""
 
     def wait(self, reason: str) -> None:
-        """Show what blocks the caller's thread, until the next update."""
+        """Show what the calling thread waits for, until the next update."""
 
     def end_wait(self) -> None:
-        """Stop showing what blocks the caller's thread."""
+        """Stop showing what the calling thread waits for."""
         waiting, self.waiting = self.waiting, None
         if waiting is not None:
             waiting.end()
 
     def close(self) -> None:
-        """Leave what was shown last, and let go of the terminal."""
+        """Keep the last output on the screen, and release the terminal."""
 
 
 class SilentDisplay(Display):
-    """Shows nothing."""
+    """A display that shows nothing."""
 
 
 class UnfailingDisplay(Display):
-    """Shows on another display until that fails: a screen that is gone (`| head`) is no reason to end a sweep."""
+    """Wraps a display, and ignores its errors: a closed output (`| head`) doesn't end the sweep."""
 
     def __init__(self, display: Display) -> None:
         self._display = display
@@ -121,11 +121,11 @@ class UnfailingDisplay(Display):
         self._try(lambda display: display.note(text))
 
     def wait(self, reason: str) -> None:
-        """Show what holds the caller up."""
+        """Show what the calling thread waits for."""
         self._try(lambda display: display.wait(reason))
 
     def close(self) -> None:
-        """Leave what was shown last."""
+        """Keep the last output on the screen."""
         self._try(lambda display: display.close())
 
     def _try(self, call: Callable[[Display], None]) -> None:
@@ -136,14 +136,14 @@ class UnfailingDisplay(Display):
 
 
 class WaitReporter:
-    """Reports each second until its end, from its own thread; a wait of less than a second isn't reported."""
+    """Reports a wait once per second, from its own thread. Waits of less than a second aren't reported."""
 
     def __init__(self, say: Callable[[float], object], pause: float = _WAIT_PAUSE) -> None:
         """Start the thread.
 
         Args:
-            say: Called with the seconds so far, until it returns False.
-            pause: Seconds before the first call, and between two.
+            say: Function that receives the seconds so far. It is called until it returns False.
+            pause: Seconds before the first call, and between calls.
         """
         self._say = say
         self._pause = pause
@@ -158,7 +158,7 @@ class WaitReporter:
         self._thread.join()
 
     def _work(self) -> None:
-        with suppress(OSError, ValueError):  # a screen that is gone is no reason to complain
+        with suppress(OSError, ValueError):  # a closed output is not an error
             while not self._over.wait(self._pause):
                 if self._say(time.monotonic() - self._began) is False:
                     return
@@ -183,12 +183,12 @@ def _leaders_line(snapshot: Snapshot) -> str:
 
 
 def work_of(snapshot: Snapshot) -> str:
-    """Format iterations and workers."""
+    """Format the progress in iterations, and the busy workers."""
     return f"{_iterations(snapshot)}, {_busy(snapshot)}"
 
 
 def trials_of(snapshot: Snapshot) -> str:
-    """Format the trials."""
+    """Format the number of trials, and their states."""
     states = by_state(snapshot.counts)
     trials = None if snapshot.total is None else snapshot.total[0]
     return _of("trial", sum(snapshot.counts.values()), trials) + (f" ({states})" if states else "")
@@ -200,13 +200,13 @@ def _iterations(snapshot: Snapshot) -> str:
 
 def _busy(snapshot: Snapshot) -> str:
     text = workers_text(snapshot.workers, _sharing(snapshot) if snapshot.shares else "")
-    # If workers are shared, running trials aren't workers: only wide trials are counted.
+    # If workers are shared, one-worker trials don't show how many workers are busy: only wider trials are listed.
     widths = {width: count for width, count in snapshot.widths.items() if width > 1 or not snapshot.shares}
     return f"{text} ({by_width(widths, 'trial')})" if widths else text
 
 
 def _sharing(snapshot: Snapshot) -> str:
-    """Format the number of trials on shared workers, and how many of them are trained together."""
+    """Format the number of trials that share workers, and how many of them are trained as one computation."""
     running = snapshot.counts.get(TrialState.RUNNING, 0)
     fused, packs = snapshot.packs
     which = "" if fused == running else f", {fused:,}"

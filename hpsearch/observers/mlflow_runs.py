@@ -1,4 +1,4 @@
-"""The sweep in MLflow: an experiment for the study, and a run for each trial that has ended."""
+"""Logs the sweep to MLflow: an experiment for the study, and a run for each ended trial."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 _MOST_METRICS = 1000
 _MOST_PARAMS = 100
-"""In one call, as MLflow's servers allow."""
+"""Largest number of params in one call, a limit of MLflow's servers."""
 
 _LONGEST_NAME = 250
 _LONGEST_PARAM = 6000
@@ -35,19 +35,19 @@ _SETTINGS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
-"""Environment variables, if they aren't set."""
+"""Environment variables that are set unless the user has set them."""
 
 _STUDY = "hpsearch.study"
 _TRIAL = "hpsearch.trial"
 _DIGEST = "hpsearch.digest"
-"""Tags by which a trial's run is found again."""
+"""Tags that identify a trial's run."""
 
 
 class MLflowObserver(TrialLog):
-    """Writes to `MLFLOW_TRACKING_URI`, by default to a database `mlflow.db` in the study's directory.
+    """Writes ended trials to `MLFLOW_TRACKING_URI`, by default to a database `mlflow.db` in the study's directory.
 
     The experiment has the name of the study's directory. A run is complete once it has ended. Incomplete runs of a
-    killed process are deleted, and so are runs of trials that continued after their end.
+    killed process are deleted. Runs of trials that continued after their end are replaced.
 
     Args:
         observed: The study.
@@ -57,17 +57,17 @@ class MLflowObserver(TrialLog):
 
     def __init__(self, observed: Observed) -> None:
         super().__init__(observed)
-        for name, value in _SETTINGS.items():  # before trials run: what they change of the environment is put back
+        for name, value in _SETTINGS.items():  # here, before trials run: changes that trials make are undone
             os.environ.setdefault(name, value)
         self._directory = observed.directory.absolute()
         self._key = key_of(observed)
         self._client: MlflowClient | None = None
         self._experiment = ""
         self._runs: dict[int, list[str]] = {}
-        """Trials to the runs that lie there, whole or not."""
+        """Ids of the stored runs of each trial, complete or not."""
 
     def find(self) -> Mapping[int, str]:
-        """Open the store, and find the study's trials."""
+        """Open the store, and return the digests of the study's complete trials."""
         client = self._open()
         digests: dict[int, str] = {}
         token = None
@@ -84,7 +84,7 @@ class MLflowObserver(TrialLog):
                 return {number: digest for number, digest in digests.items() if len(self._runs[number]) == 1}
 
     def write(self, trial: EndedTrial) -> None:
-        """Write a trial's run; it ends, and so counts, with the last call."""
+        """Write a trial's run. The last call ends the run, and so marks it as complete."""
         from mlflow.entities import Metric, Param
 
         client, row = self._client, trial.row
@@ -115,14 +115,14 @@ class MLflowObserver(TrialLog):
         from mlflow.exceptions import MlflowException
 
         for noisy in ("mlflow.store.db.utils", "mlflow.store.db.base_sql_model", "alembic"):
-            logging.getLogger(noisy).setLevel(logging.WARNING)  # they print how a new database is made
+            logging.getLogger(noisy).setLevel(logging.WARNING)  # they log each step of creating a database
         address = os.environ.get("MLFLOW_TRACKING_URI")
         database = self._directory / "mlflow.db"
         if not address and not database.exists():
             _create_database(database)
         self._client = client = MlflowClient(address or f"sqlite:///{database}")
         name = self._directory.name
-        # Else the location of artifacts, of which there are none, would be the current folder.
+        # There are no artifacts, but MLflow would set their location to the current folder.
         artifacts = None if address else (self._directory / "mlartifacts").as_uri()
         if (experiment := client.get_experiment_by_name(name)) is not None:
             self._experiment = experiment.experiment_id
@@ -147,11 +147,11 @@ class MLflowObserver(TrialLog):
 
 
 def _create_database(database: Path) -> None:
-    """Create MLflow's database under a temporary name and rename it, as MLflow can't use an incomplete one."""
+    """Create MLflow's database under a temporary name and rename it, as MLflow can't use an incomplete database."""
     from mlflow import MlflowClient
 
     partial = database.with_name(f".{database.name}.partial")
-    # Left by a process that was killed here, with SQLite's own files.
+    # A process that was killed here leaves a partial database, with SQLite's journal files.
     for leftover in database.parent.glob(f"{partial.name}*"):
         leftover.unlink()
     MlflowClient(f"sqlite:///{partial}")
@@ -161,7 +161,7 @@ def _create_database(database: Path) -> None:
 def fit_names(names: Iterable[str]) -> dict[str, str]:
     """Return distinct names that MLflow accepts: letters, digits, `_ - . / ` and spaces, without path traversal.
 
-    Names that it accepts stay as they are, independently of the others.
+    A name that MLflow accepts stays unchanged and doesn't depend on the other names.
     """
     fits = {name: _fit(name) for name in names}
     fitted: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Forwards a run to everyone who watches it: observers on their threads, callbacks, the run's times, the screen."""
+"""Forwards a run's events to observers on their threads, to callbacks, to the run's times and to the display."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from hpsearch.task import Workers
 from hpsearch.trial import Report, Segment, TrialRow
 
 _RUNGS_SECONDS = 2.0
-"""Time between two looks of the observers at the rungs, on the backend's clock."""
+"""Seconds between two updates of the rungs for observers, on the backend's clock."""
 
 Callback = Callable[[TrialRow], object]
-"""Called with the row of a trial that has ended; raises `StopSearch` to end the sweep."""
+"""Function that receives the row of an ended trial. It may raise `StopSearch` to end the sweep."""
 
 
 class Callbacks:
-    """Calls functions, in their order, on the thread that runs the sweep."""
+    """Calls the user's callbacks, in order, on the thread that runs the sweep."""
 
     def __init__(
         self,
@@ -39,10 +39,10 @@ class Callbacks:
         """Create the observer.
 
         Args:
-            callbacks: The functions.
-            row_of: Returns a trial's current row.
-            stop: Called if a callback requests the sweep's end.
-            say: Called once per callback that raised.
+            callbacks: The user's callbacks.
+            row_of: Returns the current row of a trial.
+            stop: Called if a callback raises `StopSearch`.
+            say: Called once for each callback that raises another exception.
         """
         self._callbacks = list(callbacks)
         self._row_of = row_of
@@ -50,7 +50,7 @@ class Callbacks:
         self._say = say
 
     def observe(self, record: Record) -> None:
-        """Call all functions for each trial that ended with a record of this run."""
+        """Call all callbacks for each trial that ended with this record, if the record is from this run."""
         event = record.event
         if isinstance(event, Failed) and not event.retry:
             self._call(event.trial)
@@ -78,17 +78,17 @@ class Times:
     """Records the start of a run's first segment and the end of its last one."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """Begin with nothing noted.
+        """Create it without times.
 
         Args:
-            clock: Seconds since the epoch.
+            clock: Returns seconds since the epoch.
         """
         self._clock = clock
         self._first: float | None = None
         self._last: float | None = None
 
     def observe(self, event: Event) -> None:
-        """Receive an event; those of earlier runs, before this one's `Opened`, don't count."""
+        """Receive an event. Events of earlier runs, before this run's `Opened`, don't count."""
         match event:
             case Opened():
                 self._first = self._last = None
@@ -98,10 +98,10 @@ class Times:
                 self._last = self._clock()
 
     def text(self, began: float) -> str:
-        """Format the times after the run; empty if nothing ran.
+        """Return the run's times as text; empty if no segment ran.
 
         Args:
-            began: Start of the process, in seconds since the epoch.
+            began: Start time of the process, in seconds since the epoch.
         """
         if self._first is None or self._last is None:
             return ""
@@ -111,7 +111,7 @@ class Times:
 
 
 class ObserverHub(Observers):
-    """Forwards what happens in a sweep to the observers, the callbacks and the display."""
+    """Forwards a sweep's events, reports and state to observers, callbacks and the display."""
 
     def __init__(
         self,
@@ -126,10 +126,10 @@ class ObserverHub(Observers):
         """Create the hub.
 
         Args:
-            sweep: What is run.
+            sweep: The running sweep.
             threads: The observers' threads.
-            display: The screen.
-            spent: Seconds that earlier runs took of `limits.max_time`.
+            display: The display.
+            spent: Seconds of `limits.max_time` that earlier runs used.
             times: Receives every event.
             verbose: Whether each decision is shown with its reason.
             callbacks: Called as trials end.
@@ -143,10 +143,10 @@ class ObserverHub(Observers):
         self._verbose = verbose
         self._callbacks = callbacks
         self._looked = False
-        self._waiting: tuple[str, float] | None = None  # for what, and since when
+        self._waiting: tuple[str, float] | None = None  # (reason, since when)
         self._next_rungs = self._elapsed = 0.0
         self._shares = sweep.resources.lanes > 1
-        self._newest: dict[int, Report] = {}  # of the trials that run, where they are shown
+        self._newest: dict[int, Report] = {}  # by running trial, if the display shows them
 
     def observe(self, record: Record) -> None:
         """Pass a journaled event on."""
@@ -155,7 +155,7 @@ class ObserverHub(Observers):
             self._failures.append((event.trial, event.failure.message))
         self._time_left.observe(event, self._elapsed)
         self._times.observe(event)
-        if self._looked:  # before the first update they are those of earlier runs
+        if self._looked:  # records before the first update are from earlier runs
             for line in _event_lines(record) if self._verbose else ():
                 self.say(line)
             if self._callbacks is not None:
@@ -176,7 +176,7 @@ class ObserverHub(Observers):
         self._display.note(text)
 
     def look(self, sweep_state: SweepState, workers: Workers, elapsed: float, last: bool = False) -> None:
-        """Redraw the screen, and now and then show the observers the rungs."""
+        """Update the display, and pass the rungs to observers every few seconds."""
         self._looked = True
         self._elapsed = elapsed
         if last or elapsed >= self._next_rungs:
@@ -186,14 +186,14 @@ class ObserverHub(Observers):
         self._display.show(self._snapshot(sweep_state, workers, elapsed))
 
     def close(self) -> None:
-        """Wait until the observers have written everything, each within its deadline, and show the end."""
+        """Wait until the observers have written everything, each within its deadline, and close the display."""
         if self._threads:
             self._display.wait(f"waiting for {' and '.join(thread.name for thread in self._threads)}")
         close_all(self._threads)
         self._display.close()
 
     def _waits(self, sweep_state: SweepState, workers: Workers, elapsed: float) -> tuple[str, float] | None:
-        """Return what holds the sweep up, and for how long now."""
+        """Return (reason, seconds so far) of a wait that blocks the sweep; None if nothing blocks it."""
         reason = ""
         if not workers.ready:
             reason = "waiting for workers, which start and import the trainable"
@@ -204,7 +204,7 @@ class ObserverHub(Observers):
         return (reason, elapsed - self._waiting[1]) if reason else None
 
     def _running(self, sweep_state: SweepState) -> list[Running]:
-        """Return the first of the trials that run, with what they reported last."""
+        """Return the first running trials, with their last reports."""
         running = []
         for segment in sweep_state.running()[: self._display.most_running]:
             newest = self._of_segment(segment)
@@ -214,14 +214,16 @@ class ObserverHub(Observers):
         return running
 
     def _packs(self, sweep_state: SweepState) -> tuple[int, int]:
-        """Count the trials that were trained with others when they reported last, and their packs."""
+        """Return (trials, packs) of the running trials that were trained as one computation with others."""
         of_each = [newest.lanes for segment in sweep_state.running() if (newest := self._of_segment(segment))]
         fused = [lanes for lanes in of_each if lanes > 1]
-        packs = round(sum(1 / lanes for lanes in fused))  # nearly a whole number, if some are about to report
+        packs = round(
+            sum(1 / lanes for lanes in fused)
+        )  # not exactly whole while some trials of a pack haven't reported yet
         return len(fused), max(packs, 1) if fused else 0
 
     def _of_segment(self, segment: Segment) -> Report | None:
-        """Return what a segment reported last."""
+        """Return the last report of a segment."""
         newest = self._newest.get(segment.trial)
         return newest if newest is not None and newest.iteration > segment.start else None
 
@@ -264,7 +266,7 @@ def _event_lines(record: Record) -> Iterator[str]:
     event = record.event
     if isinstance(event, Failed) and event.retry:
         yield f"trial {event.trial} failed and is tried again: {shortened(event.failure.message, 200)}"
-    if isinstance(event, Lost) and not event.reason.startswith(NO_MEMORY):  # which everyone sees
+    if isinstance(event, Lost) and not event.reason.startswith(NO_MEMORY):  # that reason is always shown
         yield f"trial {event.trial} {_AGAIN[event.then]}: {shortened(event.reason, 200)}"
     for decision in record.decisions:
         yield f"trial {decision.trial} {_WORDS[decision.action]}: {decision.reason}"

@@ -1,4 +1,4 @@
-"""A running sweep on the screen: a live table in a terminal or a notebook, plain lines elsewhere."""
+"""Displays of a running sweep: a live table in a terminal or a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from hpsearch.trial import TrialState
 
 MOST_RUNG_ROWS = 12
 LINE_EVERY = 10.0
-"""Seconds of a sweep between two plain lines in which nothing special happened."""
+"""Seconds of the sweep between two plain lines, if nothing special happens."""
 
 _LEAST_PAUSE = 1.0
-"""The same in real seconds, as a simulated sweep may have days in one of them."""
+"""The same in real seconds, as a simulated sweep may run for days of simulated time in one real second."""
 
 
 def choose_progress(stream: TextIO | None, quiet: bool = False) -> Display:
-    """Return a live table for terminals that can redraw and notebooks, plain lines for files, nothing otherwise."""
+    """Return a live table for a terminal or a notebook, plain lines for a file, and a silent display otherwise."""
     if stream is None or quiet:  # Python's streams are None if the descriptor is closed
         return SilentDisplay()
     if (publish := publisher(stream)) is not None:
@@ -57,19 +57,19 @@ def choose_progress(stream: TextIO | None, quiet: bool = False) -> Display:
 
 
 def _apart(stream: TextIO) -> tuple[TextIO, bool]:
-    """Return our own stream on the same target, as a trial in this process redirects the standard ones to its log."""
+    """Return a separate stream to the same target, as a trial in this process redirects stdout and stderr."""
     try:
         if stream.fileno() not in (1, 2):
             return stream, False
         return os.fdopen(os.dup(stream.fileno()), "w", encoding="utf-8", errors="replace"), True
-    except (OSError, ValueError):  # one in memory has no descriptor
+    except (OSError, ValueError):  # a stream in memory has no descriptor
         return stream, False
 
 
 class LiveTable(Display):
-    """A table that is redrawn in place by `show`, in one write, without a thread of its own.
+    """A table in the terminal. `show` redraws it in place, in one write and without a thread.
 
-    It has fewer than 30 lines for any number of brackets. Output of other code scrolls above it.
+    The table has fewer than 30 lines for any number of brackets. Output of other code scrolls above it.
     """
 
     def __init__(self, stream: TextIO, owned: bool = False) -> None:
@@ -110,7 +110,7 @@ class LiveTable(Display):
 
 
 class PlainLines(Display):
-    """A line at the start, at the end, every ten seconds, and when the best improves or a trial fails."""
+    """Plain lines: at the start, at the end, every ten seconds, and if the best value improves or a trial fails."""
 
     def __init__(self, stream: TextIO, owned: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -143,12 +143,12 @@ class PlainLines(Display):
         self._print(text)
 
     def wait(self, reason: str) -> None:
-        """Print a line, if it takes a while."""
+        """Print a line, if the wait takes longer than a second."""
         self.end_wait()
         self.waiting = WaitReporter(lambda _: self._print_wait(reason))
 
     def _print_wait(self, reason: str) -> Literal[False]:
-        """Print once what it waits for."""
+        """Print a reason to wait, once."""
         if reason not in self._waited:
             self._waited.add(reason)
             self._print(f"{reason} ...")
@@ -236,7 +236,7 @@ def _best(snapshot: Snapshot) -> list[RenderableType]:
     best = snapshot.leaders[0]
     title, value, trial = best_parts(best, objective)
     head = Text.assemble(f"best {title} ", (value, "bold green" if best.feasible else "yellow"), trial)
-    # Of a former iteration, as `metric.scope: best` has it, nothing else is known here.
+    # With `metric.scope: best` the value may be from an earlier iteration, whose other metrics aren't known here.
     metrics = best.metrics if best.value_iteration in (0, best.iterations) else {}
     further = {name: value for name, value in metrics.items() if name != objective.title}
     reported = [Text(shortened(f"  reports {params_line(further)}", 400), "dim")] if further else []
@@ -245,7 +245,7 @@ def _best(snapshot: Snapshot) -> list[RenderableType]:
 
 @dataclass(frozen=True, slots=True)
 class RungRow:
-    """One line: a rung, or the sum of several."""
+    """One line of the table: a rung, or several rungs summed up."""
 
     bracket: str
     rung: str
@@ -253,14 +253,14 @@ class RungRow:
     started: int
     finished: int
     size: int | None
-    """Trials that will run there; None where no bound is known."""
+    """Number of trials that will run in the rung; None if there is no known bound."""
 
 
 def rung_rows(rungs: Sequence[RungView], most: int) -> list[RungRow]:
     """Return at most `most` lines for all rungs.
 
-    Finished brackets become one line. If the others are still too many, they are summed by the last iteration of their
-    rungs, and finally the rest into one line.
+    Finished brackets become one line. If there are still too many lines, rungs with the same last iteration are summed
+    up, and then the last ones are summed up in one line.
     """
     if len(rungs) <= most:
         return [_row([rung]) for rung in rungs]
@@ -277,7 +277,7 @@ def rung_rows(rungs: Sequence[RungView], most: int) -> list[RungRow]:
 
 
 def _grouped(rungs: Iterable[RungView], key: Callable[[RungView], float]) -> list[list[RungView]]:
-    """Return the rungs of equal keys together, in the order of the keys."""
+    """Group the rungs by key, in the order of the keys."""
     return [list(group) for _, group in groupby(sorted(rungs, key=key), key)]
 
 
@@ -307,20 +307,20 @@ def _span(numbers: Iterable[int | None]) -> str:
 
 
 Publish = Callable[[dict[str, str], bool], object]
-"""Shows data by MIME type, the first time; then (True) in place of the earlier ones."""
+"""Function that shows data by MIME type. If its second argument is True, the data replaces what it showed before."""
 
 _PAUSE = 0.5
-"""Seconds between two updates at least."""
+"""Minimum seconds between two updates."""
 
 _MOST_LETTERS = 160
-"""Most letters of a running trial's parameters."""
+"""Maximum number of characters of a running trial's parameters."""
 
 
 def publisher(stream: TextIO) -> Publish | None:
-    """Return what shows data in the cell of a notebook that runs; None where this is none.
+    """Return a function that shows data in the running notebook cell; None outside of a notebook.
 
     Args:
-        stream: Where the sweep is to be shown: somebody may have turned the standard one elsewhere.
+        stream: Stream for the sweep's output. The user may have redirected stdout.
     """
     ipython: Any = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
@@ -340,10 +340,10 @@ def publisher(stream: TextIO) -> Publish | None:
 
 
 class NotebookTable(Display):
-    """The sweep's state and its running trials, in one output of the cell.
+    """The sweep's state and its running trials, in one output of a notebook cell.
 
     Args:
-        publish: Shows it; raises OSError if nothing can be shown any more.
+        publish: Shows the table. Raises OSError if the notebook can't show anything any more.
         stream: Stream for permanent lines.
         clock: Returns seconds.
     """
@@ -359,7 +359,7 @@ class NotebookTable(Display):
         self._last: Snapshot | None = None
 
     def show(self, snapshot: Snapshot) -> None:
-        """Show it, unless something was shown a moment ago."""
+        """Update the output, unless the last update was a moment ago."""
         self.end_wait()
         self._last = snapshot
         if self._clock() >= self._rested:
@@ -393,9 +393,9 @@ def snapshot_html(snapshot: Snapshot | None, waits: str = "", ended: bool = Fals
     """Return a sweep's state as HTML, in colours for light and dark pages.
 
     Args:
-        snapshot: The state; None: it hasn't begun.
-        waits: What blocks it, and since when.
-        ended: Whether it has ended.
+        snapshot: State of the sweep; None if it hasn't begun.
+        waits: What the sweep waits for, and for how long; empty if nothing blocks it.
+        ended: Whether the sweep has ended.
     """
     lines = [] if snapshot is None else list(_lines_html(snapshot, ended))
     if waits:
@@ -422,7 +422,7 @@ def _lines_html(snapshot: Snapshot, ended: bool) -> Iterator[str]:
 
 
 def _bar(snapshot: Snapshot) -> str:
-    """Draw how much of the whole is done, where that is known."""
+    """Draw a progress bar of iterations; empty if their total is unknown."""
     if snapshot.total is None or not snapshot.total[1]:
         return ""
     done, total = min(snapshot.iterations, snapshot.total[1]), snapshot.total[1]

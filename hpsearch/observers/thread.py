@@ -15,8 +15,8 @@ from hpsearch.schedulers.base import RungView
 from hpsearch.trial import Report
 
 _BURST_SECONDS = 1.0
-"""Observers receive events in bursts, and flush after each: every wake-up of the thread slows down the sweep's, and a
-short trial's file is opened once instead of four times."""
+"""Seconds between two batches of events for an observer, which flushes after each batch. Every wake-up of its thread
+slows down the sweep's thread, and a short trial's file is opened once instead of four times."""
 
 _Call = Callable[[Observer], None]
 
@@ -28,7 +28,7 @@ class Making:
     name: str
     make: Callable[[], Observer]
     kind: Observer | type[Observer]
-    """Has its deadline, what makes up for it and whether it keeps what it writes, until it is made."""
+    """Provides `deadline`, `remedy` and `keeps` until the observer is created."""
 
     @classmethod
     def existing(cls, observer: Observer) -> Making:
@@ -37,10 +37,10 @@ class Making:
 
 
 class ObserverThread:
-    """Creates an observer and passes events to it, in order, on a thread of its own.
+    """Creates an observer and passes events to it, in order, on its own thread.
 
-    An observer that raises, or exceeds its deadline in one call, is reported once and dropped; its creation is such a
-    call, too.
+    An observer that raises an exception, or exceeds its deadline in one call, is reported once and dropped. Its
+    creation counts as a call.
     """
 
     def __init__(self, making: Making, say: Callable[[str], None]) -> None:
@@ -48,7 +48,7 @@ class ObserverThread:
 
         Args:
             making: The observer's factory.
-            say: Called once when the observer is dropped, from its thread or the caller's.
+            say: Called once if the observer is dropped, from the observer's thread or the caller's.
         """
         self.name = making.name
         self._kind = making.kind
@@ -60,11 +60,11 @@ class ObserverThread:
         self._has_begun = False
         self._last_seq = 0
         self._called_at: float | None = None
-        """When the call that runs now began."""
+        """Start time of the current call."""
         self._began = time.monotonic()
         self._is_made = threading.Event()
         self._mistake: BaseException | None = None
-        """Exception of its creation, while somebody waited for that."""
+        """Exception that the observer's creation raised while `await_made` waited for it."""
         self._is_awaited = True
         self._is_made_late = False
         name = f"hpsearch-observer-{self.name}"
@@ -77,13 +77,13 @@ class ObserverThread:
         return self._kind.keeps
 
     def await_made(self, until: float) -> bool:
-        """Wait for the observer's creation; return whether it is done. Otherwise it continues while the sweep runs.
+        """Wait until the observer is created, and return whether it is. If not, creation continues during the sweep.
 
         Args:
             until: End of the wait, on the monotonic clock.
 
         Raises:
-            Exception: Whatever the creation raised by then.
+            Exception: Any exception that the creation raised by then.
         """
         is_made = self._is_made.wait(max(until - time.monotonic(), 0.0))
         with self._lock:
@@ -113,7 +113,7 @@ class ObserverThread:
         self._put(lambda observer: observer.rungs(rungs))
 
     def begin_close(self) -> float:
-        """Announce the end; return the observer's deadline, on the monotonic clock."""
+        """Request the observer's end, and return its deadline on the monotonic clock."""
         self._begin()
         self._closing.set()
         self._calls.put(_wake)
@@ -123,7 +123,7 @@ class ObserverThread:
     def end_close(self, until: float) -> None:
         """Wait until all events are passed on and the observer is closed, or drop it at its deadline.
 
-        If it was still being created at the end, its deadline starts again after that.
+        If the observer is still being created, its deadline starts again after its creation.
         """
         if self._is_made_late and self._is_made.wait(max(until - time.monotonic(), 0.0)):
             until = time.monotonic() + self._kind.deadline
@@ -144,7 +144,7 @@ class ObserverThread:
             self._calls.put(call)
 
     def _begin(self) -> None:
-        """Start the observer, which may clear its earlier output: only once the sweep is sure to run."""
+        """Start the observer. It may clear its earlier output, so this waits until the sweep certainly runs."""
         if not self._has_begun:
             self._has_begun = True
             self._calls.put(self._get_ready)
@@ -201,7 +201,7 @@ class ObserverThread:
             if self._gone:
                 return
             self._gone = True
-        while not self._calls.empty():  # a study's worth of records may wait there
+        while not self._calls.empty():  # all records of a study may be waiting in the queue
             with suppress(queue.Empty):
                 self._calls.get_nowait()
         self._calls.put(_wake)
@@ -209,10 +209,10 @@ class ObserverThread:
 
 
 def _wake(observer: Observer) -> None:
-    """Drop the observer; its thread may be blocked in a call."""
+    """Do nothing. This call wakes up the thread of a dropped observer."""
 
 
 def close_all(threads: Sequence[ObserverThread]) -> None:
-    """Close all observers side by side, each within its own deadline."""
+    """Close all observers in parallel, each within its own deadline."""
     for thread, until in [(thread, thread.begin_close()) for thread in threads]:
         thread.end_close(until)

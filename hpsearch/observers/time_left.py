@@ -1,4 +1,4 @@
-"""Estimate a sweep's remaining time: remaining iterations times mean pace, divided by the workers."""
+"""Estimates a sweep's remaining time: remaining iterations times mean worker seconds per iteration, over workers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from hpsearch.task import Workers
 from hpsearch.trial import Report, Segment
 
 _FEWEST, _MOST = 3, 300
-"""Smallest number of segments for an estimate, and number of the newest ones that it uses."""
+"""Fewest segments for an estimate, and largest number of newest segments that it uses."""
 
 
 class TimeLeft:
     """Estimates a sweep's remaining seconds.
 
-    The pace is the worker seconds per iteration, over the running segments and the later half of the ended ones, as the
-    first ones warm up. The time of an ended segment includes its overhead, and counts for all iterations that the
-    segment was to run, so that failures and early ends are part of the pace.
+    The pace is the worker seconds per iteration, over the running segments and the later half of the ended segments, as
+    the first segments include warm-up. The time of an ended segment includes its overhead, and is divided by all
+    planned iterations of the segment, so that failures and early ends are part of the pace.
 
     Args:
         sweep: The sweep.
@@ -41,7 +41,7 @@ class TimeLeft:
         self._paused_since: float | None = None
 
     def observe(self, event: Event, elapsed: float) -> None:
-        """Apply an event, `elapsed` seconds into this run; a new run starts without estimates."""
+        """Apply an event, `elapsed` seconds after the start of this run. A new run starts without estimates."""
         match event:
             case Opened():
                 self._reset()
@@ -61,7 +61,7 @@ class TimeLeft:
                 self._paused, self._paused_since = self._seconds_paused(elapsed), None
 
     def report(self, reports: Sequence[Report]) -> None:
-        """Receive reports, live or of an event; each iteration counts once."""
+        """Receive reports, live ones or those of an event. Each iteration counts once."""
         for report in reports:
             if (segment := self._running.get(report.trial)) is not None:
                 seconds, former = self._reported.get(report.trial, (0.0, 0))
@@ -83,13 +83,13 @@ class TimeLeft:
     def estimate(
         self, rungs: Sequence[RungView], total: tuple[int, int] | None, workers: Workers, elapsed: float
     ) -> float | None:
-        """Return the seconds that are left; None where they aren't known.
+        """Return the estimated remaining seconds; None if unknown.
 
         Args:
-            rungs: Those begun so far.
-            total: (trials, iterations) of the whole sweep, where they are known.
-            workers: Who runs it.
-            elapsed: Seconds of this run.
+            rungs: Rungs begun so far.
+            total: (trials, iterations) of the whole sweep; None if unknown.
+            workers: The sweep's workers.
+            elapsed: Seconds since the start of this run.
         """
         sweep, limit = self._sweep, self._sweep.limits.max_time
         until_limit = (math.inf if limit is None else limit) - self._spent - elapsed + self._seconds_paused(elapsed)
@@ -109,9 +109,9 @@ class TimeLeft:
     def _iterations_left(
         self, rungs: Sequence[RungView], total: tuple[int, int] | None, trials: int
     ) -> tuple[float, float]:
-        """Return the iterations that are left: of all trials, and of those that must run in sequence.
+        """Return the remaining iterations: of all trials together, and of the longest part that must run in sequence.
 
-        For rungs without a size, the fraction of trials that were promoted so far is assumed.
+        For rungs without a size, the promotion rate so far is assumed.
         """
         brackets: dict[int, list[RungView]] = defaultdict(list)
         for rung in rungs:

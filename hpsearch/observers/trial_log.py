@@ -1,4 +1,4 @@
-"""Ended trials for observers: their rows, reports and times; and an observer that hands each to another tool, once."""
+"""Ended trials for observers: rows, reports and times; and the base class of observers that write to another tool."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hpsearch.tables.formats import strict_json
 from hpsearch.trial import Report, TrialRow
 
 _BURST_SECONDS = 5.0
-"""Seconds of one call while the sweep runs; the rest waits for the next call."""
+"""Time limit in seconds for one call while the sweep runs. Trials that remain wait for the next call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class TimedReport:
     """A report that counts."""
 
     time: float
-    """Time of its segment's start plus the iterations since, in seconds since the epoch."""
+    """Start of the report's segment plus the duration of the iterations since, in seconds since the epoch."""
     report: Report
 
 
@@ -42,18 +42,15 @@ class EndedTrial:
 
     row: TrialRow
     reported: tuple[TimedReport, ...]
-    """All that counts, by iteration."""
+    """All reports that count, by iteration."""
     began: float
-    """When its first segment was started, in seconds since the epoch."""
+    """Start time of the first segment, in seconds since the epoch."""
     ended: float
-    """When it was known to have ended."""
+    """Time at which the trial's end was recorded, in seconds since the epoch."""
 
     @property
     def digest(self) -> str:
-        """A digest of the content, which changes when a trial continues after its end and ends again.
-
-        Times aren't part of it.
-        """
+        """A digest of the content, without times. It changes if a trial continues after its end and ends again."""
         row = self.row
         content = strict_json(
             {
@@ -68,22 +65,22 @@ class EndedTrial:
 
 
 class EndedTrials:
-    """Follows a study by its records, from the first one on.
+    """Collects the ended trials of a study from its records, from the first record on.
 
     Args:
-        sweep: What is run.
+        sweep: The sweep.
     """
 
     def __init__(self, sweep: Sweep) -> None:
         self._journaled = JournaledState(sweep)
         self._curves = TrialCurves(self._timed)
         self._began: dict[int, float] = {}
-        self._ended: dict[int, float] = {}  # ended trials to their times
-        self._clocks: dict[int, float] = {}  # up to when each trial has run, by its reports
+        self._ended: dict[int, float] = {}  # by ended trial
+        self._clocks: dict[int, float] = {}  # by trial: time of its last report
         self._changed: set[int] = set()
 
     def take(self, record: Record) -> None:
-        """Move on by a record."""
+        """Apply the next record."""
         event = record.event
         if isinstance(event, Started):
             trial = event.segment.trial
@@ -104,7 +101,7 @@ class EndedTrials:
                 self._changed.discard(trial)
 
     def take_changed(self) -> list[int]:
-        """Return the trials that ended, or whose end changed, since the last call, in the order of their ends."""
+        """Return the trials that ended or ended again since the last call, in the order of their ends."""
         changed, self._changed = self._changed, set()
         return sorted(changed, key=lambda trial: (self._ended[trial], trial))
 
@@ -113,16 +110,16 @@ class EndedTrials:
         return trial in self._ended
 
     def of(self, trial: int) -> EndedTrial:
-        """Return a trial that has ended."""
+        """Return the data of an ended trial."""
         row = self._journaled.records.of(trial).row()
         return EndedTrial(row, self.reported(trial), self._began[trial], self._ended[trial])
 
     def rows(self) -> list[TrialRow]:
-        """Return every trial's current data, by number, also of trials that haven't ended."""
+        """Return the current row of every trial, by number, also of trials that haven't ended."""
         return self._journaled.rows()
 
     def reported(self, trial: int) -> tuple[TimedReport, ...]:
-        """Return what a trial has reported that counts, by iteration."""
+        """Return the reports of a trial that count, by iteration."""
         return tuple(reported for _, reported in self._curves.of(trial))
 
     def _timed(self, report: Report) -> TimedReport:
@@ -131,17 +128,17 @@ class EndedTrials:
 
 
 class TrialLog(Observer):
-    """Writes ended trials to another tool's store; subclasses define how.
+    """Writes ended trials to another tool's store. Subclasses define how.
 
-    Which trials are there is read from the store itself, not from a list of our own. A trial that continues after its
+    The store itself tells which trials are already written; there is no separate list. A trial that continues after its
     end (extended or retried) is replaced when it ends again.
     """
 
-    deadline = 120.0  # the tool's import may take a quarter of it
+    deadline = 120.0  # the tool's import may take a quarter of this time
     keeps = True
 
     name: str
-    """Its name in sweep files."""
+    """Name of the observer in sweep files."""
 
     def __init__(self, observed: Observed) -> None:
         directory = shlex.quote(str(observed.directory))
@@ -149,22 +146,22 @@ class TrialLog(Observer):
         self._study_dir = StudyDirectory(observed.directory)
         self._trials = EndedTrials(observed.sweep)
         self._changed: dict[int, None] = {}
-        self._there: dict[int, str] | None = None  # digests of the written trials, once they are read
+        self._there: dict[int, str] | None = None  # digests of the written trials; None until they are read
         self._all_told = False
 
     @abstractmethod
     def find(self) -> Mapping[int, str]:
         """Prepare the tool, and return the digests of this study's complete trials in the store.
 
-        Called once, before the first is written.
+        Called once, before the first trial is written.
         """
 
     @abstractmethod
     def write(self, trial: EndedTrial) -> None:
-        """Write a trial, in place of any earlier version, complete or not."""
+        """Write a trial, and replace any earlier version of it, complete or not."""
 
     def labels(self) -> Sequence[str]:
-        """Return the tags of the study, as they are now."""
+        """Return the current tags of the study."""
         return labels_of(self._study_dir).tags if self._study_dir.exists() else ()
 
     def observe(self, record: Record) -> None:
@@ -172,23 +169,23 @@ class TrialLog(Observer):
         self._trials.take(record)
 
     def rungs(self, rungs: Sequence[RungView]) -> None:
-        """Handle the end of the earlier runs' records: their ended trials may have continued since."""
+        """Note that all records of earlier runs have arrived. Before, trials that look ended may continue later."""
         self._all_told = True
 
     def flush(self) -> None:
-        """Write trials that have ended, as far as a few seconds go."""
+        """Write ended trials, for a few seconds at most."""
         if self._all_told:
-            self._look()  # early: an import takes seconds, and mistakes should be reported before trials have run
+            self._look()  # early, as an import takes seconds, and errors should be reported before trials have run
             self._write_changed(time.monotonic() + _BURST_SECONDS)
 
     def close(self) -> None:
-        """Write all that is left."""
+        """Write all remaining trials."""
         if self._all_told:
             self._write_changed(None)
 
     def _write_changed(self, until: float | None) -> None:
-        """Write what has changed; `until` is on the monotonic clock."""
-        # A pending trial that continued since isn't among the ended ones, and comes again when it ends.
+        """Write changed trials until a time on the monotonic clock; None: no limit."""
+        # A pending trial that continued since isn't among the ended ones. It is added again when it ends.
         self._changed |= dict.fromkeys(self._trials.take_changed())
         while self._changed and (until is None or time.monotonic() < until):
             number = next(iter(self._changed))

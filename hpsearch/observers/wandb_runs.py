@@ -1,4 +1,4 @@
-"""The sweep in W&B: a run for each ended trial, offline unless `WANDB_MODE` is set."""
+"""Logs the sweep to W&B: a run for each ended trial, offline unless `WANDB_MODE` is set."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from hpsearch.observers.trial_log import EndedTrial, TrialLog, facts_of, key_of
 from hpsearch.trial import TrialState
 
 _WHOLE = "hpsearch-digest"
-"""A file in a run's directory, written when the run is whole: it holds the trial's digest."""
+"""Name of a file in a run's directory. It holds the trial's digest, and is written when the run is complete."""
 
 _SECONDS = 30.0
-"""Limit of W&B's start and end of a run over the network, in seconds."""
+"""Time limit in seconds for W&B to start or finish a run over the network."""
 
 
 class WandbObserver(TrialLog):
     """Writes runs to `wandb/` in the study's directory, or in `WANDB_DIR`, for `wandb sync`.
 
     A run's id is derived from the study and the trial. The project is `WANDB_PROJECT`, by default the sweep's name; the
-    group is the study's directory. Incomplete runs of a killed process are deleted, and so are runs of trials that
-    continued after their end.
+    group is the study's directory. Incomplete runs of a killed process are deleted. Runs of trials that continued after
+    their end are replaced.
 
     Args:
         observed: The study.
@@ -37,7 +37,7 @@ class WandbObserver(TrialLog):
 
     def __init__(self, observed: Observed) -> None:
         super().__init__(observed)
-        # Before trials run: what they change of the environment is put back.
+        # Set here, before trials run: changes that trials make to the environment are undone.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         self._study = observed.directory.absolute().name
         self._sweep = observed.sweep
@@ -46,14 +46,14 @@ class WandbObserver(TrialLog):
         self._mode = os.environ.get("WANDB_MODE") or "offline"
 
     def find(self) -> Mapping[int, str]:
-        """Find the study's trials.
+        """Return the digests of the study's complete trials.
 
         Raises:
-            HpsearchError: W&B is online, and nobody is logged in.
+            HpsearchError: W&B is online, and there is no API key.
         """
         import wandb
 
-        if self._mode == "online" and not wandb.api.api_key:  # it would ask for one at the terminal
+        if self._mode == "online" and not wandb.api.api_key:  # W&B would ask for a key at the terminal
             raise HpsearchError("WANDB_MODE=online needs an API key: run `wandb login`, or set WANDB_API_KEY")
         digests: dict[int, str] = {}
         for folder in (self._root / "wandb").glob(f"*run-*-{self._key}-*"):
@@ -63,13 +63,13 @@ class WandbObserver(TrialLog):
         return digests
 
     def write(self, trial: EndedTrial) -> None:
-        """Write a trial's run, and mark it as whole."""
+        """Write a trial's run, and mark it as complete."""
         name = f"{self._key}-{trial.row.number}"
         for former in (self._root / "wandb").glob(f"*run-*-{name}"):
             shutil.rmtree(former)
         with _own_hooks():
             folder = self._write_run(trial, name)
-        if folder.is_dir():  # WANDB_MODE=disabled leaves nothing
+        if folder.is_dir():  # WANDB_MODE=disabled writes no folder
             _wait_until_written(folder)
             (folder / _WHOLE).write_text(trial.digest)
 
@@ -86,7 +86,7 @@ class WandbObserver(TrialLog):
             tags=[label[:64] for label in self.labels()],
             notes=None if failure is None else failure.traceback or failure.message,
             config=self._sweep.parameters.nest(row.params),
-            reinit="create_new",  # a run of the user's own, in the same process, stays the current one
+            reinit="create_new",  # the user's own run in the same process stays the current run
             settings=wandb.Settings(
                 mode=self._mode,
                 root_dir=str(self._root),
@@ -112,7 +112,7 @@ class WandbObserver(TrialLog):
 
 
 def _wait_until_written(folder: Path) -> None:
-    """Wait for W&B's process, which may write the last of a run a moment after the run was finished."""
+    """Wait for W&B's process, which may still write to a run's folder a moment after the run was finished."""
     size, former = _size(folder), -1
     while size != former:
         time.sleep(0.05)
@@ -125,7 +125,7 @@ def _size(folder: Path) -> int:
 
 @contextmanager
 def _own_hooks() -> Iterator[None]:
-    """Leave Python's hooks as they are: each run would wrap them once more, until they are too deep to be called."""
+    """Restore Python's hooks afterwards. Each run would wrap them once more, until the recursion is too deep."""
     leave, show = sys.exit, sys.excepthook
     try:
         yield

@@ -1,1 +1,1 @@
-"""A study on one page: what was found, how, why other trials were stopped, and how to run it again."""
+"""HTML report of a study: best trials, course of the search, why trials were stopped, and how to run it again."""

@@ -1,4 +1,4 @@
-"""Brackets as a picture: trials narrow from rung to rung, and workers per trial grow from a part of one to many."""
+"""Plot of the brackets: the number of trials and the workers per trial in each rung."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from hpsearch.tables.wording import by_width, counted, up_to
 
 _MOST_BRACKETS = 12
 _WIDTH, _LEFT, _ALL = 760.0, 100.0, 620.0
-"""Width of the picture, of the part left of the rungs, and of the rungs, in pixels."""
+"""Widths in pixels: of the picture, of the part to the left of the rungs, and of all rungs."""
 _TRIALS, _WORKERS, _LABEL, _APART = 30.0, 18.0, 18.0, 8.0
-"""Heights in pixels: of the most trials, of the most workers, of a label below them, and between rows."""
+"""Heights in pixels: of the bar for the most trials, of the bar for the most workers, of a label, and between rows."""
 _SIZE = 11.0
 """Font size of labels, in pixels."""
 _LEAST = 2.0
-"""Pixels that a bar is high at least."""
+"""Smallest height of a bar, in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """A trial's average number of workers while it was trained."""
+    """The workers of a trial's segment, and the number of trials that they trained as one computation."""
 
     workers: int
     lanes: int = 1
-    """Trials that its worker trained as one computation, itself among them."""
+    """Number of trials that were trained as one computation, including this trial."""
 
     @property
     def workers_each(self) -> float:
-        """Workers that trained it at a time."""
+        """Workers per trial, below 1 if trials share a worker."""
         return self.workers / self.lanes
 
 
@@ -47,7 +47,7 @@ _Shares = Mapping[tuple[int | None, int | None], Counter[_Share]]
 
 
 def brackets(study: Study) -> Section | None:
-    """Draw the rungs of each bracket: how many trials began in each, and on how many workers they ran."""
+    """Plot the rungs of each bracket: the number of begun trials, and the number of workers per trial."""
     if not has_rungs(study):
         return None
     every, shares = study.rungs, _shares(study)
@@ -76,9 +76,9 @@ def brackets(study: Study) -> Section | None:
 
 
 def _shares(study: Study) -> _Shares:
-    """Count the trials of each rung by the share that they had last there.
+    """Count the trials of each rung by their last share in the rung.
 
-    With how many others a trial was trained is known when its segment has ended.
+    The number of trials that were trained as one computation is known when a segment has ended.
     """
     last: defaultdict[tuple[int | None, int | None], dict[int, _Share]] = defaultdict(dict)
     began: dict[tuple[int, int], Started] = {}
@@ -93,7 +93,7 @@ def _shares(study: Study) -> _Shares:
 
 
 def _shares_text(shares: Collection[_Share]) -> str:
-    """Return what shares trials had at least and at most."""
+    """Format the smallest and the largest share."""
     workers = [share.workers for share in shares]
     least, most, lanes = min(workers), max(workers), max(share.lanes for share in shares)
     text = f" A trial had {counted(most, 'worker') if least == most else f'{least} to {most} workers'}."
@@ -118,7 +118,7 @@ def _table(rungs: Sequence[RungView], shares: _Shares, had: Collection[_Share]) 
 
 
 def _widths(shares: Counter[_Share]) -> str:
-    """Return how many trials had how many workers."""
+    """Format the number of trials by number of workers."""
     counts = Counter[int]()
     for share, count in shares.items():
         counts[share.workers] += count
@@ -126,19 +126,19 @@ def _widths(shares: Counter[_Share]) -> str:
 
 
 def _lanes(shares: Collection[_Share]) -> str:
-    """Return how many trials were trained as one computation."""
+    """Format the smallest and the largest number of trials that were trained as one computation."""
     lanes = {share.lanes for share in shares}
     return "" if not lanes else str(*lanes) if len(lanes) == 1 else f"{min(lanes)} to {max(lanes)}"
 
 
 def _picture(rungs: Sequence[RungView], inks: Mapping[int | None, Ink], shares: _Shares, description: str) -> Picture:
-    """Draw a row for each bracket, a column for each iteration that rungs end at.
+    """Draw the brackets, with a row for each bracket and a column for each last iteration of rungs.
 
     Args:
         rungs: Rungs of the brackets to draw.
-        inks: Colours by the iterations that they end at, in order.
-        shares: Shares of their trials; empty if each had one worker.
-        description: Description of the picture.
+        inks: Colours by the rungs' last iteration, in order.
+        shares: Shares of the trials; empty if each trial had one worker.
+        description: Description of the picture, for screen readers.
     """
     keys = [Key("s0", "trials that began in a rung", "box"), Key("muted", "workers per trial", "box")]
     above, top = (legend(keys, _LEFT, _LEFT + _ALL, 18)[0], 62.0) if shares else ([], 40.0)
@@ -157,33 +157,33 @@ def _picture(rungs: Sequence[RungView], inks: Mapping[int | None, Ink], shares: 
 
 @dataclass(frozen=True)
 class _Bars:
-    """Draws rungs, with one scale per quantity in all brackets."""
+    """Draws rungs. All brackets have the same scales for trials and workers."""
 
     inks: Mapping[int | None, Ink]
-    """For each column: the iteration that its rungs end at, None if unbounded, and its colour."""
+    """Colour of each column, by the last iteration of its rungs; None is the key of unbounded rungs."""
     most: int
-    """Trials of the largest rung."""
+    """Number of trials in the largest rung."""
     shares: _Shares
     widest: float
-    """Workers of a trial on average, in the rung where these are most."""
+    """Largest average number of workers per trial in a rung."""
 
     @property
     def columns(self) -> Sequence[int | None]:
-        """Iterations that the columns end at, in order."""
+        """Last iteration of each column's rungs, in order."""
         return list(self.inks)
 
     @property
     def step(self) -> float:
-        """Pixels from one column to the next."""
+        """Distance between columns, in pixels."""
         return _ALL / len(self.columns)
 
     @property
     def wide(self) -> float:
-        """Pixels of a bar."""
+        """Width of a bar, in pixels."""
         return self.step - min(4.0, self.step / 4)
 
     def heads(self, y: float) -> Iterator[Shape]:
-        """Return the columns' labels: the iterations of their ends, thinned out if they don't fit."""
+        """Draw the columns' labels, the last iterations. Some are left out if they don't all fit."""
         texts = [up_to(until) for until in self.columns]
         if max(width_of(text, _SIZE) for text in texts) > self.wide:
             texts = ["the end" if until is None else f"{until:,}" for until in self.columns]
@@ -222,7 +222,7 @@ class _Bars:
         return _LEFT + self.step * column + (self.step - self.wide) / 2
 
     def _label(self, column: int, y: float, texts: Sequence[str]) -> Iterator[Words]:
-        """Return the first text that fits below a bar, if any; the table has the same numbers."""
+        """Draw the first text that fits below a bar, if any. The table has the same numbers."""
         if text := next((text for text in texts if width_of(text, _SIZE) <= self.step), ""):
             yield Words(_LEFT + self.step * (column + 0.5), y + 13, text, "middle", "text", _SIZE)
 

@@ -1,4 +1,4 @@
-"""A comparison of several studies, at the top of a page, and plots of the best value over cost."""
+"""Sections that compare several studies, at the top of a page, and plots of the best value over cost."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from hpsearch.tables.comparison import (
 from hpsearch.tables.wording import number
 
 _MOST_STEPS = 1000
-"""More than a picture has pixels across."""
+"""Largest number of steps of a curve, more than the picture's width in pixels."""
 
 _HEIGHTS = 200
-"""Number of horizontal positions that determine the vertical range, so that values count by how long they last."""
+"""Number of horizontal positions whose values determine the vertical range. So a value counts by how long it lasts."""
 
 _ACROSS: dict[Axis, str] = {
     "trials": "trials begun",
@@ -41,7 +41,7 @@ _ACROSS: dict[Axis, str] = {
 
 
 def beside(compared: Comparison) -> list[Section]:
-    """Compare results and costs, plot the best value over the cost, and describe the differences."""
+    """Return the sections that compare studies: results and costs, the best value over cost, and the differences."""
     sides = [side.label for side in compared.sides]
 
     def table(head: str, rows: Sequence[tuple[str, Sequence[str]]]) -> SectionTable:
@@ -69,7 +69,7 @@ def beside(compared: Comparison) -> list[Section]:
 
 
 def _differences(compared: Comparison) -> Section:
-    """Return a table of each side's difference from the first one, with its confidence."""
+    """Return a table of each side's difference from the first side, with its confidence interval."""
     first = compared.sides[0].label
     title = f"Better than {first}"
     if len(compared.sides) < 2:
@@ -97,7 +97,7 @@ def _differences(compared: Comparison) -> Section:
 
 
 def courses(compared: Comparison) -> dict[Axis, Picture]:
-    """Draw each side's best over what it had cost, in steps, as far as all of its runs went."""
+    """Plot each side's best value over each cost as a step curve, up to the cost that all of its runs reached."""
     objective = compared.objective
     title_of_axis = "hypervolume" if objective.several else objective.goals[0].name
     summary = f"Median of each side's best {title_of_axis}"
@@ -128,10 +128,10 @@ def courses(compared: Comparison) -> dict[Axis, Picture]:
 
 
 def save_courses(compared: Comparison, folder: Path) -> list[Path]:
-    """Write the pictures of `courses` into a folder as SVG; return their paths.
+    """Write the pictures of `courses` to a folder as SVG files, and return their paths.
 
     Raises:
-        StorageError: They can't be written.
+        StorageError: The files can't be written.
     """
     pictures = {f"best-by-{axis}": picture for axis, picture in courses(compared).items()}
     return save_pictures(pictures, folder, " for plots")
@@ -150,7 +150,7 @@ def _bests(side: Side, axis: Axis, far: float) -> list[tuple[float, float, float
 
 
 def _heights(bests: Sequence[Sequence[tuple[float, float, float, float]]]) -> list[float]:
-    """Return the finite values of all sides at even places across; of none 0."""
+    """Return the finite values of all sides at evenly spaced horizontal positions; [0.0] if there are none."""
     heights: list[float] = []
     for best in filter(None, bests):
         across = [x for x, *_ in best]

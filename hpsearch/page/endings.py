@@ -1,4 +1,4 @@
-"""Rungs and why trials ended, in the words and colours that all pictures of a study use."""
+"""Rungs and the ends of trials, with texts and colours that all pictures of a study share."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _RUNG = re.compile(r"rung (\d+)(?=: )")
 
 
 def has_rungs(study: Study) -> bool:
-    """Return whether trials go from one rung to the next."""
+    """Return whether the study promotes trials from rung to rung."""
     return any(rung.rung > 0 for rung in study.rungs)
 
 
 def rung_title(rung: int, until: int | None) -> str:
-    """Name a rung: `rung 1 (to iteration 3)`."""
+    """Return a rung's title, such as `rung 1 (to iteration 3)`."""
     return f"rung {rung} ({up_to(until)})"
 
 
 def rung_inks(rungs: Iterable[RungView]) -> Mapping[int | None, Ink]:
-    """Return a colour for each iteration that rungs end at, in order; then None for an unbounded one.
+    """Return a colour for each last iteration of rungs, in order. None, for unbounded rungs, comes last.
 
-    If there are more rungs than colours, neighbours share one.
+    If there are more rungs than colours, neighbours share a colour.
     """
     untils = sorted({rung.until for rung in rungs}, key=lambda until: math.inf if until is None else until)
     each = max(len(untils), len(SERIES))
@@ -39,15 +39,15 @@ def rung_inks(rungs: Iterable[RungView]) -> Mapping[int | None, Ink]:
 
 @dataclass(frozen=True)
 class Endings:
-    """Why trials ended, and where."""
+    """Why trials ended, and in which rung."""
 
     brackets: Mapping[int, int]
     """Last rung of each trial; empty if there are no rungs."""
     _until: Mapping[tuple[int, int], int | None]
-    """Counts of each rung of each bracket."""
+    """Last iteration by (bracket, rung); None if unbounded."""
 
     def why(self, row: TrialRow) -> str:
-        """Return why a trial ended: what failed, or the scheduler's reason with the iterations of its rung."""
+        """Return why a trial ended: its failure, or the scheduler's reason with the rung's last iteration."""
         if row.failure is not None:
             return row.failure.message
         bracket = self.brackets.get(row.number)
@@ -58,12 +58,12 @@ class Endings:
         return rung_title(rung, self._until[bracket, rung]) + row.reason[match.end() :]
 
     def bracket(self, row: TrialRow) -> str:
-        """Return the bracket of a trial for a table; empty where it ran in none."""
+        """Return the bracket of a trial for a table; empty if it ran in none."""
         return str(self.brackets.get(row.number, ""))
 
 
 def endings_of(study: Study) -> Endings:
-    """Read why the trials of a study ended, and where."""
+    """Return why the trials of a study ended, and in which rung."""
     until = {(rung.bracket, rung.rung): rung.until for rung in study.rungs}
     started = (event for event in study.events() if isinstance(event, Started)) if has_rungs(study) else ()
-    return Endings({event.segment.trial: event.bracket for event in started}, until)  # that it ran in last
+    return Endings({event.segment.trial: event.bracket for event in started}, until)  # the bracket of its last segment

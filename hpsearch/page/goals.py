@@ -1,4 +1,4 @@
-"""Results of several goals: their Pareto front, and its growth."""
+"""Sections for several goals: the Pareto front, and its hypervolume over the trials."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ T = TypeVar("T")
 _MOST_ROWS = 100
 _MOST_CHANGES = 40
 _MOST_MEASURED = 200
-"""Most changes of the front that are drawn."""
+"""Largest number of changes of the front that are drawn."""
 _MOST_STEPS = 30_000_000
-"""Steps that measuring their hypervolumes may take: some ten seconds."""
+"""Largest number of computation steps for hypervolumes, some ten seconds."""
 
 
 def front(study: Study) -> Section | None:
@@ -32,7 +32,7 @@ def front(study: Study) -> Section | None:
     if not objective.several or not rows:
         return None
     goal = objective.goals[0]
-    # From the best of the first goal on: a trial's second value can be had wherever the first one may be worse.
+    # Sorted by the first goal, best first.
     leaders = sorted((row for row in study.leaders if row.feasible), key=lambda row: goal.signed(row.values[0]))
     summary = f"{len(leaders):,} of {len(rows):,} trials are on the front: none is better than another in all."
     if not leaders:
@@ -49,7 +49,7 @@ def front(study: Study) -> Section | None:
 
 
 def _remarks(study: Study, rows: Sequence[TrialRow], leaders: Sequence[TrialRow]) -> Iterator[str]:
-    """Return notes on the front, and on what the picture and the table leave out."""
+    """Return notes on the front, and on trials that the picture and the table leave out."""
     goals = study.sweep.objective.goals
     if not all(row.feasible for row in rows):
         yield "What breaks a constraint, in red, is never on it."
@@ -137,11 +137,11 @@ def growth(study: Study) -> Section | None:
 
 
 def evenly(items: Sequence[T], most: int) -> Sequence[T]:
-    """Return at most so many items, spread evenly, the first and the last among them.
+    """Return at most `most` evenly spaced items, including the first and the last.
 
     Args:
-        items: In order.
-        most: At least 2.
+        items: Items in order.
+        most: Maximum number of items, at least 2.
     """
     if len(items) <= most:
         return items

@@ -1,4 +1,4 @@
-"""Sections as one HTML file that needs nothing else: no script, no font, no address."""
+"""Sections as one self-contained HTML file, without scripts, fonts or links to other files."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from html import escape
 from hpsearch.page.charts import STYLE, Picture, svg
 
 _PHONE = 358.0
-"""Pixels that a page has on a phone, without its margins."""
+"""Width of a page on a phone without margins, in pixels."""
 _LEAST = 0.72
-"""Smallest scale of a picture; on a narrower screen it scrolls."""
+"""Smallest scale of a picture. On a narrower screen the picture scrolls."""
 _LETTER, _CELL, _WORDS, _PADDING = 7.5, 48.0, 224.0, 13.0
-"""Pixels of a table: of a letter, of the narrowest cell, of a cell of many words, and of a cell's padding."""
+"""Widths in a table, in pixels: of a letter, of the narrowest cell, of a cell with many words, and of the padding."""
 _LONG = 30
-"""Number of letters from which a cell gets a minimum width."""
+"""Number of characters from which a cell gets a minimum width."""
 _MOST_LETTERS = 14
-"""Longest word that isn't broken, in letters."""
+"""Longest word that isn't broken, in characters."""
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #24292f; --soft: #57606a; --ground: #ffffff; --line: #d8dee4;
@@ -60,19 +60,19 @@ _FRAGMENT = """
 .hpsearch .wide { overflow-x: auto } .hpsearch svg { width: min(100%, var(--width)); height: auto }
 .hpsearch td.words { min-width: 14em; white-space: normal }
 """
-"""Styles that a notebook must not override: some align table cells to the right."""
+"""Styles that a notebook must not override, as some notebooks align table cells to the right."""
 
 _FRAGMENTS = itertools.count(1)
-"""Numbers of the fragments of this process: those of a notebook's cells are on one page."""
+"""Numbers of fragments, unique in this process, as all cells of a notebook are on one page."""
 
 
 def page(title: str, parts: Sequence[tuple[str, Sequence[Section]]], footer: str) -> str:
-    """Return the page.
+    """Return a page as HTML.
 
     Args:
-        title: Of all of it.
-        parts: (heading, sections); a single one needs no heading of its own.
-        footer: The last line.
+        title: Title of the page.
+        parts: (heading, sections) pairs. A single part needs no heading.
+        footer: Last line of the page.
     """
     links, bodies, charts = [], [], _names("chart")
     for number, (heading, sections) in enumerate(parts, 1):
@@ -113,7 +113,7 @@ def fragment(sections: Sequence[Section]) -> str:
 
 
 def _names(prefix: str) -> Iterator[str]:
-    """Return names for pictures that are on one page."""
+    """Return an iterator over unique names for the pictures of one page."""
     return (f"{prefix}-{number}" for number in itertools.count(1))
 
 
@@ -136,7 +136,7 @@ def _section(section: Section, name: str, charts: Iterator[str]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a cell. Long texts get a minimum width, or a phone would show one word per line; short ones don't wrap."""
+    """Return a table cell. Long texts get a minimum width, so phones don't wrap each word. Short texts don't wrap."""
     kind = ' class="words"' if _is_long(text) else ' class="short"' if " " in text else ""
     return f"<td{kind}>{_text(text)}</td>"
 
@@ -168,19 +168,19 @@ def _longest_word(text: str) -> int:
 
 
 def _region(kind: str, label: str, inside: str) -> str:
-    """Return what may be wider than the screen: by keyboard it is reached, and scrolled with the arrows."""
+    """Return an element that may be wider than the screen. It can be focused and scrolled with the keyboard."""
     return f'<div class="{kind}" tabindex="0" role="region" aria-label="{_text(label)}">{inside}</div>'
 
 
 def _text(text: str) -> str:
-    """Return a text for an element or an attribute, without what neither holds: control characters, lone surrogates."""
+    """Escape a text for an element or an attribute, and replace control characters and lone surrogates."""
     letters = (letter if letter.isprintable() or letter in "\n\t" else "\N{REPLACEMENT CHARACTER}" for letter in text)
     return escape("".join(letters))
 
 
 @dataclass(frozen=True)
 class SectionTable:
-    """Words in rows."""
+    """A table of texts."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -189,7 +189,7 @@ class SectionTable:
 
 @dataclass(frozen=True)
 class Section:
-    """A title and its content."""
+    """A section of a page: a title and its content."""
 
     title: str
     paragraphs: Sequence[str] = ()
@@ -197,6 +197,6 @@ class Section:
     picture: Picture | None = None
     table: SectionTable | None = None
     folded: bool = False
-    """The table is collapsed, as it has the numbers of the picture."""
+    """Whether the table is collapsed, as it has the same numbers as the picture."""
     code: str = ""
-    """Lines to be copied."""
+    """Lines for the user to copy."""

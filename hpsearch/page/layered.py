@@ -1,7 +1,7 @@
 """Layered drawings of directed acyclic graphs, after Sugiyama et al. (1981): all edges point down.
 
-An edge over several layers passes each of them in a lane, which all edges of its source share. Edges bend between
-layers and are vertical within them, so that an edge touches only the boxes that it connects.
+An edge over several layers has a lane in each of them. All edges of a source share their lanes. Edges bend between
+layers and are vertical within layers, so that an edge touches only the boxes that it connects.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from dataclasses import dataclass
 from hpsearch.page.charts.picture import Point
 
 _APART = 18.0
-"""Pixels between neighbours of a layer."""
+"""Space between neighbours in a layer, in pixels."""
 _GAPS = 30.0, 64.0
-"""Pixels between two layers: the least, and the most, where edges lead far to a side."""
+"""Smallest and largest space between two layers, in pixels. It is larger if edges lead far to a side."""
 _STRAIGHT = 6.0
-"""Weight of a bend within a lane, relative to one at a box."""
+"""Weight of a bend within a lane, relative to a bend at a box."""
 _ROUNDS = 24
 _BEND = 12
-"""Line segments of a bend."""
+"""Number of line segments of a bend."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Positions of boxes and edges, in pixels from the top left corner."""
+    """The positions of boxes and edges, in pixels from the top left corner."""
 
     width: float
     height: float
     positions: Sequence[Point]
-    """The boxes' middles."""
+    """Centres of the boxes."""
     routes: Sequence[Sequence[Point]]
-    """The edges, each from the lower border of its source to the upper border of its target."""
+    """Points of each edge, from the lower border of its source to the upper border of its target."""
 
 
 def layered(boxes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
     """Compute a graph's layout.
 
     Args:
-        boxes: Their widths and heights, at least one. Earlier boxes of a layer are further left.
-        edges: Sources and targets, as indices of `boxes`; each source comes before its targets.
+        boxes: (width, height) of each box; at least one box. In a layer, earlier boxes tend to be further left.
+        edges: (source, target) pairs of indices into `boxes`. Each source comes before its targets.
     """
     drawing = _Drawing(boxes, edges)
     drawing.order()
@@ -51,7 +51,7 @@ def layered(boxes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
 
 
 class _Drawing:
-    """Boxes, then pieces of lanes, in layers."""
+    """The items of a graph in layers: first boxes, then pieces of lanes."""
 
     def __init__(self, boxes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> None:
         self._boxes, self._edges = boxes, edges
@@ -72,7 +72,7 @@ class _Drawing:
         self._x = [0.0] * len(self._widths)
 
     def _path(self, first: int, last: int) -> list[int]:
-        """Return the items on an edge, ends included; create the lane if there is none yet."""
+        """Return the items on an edge, including both ends. Create the lane if there is none yet."""
         path = [first]
         for layer in range(self._layer[first] + 1, self._layer[last]):
             if (first, layer) not in self._lanes:
@@ -83,7 +83,10 @@ class _Drawing:
         return [*path, last]
 
     def order(self) -> None:
-        """Order each layer by the middles of its neighbours, up and down, and keep the order that crosses least."""
+        """Order each layer by the mean positions of its neighbours, in passes up and down.
+
+        The order with the fewest crossings is kept.
+        """
         best, fewest = [list(row) for row in self._rows], self._crossings()
         for turn in range(_ROUNDS):
             down = turn % 2 == 0
@@ -110,7 +113,7 @@ class _Drawing:
         return total
 
     def spread(self) -> None:
-        """Move items toward their neighbours in other layers, as far as items of their own layer allow."""
+        """Move items toward their neighbours in other layers, as far as other items of the same layer allow."""
         for row in self._rows:
             self._put(row, [(0.0, 1.0)] * len(row))
         for turn in range(2 * _ROUNDS):
@@ -122,7 +125,7 @@ class _Drawing:
                 )
 
     def _desired_position(self, node: int, near: Sequence[int]) -> tuple[float, float]:
-        """Return the middle of neighbours, and how much it weighs."""
+        """Return the weighted mean position of the neighbours, and its weight."""
         weights = [_STRAIGHT if not self._widths[node] and not self._widths[other] else 1.0 for other in near]
         if not weights:
             return self._x[node], 0.1
@@ -130,7 +133,7 @@ class _Drawing:
         return middle, sum(weights)
 
     def _put(self, row: Sequence[int], desired: Sequence[tuple[float, float]]) -> None:
-        """Place a layer's items as close to the desired positions as their order allows (pool adjacent violators)."""
+        """Move a layer's items as close to the desired positions as their order allows (pool adjacent violators)."""
         offsets = [0.0]
         for node, other in itertools.pairwise(row):
             offsets.append(offsets[-1] + (self._widths[node] + self._widths[other]) / 2 + _APART)
@@ -166,7 +169,7 @@ class _Drawing:
             low = self._x[row[index - 1]] + self._widths[row[index - 1]] / 2 + _APART
         if index + 1 < len(row):
             high = self._x[row[index + 1]] - self._widths[row[index + 1]] / 2 - _APART
-        return low, max(low, high)  # apart from rounding there is always space
+        return low, max(low, high)  # without rounding errors, low <= high
 
     def _align(self, run: Sequence[int], low: float, high: float) -> None:
         middle = sum(self._x[node] for node in run) / len(run)
@@ -201,7 +204,7 @@ class _Drawing:
 
 
 def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Place each box in a layer below its sources, and boxes between others as close to their targets as possible."""
+    """Return the layer of each box: below its sources, and for inner boxes as close to their targets as possible."""
     layer = [0] * count
     for last in range(count):
         layer[last] = max((layer[first] + 1 for first, end in edges if end == last), default=0)
@@ -218,7 +221,7 @@ def _bend(start: Point, end: Point) -> list[Point]:
     if math.isclose(x0, x1, abs_tol=0.05):
         return [start, end]
     shares = [step / _BEND for step in range(_BEND + 1)]
-    # A cubic Bézier curve with its control points half-way down.
+    # A cubic Bézier curve with its control points at half the height.
     return [
         (x0 + (x1 - x0) * share**2 * (3 - 2 * share), y0 + (y1 - y0) * (1.5 * share * (1 - share) + share**3))
         for share in shares

@@ -1,4 +1,4 @@
-"""The best trials' structures as graphs: in one picture, with the same colours per operation and one legend."""
+"""Pictures of the best trials' structures as graphs. An operation has the same colour in all graphs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hpsearch.tables.wording import number, shortened
 from hpsearch.trial import Params, TrialRow, Value
 
 _MOST = 3
-"""Most trials that are drawn: the best ones with different structures."""
+"""Largest number of trials that are drawn: the best ones with different structures."""
 _HOW = (
     "Of the best trials whose structures differ. An operation has the same colour in all of them; one that gives zeros "
     "has none, and a dashed border."
@@ -32,16 +32,16 @@ _EDGE, _APART = 20.0, 36.0
 _NAME, _SETTING = 13.0, 11.0
 _LINE = 15.0
 _MOST_LETTERS, _MOST_LINES = 26, 4
-"""Longest text of a box; the section's text is complete."""
+"""Largest number of characters and lines in a box. The section's text has the complete settings."""
 _LEAST_WIDTH = 64.0
 _ROUND = 5.0
 _HEAD = 5.0
-"""An arrow's."""
+"""Size of an arrow's head, in pixels."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """Colour and border of an operation's boxes."""
+    """The colour and border of an operation's boxes."""
 
     ink: Ink = "muted"
     dashed: bool = False
@@ -53,26 +53,26 @@ class Drawn:
 
     title: str
     lines: Sequence[str]
-    """Shown below the title."""
+    """Lines below the title."""
     graph: Graph
 
 
 def looks_in(studies: Iterable[Study]) -> dict[str, Look]:
-    """Return the looks of all operations that there may be in some studies: one operation has one look on a page."""
+    """Return the look of each operation in the studies' spaces, so that it is the same on the whole page."""
     spaces = [study.sweep.parameters for study in studies]
     return looks_of([name for space in spaces for declared in space.declared for name in operations_of(declared.holds)])
 
 
 def networks(study: Study, looks: Mapping[str, Look] | None = None) -> list[Section]:
-    """Draw the structures of the best trials in common pictures; return no section if there are none.
+    """Draw the structures of the best trials in common pictures. Return no sections if there are no structures.
 
     Args:
         study: The study.
-        looks: Looks by operation, shared with other studies on the page; None: there are no others.
+        looks: Looks by operation, shared by all studies on the page; None: the page has only this study.
     """
     space = study.sweep.parameters
     if not any(isinstance(declared.holds, Structure) for declared in space.declared):
-        return []  # without a look at thousands of trials
+        return []  # without reading thousands of trials
     best = _best(study)
     looks = looks_in([study]) if looks is None else looks
     sections = []
@@ -94,7 +94,7 @@ def networks(study: Study, looks: Mapping[str, Look] | None = None) -> list[Sect
 
 
 def _best(study: Study) -> list[tuple[TrialRow, Mapping[str, Value]]]:
-    """Return the best trials that differ in their structures, with these."""
+    """Return the best trials with different structures, and their structures."""
     best: list[tuple[TrialRow, Mapping[str, Value]]] = []
     for row in study.ranked:
         structures = _structures(study.sweep.parameters, row.params) if row.values else {}
@@ -116,10 +116,10 @@ def _structures(space: Space, params: Params) -> dict[str, Value]:
 
 
 def looks_of(names: Sequence[str]) -> dict[str, Look]:
-    """Assign each operation a look: six colours, then the same with dashed borders; further ones share a look.
+    """Assign looks to operations: six colours, then the same with dashed borders. Further operations have no entry.
 
     Args:
-        names: The operations' names; the same names in the same order get the same looks.
+        names: Names of the operations. The same names in the same order get the same looks.
     """
     there_are = [name for name in dict.fromkeys(names) if name not in NONE]
     looks = [Look(ink, dashed) for dashed in (False, True) for ink in SERIES]
@@ -127,11 +127,11 @@ def looks_of(names: Sequence[str]) -> dict[str, Look]:
 
 
 def network_picture(graphs: Sequence[Drawn], looks: Mapping[str, Look], title: str, description: str) -> Picture:
-    """Draw graphs in rows, as many per row as fit.
+    """Draw graphs in rows, with as many per row as fit.
 
     Args:
-        graphs: At least one, each with a node.
-        looks: Looks by operation; others are grey.
+        graphs: Graphs to draw, at least one. Each has a node.
+        looks: Looks by operation. Other operations are grey.
         title: The picture's title.
         description: Description of the picture, for screen readers.
     """
@@ -153,7 +153,7 @@ def network_picture(graphs: Sequence[Drawn], looks: Mapping[str, Look], title: s
 
 
 def _key(names: Sequence[str], looks: Mapping[str, Look]) -> tuple[list[Shape], Point]:
-    """Return the legend's entries, its width with edges included, and where the graphs begin."""
+    """Draw the legend. Return its shapes, and the (width, height) that it needs."""
     shapes: list[Shape] = []
     x, y, width = _EDGE, _EDGE, 0.0
     for name in names:
@@ -169,7 +169,7 @@ def _key(names: Sequence[str], looks: Mapping[str, Look]) -> tuple[list[Shape], 
 
 
 def _graph(drawn: Drawn, looks: Mapping[str, Look], corner: Point) -> tuple[list[Shape], Point]:
-    """Draw a graph below its title; return the size of both."""
+    """Draw a graph below its title. Return the shapes, and the (width, height) of both."""
     graph = drawn.graph
     layout = layered([_size(node) for node in graph.nodes], graph.edges)
     top = 30 + _LINE * len(drawn.lines)
@@ -191,7 +191,7 @@ def _edges(graph: Graph, layout: Layout, corner: Point) -> Iterator[Shape]:
         ([(x + corner[0], y + corner[1]) for x, y in route], bool({first, last} & absent))
         for (first, last), route in zip(graph.edges, layout.routes, strict=True)
     ]
-    for points, dashed in sorted(routes, key=lambda one: not one[1]):  # in a shared lane the visible one is on top
+    for points, dashed in sorted(routes, key=lambda one: not one[1]):  # in a shared lane, a solid line is on top
         yield Line(points, "muted", 1.4, dashed)
         x, y = points[-1]
         yield Line([(x - _HEAD * 0.7, y - _HEAD), (x, y), (x + _HEAD * 0.7, y - _HEAD)], "muted", 1.4)
@@ -239,7 +239,7 @@ def _size(node: Node) -> Point:
 
 
 def _lines(node: Node) -> list[str]:
-    """Wrap the settings into lines."""
+    """Wrap a node's settings into lines."""
     lines: list[str] = []
     for text in map(_short, node.settings):
         if lines and len(lines[-1]) + 2 + len(text) <= _MOST_LETTERS:
@@ -254,10 +254,10 @@ def _short(text: str) -> str:
 
 
 NONE = frozenset({"none", "zero"})
-"""Operations that return zeros: their edges are omitted."""
+"""Operations that return zeros. Their edges aren't drawn."""
 
 _MOST_LAYERS = 30
-"""Of a chain."""
+"""Largest number of layers of a chain that are drawn."""
 
 
 @dataclass(frozen=True)
@@ -267,31 +267,31 @@ class Node:
     name: str
     settings: Sequence[str] = ()
     operation: str = ""
-    """Which one; empty where it is none that has a name."""
+    """Name of the operation; empty if there is none."""
     is_place: bool = False
 
 
 @dataclass
 class Graph:
-    """Edges; sources come before their targets."""
+    """A directed acyclic graph. In its order of nodes, sources come before their targets."""
 
     nodes: list[Node] = field(default_factory=list)
     edges: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, node: Node, *before: int) -> int:
-        """Add a node after others; return its index."""
+        """Add a node with edges from other nodes, and return its index."""
         self.nodes.append(node)
         self.edges += [(source, len(self.nodes) - 1) for source in dict.fromkeys(before)]
         return len(self.nodes) - 1
 
 
 def structures_of(name: str, holds: object, value: Value) -> Iterator[tuple[str, Value]]:
-    """Return the chains, repeats and cells of a parameter's value, with their names; also in groups and choices.
+    """Return (name, structure) pairs of a parameter's value: chains, repeats and cells, also in groups and choices.
 
     Args:
-        name: The parameter's name.
-        holds: Its declaration in the space.
-        value: Its value as the trainable sees it.
+        name: Name of the parameter.
+        holds: Declaration of the parameter in the space.
+        value: Value of the parameter, as the trainable receives it.
     """
     inside: Sequence[Declared] = ()
     match holds:
@@ -311,7 +311,7 @@ def structures_of(name: str, holds: object, value: Value) -> Iterator[tuple[str,
 
 
 def operations_of(holds: object) -> Iterator[str]:
-    """Return the names of all operations that there may be in a structure, some of them several times."""
+    """Return the names of all possible operations of a structure. Names may repeat."""
     inside: Sequence[Declared] = ()
     match holds:
         case RepeatedStructure(block=inside) | Cell(operations=inside):
@@ -328,7 +328,7 @@ def operations_of(holds: object) -> Iterator[str]:
 
 
 def graph_of(value: Value) -> Graph | None:
-    """Return the graph of a structure as a trainable sees it; None where it has nothing to draw."""
+    """Return the graph of a structure, given as the trainable receives it; None if there is nothing to draw."""
     graph = Graph()
     match value:
         case [_, *_]:
@@ -344,7 +344,7 @@ def graph_of(value: Value) -> Graph | None:
 
 
 def _add_part(graph: Graph, value: Value, before: int) -> int:
-    """Add a chain or a cell; return the node with its result."""
+    """Add a chain or a cell. Return the index of the node with its result."""
     match value:
         case list():
             return _chain(graph, value, before)
@@ -378,7 +378,7 @@ def _chain(graph: Graph, layers: Sequence[Value], before: int) -> int:
 
 
 def _add_edges(graph: Graph, cell: Mapping[str, Value], before: int, last_is: str = "") -> int:
-    """Add a cell with operations on edges: each node is the sum of what its edges bring."""
+    """Add a cell with operations on edges. Each node is the sum of its incoming edges."""
     pairs = {edge: (int(edge.split("-")[0]), int(edge.split("-")[1])) for edge in cell}
     indices = {0: before}
     last = max(end for _, end in pairs.values())
@@ -393,7 +393,7 @@ def _add_edges(graph: Graph, cell: Mapping[str, Value], before: int, last_is: st
 def _add_nodes(
     graph: Graph, cell: Mapping[str, Sequence[Mapping[str, Value]]], inputs: Sequence[int]
 ) -> dict[int, int]:
-    """Add a cell with operations on nodes; return their indices, by number."""
+    """Add a cell with operations on nodes. Return the nodes' indices by number."""
     indices, nodes = dict(enumerate(inputs)), {}
     for index in sorted(map(int, cell)):
         ends = [_add_part(graph, side["operation"], indices[side["from"]]) for side in cell[str(index)]]

@@ -1,4 +1,4 @@
-"""The page of one study, or of several: its sections in their order, as HTML; and its pictures one by one."""
+"""The HTML page of one or several studies, and single pictures of a study."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Page:
         self._title, self._parts = title, parts
 
     def html(self) -> str:
-        """Return one file that opens anywhere."""
+        """Return the page as one self-contained HTML file."""
         return page(self._title, self._parts, "Made by hpsearch from the study's journal; it needs no connection.")
 
     def save_pictures(self, directory: Path) -> list[Path]:
-        """Write each picture as SVG; return the paths.
+        """Write each picture as an SVG file, and return the paths.
 
         Raises:
-            StorageError: They can't be written.
+            StorageError: The files can't be written.
         """
         pictures = {}
         for index, (_, sections) in enumerate(self._parts, 1):
@@ -63,7 +63,7 @@ class Page:
 
 
 def page_of(studies: Sequence[Study]) -> Page:
-    """Make the page; several studies with the same objective are compared first.
+    """Create the page. If there are several studies with the same objective, it begins with their comparison.
 
     Raises:
         HpsearchError: There is no study.
@@ -113,14 +113,19 @@ _PICTURES: Mapping[str, tuple[Callable[[Study, Sequence[Metric]], Sequence[Secti
     "brackets": (lambda study, _: [brackets(study)], "a bracket with two rungs"),
     "workers": (lambda study, _: [workers(study)], "segments that workers of ours ran"),
 }
-"""By name: what draws its sections for some of the goals, and what a study must have for that."""
+"""By name: the function that draws the sections for the given goals, and a text on the data that it requires."""
 
 
 def plot(study: Study, name: str, metric: str | None = None) -> Picture:
-    """Return a picture of a study, as `Study.plot_<name>` does; `metric` is a goal, None: the first one.
+    """Return a picture of a study, for `Study.plot_<name>`.
+
+    Args:
+        study: The study.
+        name: Name of the picture.
+        metric: Metric of the objective; None: the first one.
 
     Raises:
-        HpsearchError: The study lacks what the picture needs; or the metric isn't one that decides.
+        HpsearchError: The study lacks data that the picture requires, or the metric isn't part of the objective.
     """
     draw, needed = _PICTURES[name]
     section = next(iter(draw(study, _goal(study, metric))), None)
@@ -132,7 +137,7 @@ def plot(study: Study, name: str, metric: str | None = None) -> Picture:
 
 
 def notebook_html(study: Study) -> str:
-    """Return what a notebook shows of a study: an overview, how the search went, and its trials."""
+    """Return a study as HTML for a notebook: an overview, the history of the search, and the trials."""
     sections = (_overview(study), history(study), trials(study))
     return fragment([section for section in sections if section is not None])
 
@@ -150,7 +155,7 @@ def _goal(study: Study, metric: str | None) -> list[Metric]:
 
 
 def _overview(study: Study) -> Section:
-    """Return the best trial, the number of trials, their cost, and where the others ended."""
+    """Return the overview: the best trial, the number and cost of trials, and the iterations at which others ended."""
     rows, objective = study.trials, study.sweep.objective
     end = study.course().end
     began = datetime.fromtimestamp(study.created).astimezone().strftime("%Y-%m-%d %H:%M %Z")
@@ -199,7 +204,7 @@ def _stopped(rows: list[TrialRow]) -> list[str]:
 
 
 def _again(study: Study) -> Section:
-    """Return the command to run the sweep again, and its origin."""
+    """Return the section with the command to run the sweep again, and the sweep's origin."""
     provenance = study.provenance
     paragraphs, rows = [], [("directory", str(study.directory)), ("seed", str(study.sweep.seed))]
     git = provenance.get("git")

@@ -1,4 +1,4 @@
-"""Parameters as pictures: which mattered, and all trials' as parallel coordinates, on the scales of the space."""
+"""Pictures of parameters: their importance, and parallel coordinates of all trials."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from hpsearch.trial import TrialRow, TrialState, Value
 
 _MOST_LINES = 300
 _MOST_WITHOUT = 100
-"""Lines of trials without a value."""
+"""Largest number of lines for trials without a value."""
 _MOST_AXES = 10
 _TOP, _BOTTOM, _LEFT, _RIGHT = 40.0, 300.0, 70.0, 700.0
 _WIDTH, _HEIGHT = 760.0, 350.0
 _STUB = 20.0
-"""Pixels of the line of a trial without a value where there is one axis of parameters."""
+"""Length in pixels of the line of a trial without a value, if there is only one parameter axis."""
 _SHARES_WIDTH, _LONGEST_NAME = 490.0, 180.0
-"""Width of the picture of shares, which fits on a phone, and of the longest name, in pixels."""
+"""Widths in pixels: of the picture of importances, which fits on a phone, and of the longest name."""
 
 
 @dataclass(frozen=True)
 class _Trials:
-    """Trials whose lines are drawn, and counts of all."""
+    """The trials of a parallel coordinates plot."""
 
     ranked: Sequence[TrialRow]
-    """With a finite value of each goal, the best first."""
+    """Trials with a finite value of each goal, best first."""
     without: Sequence[TrialRow]
     """Trials that ended without a value."""
 
     @property
     def good(self) -> int:
-        """Number of trials that count as the best."""
+        """Number of drawn trials that count as the best."""
         return min(max(1, len(self.ranked) // 10), len(self.shown))
 
     @property
@@ -65,9 +65,11 @@ class _Trials:
 
 
 def parallel(study: Study) -> Section | None:
-    """Draw each trial as a line through its parameters, on the scales of the space, to what it gave.
+    """Draw parallel coordinates: a line for each trial, through its parameters to its values.
 
-    Trials that failed, or ended without a finite value, go as far as the last parameter.
+    The axes have the scales of the space.
+
+    The lines of trials that failed, or ended without a finite value, end at the last parameter.
     """
     if not study.sweep.objective.goals:
         return None
@@ -105,7 +107,7 @@ def _trials(study: Study) -> _Trials:
 
 
 def _point(row: TrialRow, study: Study) -> dict[str, Value]:
-    """Return a trial's params, of each structure which one it is, or how many parts it has."""
+    """Return a trial's params. A structure is replaced by its text, or by the number of its parts."""
     return {
         name: row.params.get(name, written(value)) if is_structure else value
         for name, value, is_structure in study.sweep.parameters.top_level(row.params)
@@ -124,7 +126,7 @@ def _goals(study: Study, rows: Sequence[TrialRow]) -> Iterator[Axis]:
 
 
 def _describe(trials: _Trials, axes: Sequence[Axis]) -> list[str]:
-    """Describe the ranges of the best trials, and trials without values on the goals' axes."""
+    """Describe the parameter ranges of the best trials, and how trials without values are drawn."""
     sentences = ["No trial has a finite value."]
     if trials.ranked:
         tenth = "tenth " if trials.good == len(trials.ranked) // 10 else ""
@@ -146,7 +148,7 @@ def _left_out(trials: _Trials) -> Iterator[str]:
 
 
 def _lines(axes: Sequence[Axis], trials: _Trials) -> Iterator[Shape]:
-    """Draw the trials' lines, the best ones on top; trials without a value have partial lines."""
+    """Draw the trials' lines, the best ones on top. Trials without a value have partial lines."""
     valued = len(trials.shown)
     for trial in reversed(range(trials.good, valued)):
         yield Line(_line(axes, trial), "muted", 0.8, faint=True)
@@ -169,7 +171,7 @@ def _axes(axes: Sequence[Axis]) -> Iterator[Shape]:
     apart = positions[1] - positions[0]
     for index, (x, axis) in enumerate(zip(positions, axes, strict=True)):
         yield Line([(x, _TOP), (x, _BOTTOM)], "text")
-        # Names alternate between two rows, so that each has the width of two axes, or twice the margin at an edge.
+        # Names alternate between two rows, so each can be as wide as two axes, or twice the distance to the margin.
         room = min(2 * apart, 2 * x, 2 * (_WIDTH - x)) - 6
         yield Words(x, 24 if index % 2 == 0 else 12, fitted(axis.name, room, 12), "middle")
         for value, text in axis.scale.ticks(5):
@@ -183,7 +185,7 @@ def _positions(axes: Sequence[Axis]) -> list[float]:
 
 
 def _up(axis: Axis, value: object) -> float:
-    fraction = min(max(axis.scale.fraction(value), 0.0), 1.0)  # immense values of a goal lie beyond its axis
+    fraction = min(max(axis.scale.fraction(value), 0.0), 1.0)  # immense values of a goal are beyond its axis
     return _BOTTOM - (_BOTTOM - _TOP) * fraction
 
 
@@ -198,7 +200,7 @@ def _keys(trials: _Trials) -> list[Key]:
 
 
 def importance(study: Study, goals: Sequence[Metric] | None = None) -> list[Section]:
-    """Plot the share of each goal's variance that the parameters explain, or say why it is unknown.
+    """Plot the share of each goal's variance that each parameter explains, or show why it is unknown.
 
     Args:
         study: The study.
@@ -244,11 +246,11 @@ def _importance(study: Study, index: int, title: str) -> Section:
 
 _MOST_NAMES = 12
 _DEVIATIONS = 3.0
-"""Sigmas that an axis spans at either side where a range has no ends."""
+"""Half-width of an axis for an unbounded distribution, in sigmas."""
 _FOOT = 0.15
-"""Share of an axis of numbers that is kept for trials that have none."""
+"""Fraction of a numeric axis that is reserved for trials without a number."""
 _NEAR = 0.06
-"""Fraction of an axis: a mark nearer to an end than this would overlap with the end's mark."""
+"""Smallest distance of a mark from an end's mark, as a fraction of the axis. Nearer marks would overlap."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +261,7 @@ class _Span:
     low: float
     high: float
     absent: str
-    """Label of that position; empty if each trial has a number."""
+    """Label of the position for trials without a value; empty if every trial has a number."""
 
     def fraction(self, value: object) -> float:
         if value == self.absent:
@@ -268,32 +270,32 @@ class _Span:
         return _FOOT + (1 - _FOOT) * fraction if self.absent else fraction
 
     def ticks(self, most: int = 6) -> list[tuple[object, str]]:
-        """Return the marks: both ends, and marks between them that don't overlap."""
+        """Return both ends, and marks between them that don't overlap."""
         ends: list[tuple[object, str]] = [(end, number(end)) for end in dict.fromkeys((self.low, self.high))]
         marks = self.scale.ticks(most)
         inside = [(value, text) for value, text in marks if _NEAR < self.scale.fraction(value) < 1 - _NEAR]
         if len(ends) == 1:
-            inside = []  # it is centred
+            inside = []  # the only value is in the middle of the axis
         return [*ends, *inside, *([(self.absent, self.absent)] if self.absent else [])]
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis."""
+    """An axis of the plot."""
 
     name: str
     scale: Scale
     values: Sequence[float | str]
-    """Value of each trial that has one; trials without a value have none on a goal's axis."""
+    """Value of each trial. On a goal's axis, only trials with a value are included."""
 
 
 def varies(name: str, points: Sequence[Mapping[str, Value]]) -> bool:
-    """Return whether trials differ in a parameter, however little."""
+    """Return whether trials differ in a parameter, even in the last digit or the type."""
     return len({_exactly(point.get(name, ABSENT)) for point in points}) > 1
 
 
 def display_name(name: str, study: Study) -> str:
-    """Return a parameter's label; for a repeated structure it says that the value is the number of parts."""
+    """Return a parameter's label. For a repeated structure it says `(count)`, as the value is the number of parts."""
     parameter = study.sweep.parameters.find(name)
     is_count = parameter is not None and isinstance(parameter.holder, RepeatedStructure)
     return f"{name} (count)" if is_count else name
@@ -323,7 +325,7 @@ def axis_of(name: str, distribution: Distribution | None, points: Sequence[Mappi
 
 
 def range_text(axis: Axis, best: int) -> str:
-    """Describe the range of the best trials, or their values."""
+    """Describe the range or the values of the best trials on an axis."""
     values = axis.values[:best]
     if isinstance(axis.scale, Names):
         return f"{axis.name} {', '.join(sorted(set(map(str, values)), key=axis.scale.names.index))}"
@@ -334,7 +336,7 @@ def range_text(axis: Axis, best: int) -> str:
 
 
 def _span(distribution: Distribution | None, values: Sequence[float], absent: str) -> _Span:
-    """Return an axis over the distribution's range; over the sampled values if that is unbounded."""
+    """Return an axis over the distribution's range, or over the sampled values if the range is unbounded."""
     ends = [*values, *(float(end) for end in _ends(distribution) if _is_number(end))]
     low, high = min(ends), max(ends)
     log = isinstance(distribution, LogUniform | LogIntUniform | LogNormal)
@@ -347,7 +349,7 @@ def _ends(distribution: Distribution | None) -> Sequence[Value]:
         case Normal() | LogNormal():
             return [distribution.at_deviations(sigmas) for sigmas in (-_DEVIATIONS, _DEVIATIONS)]
         case Copies():
-            return [distribution.min]  # there may be any number
+            return [distribution.min]  # other numbers are possible
         case Numeric():
             return list(distribution.ends)
         case Categorical():
@@ -360,17 +362,17 @@ def _is_number(value: Value) -> bool:
         return False
     try:
         return math.isfinite(value)
-    except OverflowError:  # an integer that no float is near
+    except OverflowError:  # an integer that is too large for a float
         return False
 
 
 def _exactly(value: Value) -> str:
-    """Return a text that differs wherever values do: 1, 1.0, "1" and true are four."""
+    """Return a text that differs for different values, also for 1, 1.0, "1" and true."""
     return "" if value is ABSENT else json.dumps(value)
 
 
 def _apart(values: Sequence[Value]) -> list[str]:
-    """Return a readable text for each value; values that would look the same are in JSON."""
+    """Return a readable text for each value. Different values that would look the same are shown as JSON."""
     texts = ["absent" if value is ABSENT else param_cell(value) for value in values]
     return [
         text if texts.count(text) == 1 else "(absent)" if value is ABSENT else _exactly(value)

@@ -17,7 +17,7 @@ from hpsearch.trial import TrialRow, TrialState
 
 _MOST_CURVES = 300
 _MOST_POINTS = 60
-"""Of one curve."""
+"""Largest number of points of one curve."""
 _MOST_ROWS = 40
 
 _KINDS: dict[str, tuple[Ink, bool]] = {
@@ -26,11 +26,11 @@ _KINDS: dict[str, tuple[Ink, bool]] = {
     "not ended": ("s4", True),
     "breaks a constraint": ("bad", True),
 }
-"""Colour of a trial's dot, unlike those of rungs in other pictures, and whether it is hollow."""
+"""Colour of a trial's dot, and whether it is hollow. Rungs in other pictures have other colours."""
 
 
 def history(study: Study) -> Section | None:
-    """Plot every trial's value in order of start, and the best so far; with several goals the hypervolume."""
+    """Plot every trial's value in order of start, and the best value so far; with several goals, the hypervolume."""
     objective = study.sweep.objective
     if objective.several:
         return growth(study)
@@ -58,7 +58,7 @@ def history(study: Study) -> Section | None:
 
 
 def _best(study: Study) -> list[tuple[float, float]]:
-    """Return (newest trial, best value) at each change to a finite value."""
+    """Return (newest trial, best value) at each change of the best value to a finite value."""
     changes = []
     for moment in study.course().changes:
         values = values_of(moment.front[0]) if moment.front else ()
@@ -67,7 +67,7 @@ def _best(study: Study) -> list[tuple[float, float]]:
 
 
 def _summary(study: Study, rows: Sequence[TrialRow]) -> str:
-    """Return which values there are, and which is the best."""
+    """Describe the values and the best value."""
     values, leader, goal = [row.values[0] for row in rows], study.leaders[0], study.sweep.objective.goals[0]
     summary = f"{counted(len(rows), 'trial')} with {goal.name} from {number(min(values))} to {number(max(values))}; "
     value = f"{number(leader.values[0])}, is trial {leader.number} of {len(study.trials):,}."
@@ -78,7 +78,7 @@ def _summary(study: Study, rows: Sequence[TrialRow]) -> str:
 
 
 def _change_lines(best: Sequence[tuple[float, float]], last: float) -> Iterator[str]:
-    """Return the plotted changes, and those after the last trial had begun."""
+    """Return the description of the line, and the changes after the start of the last trial."""
     if not best:
         yield "A dot is what a trial has in the end."
         return
@@ -97,7 +97,9 @@ def _kind(row: TrialRow) -> str:
 
 
 def curves(study: Study, goals: Sequence[Metric] | None = None) -> list[Section]:
-    """Plot the learning curves of each goal, coloured by the trial's last rung; nothing if no trial has two points.
+    """Plot the learning curves of each goal, coloured by the trial's last rung.
+
+    Return no sections if no trial has two points.
 
     Args:
         study: The study.
@@ -119,12 +121,12 @@ def curves(study: Study, goals: Sequence[Metric] | None = None) -> list[Section]
 def _curves(
     study: Study, index: int, curves: Mapping[int, Sequence[tuple[int, float]]], endings: Endings
 ) -> Section | None:
-    """Plot the learning curves of one goal, with those of the best trial or of the Pareto front thicker.
+    """Plot the learning curves of one goal. Curves of the best trial or of the Pareto front are thicker.
 
     Args:
         study: The study.
         index: Index of the goal in the sweep.
-        curves: Its values over the iterations, by trial.
+        curves: (iteration, value) pairs of the goal, by trial.
         endings: Why the trials ended.
     """
     objective = study.sweep.objective
@@ -204,7 +206,7 @@ def _ends(curve: Sequence[tuple[int, float]]) -> tuple[str, str]:
 
 
 def _levels(study: Study, levels: Sequence[int]) -> list[int]:
-    """Group iterations into at most as many levels as there are colours: the last rungs, or equal parts."""
+    """Group iterations into levels, at most one for each colour: the last rungs, or equal parts."""
     inks = rung_inks(study.rungs)
     ends = {ink: until for until, ink in inks.items() if until is not None}
     if ends and None not in inks and max(ends.values()) >= levels[-1]:
@@ -217,7 +219,7 @@ def _shade(iterations: int, shades: Sequence[int]) -> int:
 
 
 def _scale(values: Sequence[float], less_is_better: bool) -> tuple[Linear | Log, list[str]]:
-    """Return a scale on which good values are distinguishable, and a note on what it leaves out."""
+    """Return a scale on which good values are distinguishable, and a note on values beyond the scale."""
     scale, beyond = scale_of_good(values, less_is_better)
     if not beyond:
         return scale, []

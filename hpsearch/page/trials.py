@@ -1,4 +1,4 @@
-"""Trials in tables: what they gave and why they ended, by strategy, and what failed by cause."""
+"""Tables of trials: values and reasons of their ends, comparison of strategies, and failures by cause."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def trials(study: Study) -> Section | None:
 
 
 def table_of(study: Study, rows: Sequence[TrialRow], checkpoints: bool = False) -> tuple[SectionTable, list[str]]:
-    """Return a table of trials, and notes on what it leaves out: constant columns, and the checkpoints' folder.
+    """Return a table of trials, and notes on constant columns and the checkpoints' folder, which it leaves out.
 
     Args:
-        study: Their study.
-        rows: At least one.
-        checkpoints: Whether to show their paths.
+        study: The trials' study.
+        rows: The trials, at least one.
+        checkpoints: Whether to show the paths of checkpoints.
     """
     goals, endings = study.sweep.objective.goals, endings_of(study)
     points = [outline(row.params, study.sweep.parameters) for row in rows]
@@ -75,12 +75,12 @@ def table_of(study: Study, rows: Sequence[TrialRow], checkpoints: bool = False) 
 
 
 def _is_same(name: str, points: Sequence[Params]) -> bool:
-    """Return whether all values are equal; different values may look equal in a cell."""
+    """Return whether all values of a param are equal. Cells aren't compared, as different values may look equal."""
     return len({json.dumps(point[name]) if name in point else None for point in points}) == 1
 
 
 def strategies(study: Study) -> Section | None:
-    """Compare them in a table."""
+    """Return a table that compares the parallel strategies."""
     columns = by_strategy(study)
     if not columns or not columns[0].cells:
         return None
@@ -92,7 +92,7 @@ def strategies(study: Study) -> Section | None:
 
 
 def failures(study: Study) -> Section | None:
-    """Show each kind of failure once, the trials that it struck, and one traceback of the most frequent."""
+    """Show each kind of failure once with its trials, and a traceback of the most frequent kind."""
     kinds = sorted(failures_by_kind(study).values(), key=lambda kind: -len(kind[1]))
     if not kinds:
         return None

@@ -1,4 +1,4 @@
-"""The workers' timeline."""
+"""The timeline of the workers."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from hpsearch.tables.wording import counted, duration, up_to
 _MOST_LANES = 64
 _MOST_BOXES = 4000
 _HEARD = 0.5
-"""Longest delay, in seconds, until a trial's end is journaled."""
+"""Longest delay until a trial's end is journaled, in seconds."""
 _BAD = ("failed", "lost")
 _UNITS = (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds")
 _LEAST_UNITS = 5.0
-"""Smallest number of a unit for which the unit is used."""
+"""A unit is used for durations of at least this many units."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Busy:
-    """A segment on one of its workers."""
+    """A segment on one worker."""
 
     trial: int
     began: float
     ended: float
     kind: str
     until: int | None
-    """Iteration that its rung ends at; None: it has none, or none is known."""
+    """Last iteration of the segment's rung; None if there is none, or if it is unknown."""
 
 
 def workers(study: Study) -> Section | None:
-    """Draw what ran when. Which worker it was isn't recorded: lanes are filled from the first one on."""
+    """Plot the segments over time. The journal doesn't record the worker, so rows are filled from the first one on."""
     if study.is_told:
         return None
     inks = rung_inks(study.rungs) if has_rungs(study) else {}
@@ -88,7 +88,7 @@ def workers(study: Study) -> Section | None:
             ink = "bad" if segment.kind in _BAD else inks.get(segment.until, "s0")
             rung = f" ({up_to(segment.until)})" if inks else ""
             tip = f"trial {segment.trial}{rung}, {segment.kind}, {duration(segment.ended - segment.began)}"
-            gap = min(1.0, width / 4)  # it separates one segment from the next
+            gap = min(1.0, width / 4)  # separates segments
             picture.draw(Box(x, y + 2, max(width - gap, 0.6), row - 4, ink, tip))
     starting = sum(_before_the_first(segments, *span) for span in spans)
     if starting > 0.05 * there:
@@ -110,7 +110,7 @@ def workers(study: Study) -> Section | None:
 
 
 def _unit(seconds: float) -> tuple[float, str]:
-    """Return the unit for a duration: its seconds and its name."""
+    """Return the unit for a duration, as (seconds, name)."""
     return next((unit for unit in _UNITS if seconds >= _LEAST_UNITS * unit[0]), _UNITS[-1])
 
 
@@ -158,7 +158,7 @@ def _segments(study: Study) -> tuple[list[_Busy], list[tuple[float, float, int]]
                 began, width, until = running.pop((event.trial, event.attempt), (when, 0, None))
                 kind = {Failed: "failed", Lost: "lost", Reverted: "taken back"}.get(type(event), "finished")
                 segments.extend([_Busy(event.trial, began, when, kind, until)] * width)
-            case Steered(request=None):  # by a command, when no process ran the study any more
+            case Steered(request=None):  # a command applied it while no process ran the study
                 close(last)
             case Steered(verb="pause" | "resume" as verb, refused=""):
                 is_paused = verb == "pause"
@@ -180,7 +180,7 @@ def _before_the_first(segments: list[_Busy], began: float, ended: float, workers
 
 
 def _busy_seconds(segments: list[_Busy], began: float, ended: float, workers: int) -> float:
-    """Add up the seconds in which workers had something to do: trials spread over all before any has two."""
+    """Return the total busy seconds of workers, if trials are spread evenly over all workers."""
     seconds, last, running = 0.0, began, 0
     for when, change in [*_changes(segments), (ended, 0)]:
         here = min(max(when, began), ended)
@@ -194,18 +194,18 @@ def _most_at_once(segments: list[_Busy]) -> int:
 
 
 def _changes(segments: list[_Busy]) -> list[tuple[float, int]]:
-    """Return by how much the number of running segments changes when, in order."""
+    """Return (time, change) pairs of the number of running segments, by time."""
     return sorted([(segment.began, 1) for segment in segments] + [(segment.ended, -1) for segment in segments])
 
 
 def _lanes(segments: list[_Busy], most: int) -> list[list[_Busy]]:
-    """Assign segments to as few rows as ran in parallel.
+    """Assign segments to rows. There are as many rows as segments that ran in parallel.
 
-    A worker of a gang may begin its next segment some milliseconds before the end of the last one is journaled.
+    A worker of a wide trial may begin its next segment some milliseconds before the last segment's end is journaled.
 
     Args:
         segments: Segments of all trials.
-        most: Known number of workers; no row is added if one is about to be free.
+        most: Known number of workers. Above it, no row is added if a worker is about to be free.
     """
     lanes: list[list[_Busy]] = []
     free: list[int] = []

@@ -1,4 +1,4 @@
-"""The best trials of a study: the Pareto front, one trial of it by weights, and its growth."""
+"""The best trials of a study: the Pareto front, its hypervolume over time, and the best trial by weights."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ from hpsearch.trial import Score, TrialRow, TrialState
 
 @dataclass(frozen=True, slots=True)
 class BestTrial:
-    """The best trial of a study, or one of the best."""
+    """The best trial of a study, or a trial of its Pareto front."""
 
     number: int
     values: dict[str, float]
-    """Values of the deciding metrics, by name."""
+    """Values of the objective's metrics, by name."""
     params: dict[str, Any]
     """The trainable's params, with nested groups."""
     checkpoint: Path | None
-    """A file for `torch.load`, or what the trainable wrote; None where none was saved, or it was deleted."""
+    """A file for `torch.load`, or the file or folder that the trainable wrote; None if there is none, or it was
+    deleted."""
 
     @property
     def value(self) -> float:
-        """The value of the only metric that decides.
+        """The value of the metric, if the objective has only one.
 
         Raises:
-            HpsearchError: Several do.
+            HpsearchError: There are several.
         """
         if len(self.values) != 1:
             raise HpsearchError(f"trial {self.number} has a value of each of {', '.join(self.values)}: see `values`")
@@ -45,13 +46,13 @@ class BestTrial:
 def no_best(
     directory: Path, objective: Objective, rows: Sequence[TrialRow], leaders: Sequence[TrialRow]
 ) -> HpsearchError:
-    """Return why a study has no best trial.
+    """Return an error that explains why a study has no best trial.
 
     Args:
-        directory: The study's.
-        objective: What decides.
+        directory: The study's directory.
+        objective: The sweep's objective.
         rows: All trials.
-        leaders: Those that are best though they break constraints.
+        leaders: The best trials if all break constraints; empty if no trial has a value.
     """
     look = f"hpsearch trials {shlex.quote(str(directory))}"
     if not objective.goals:
@@ -100,7 +101,7 @@ def weighted(rows: Sequence[TrialRow], objective: Objective, weights: Mapping[st
         for row in rows
         if row.feasible
     }
-    # What is infinitely good in one and infinitely bad in another is worth nothing that could be compared.
+    # inf - inf is NaN, which can't be ranked: such a trial comes last.
     return {number: -math.inf if math.isnan(total) else total for number, total in sums.items()}
 
 
@@ -117,7 +118,7 @@ def hypervolumes(
             trial of the front.
 
     Raises:
-        HpsearchError: It names another metric, or a value isn't finite.
+        HpsearchError: A reference is for an unknown metric, or isn't finite.
     """
     objective = sweep.objective
     moments = course(sweep, entries).changes
@@ -141,7 +142,7 @@ def reference_point(
         scores: Scores of all fronts.
 
     Raises:
-        HpsearchError: It names another metric, or a value isn't finite.
+        HpsearchError: A reference is for an unknown metric, or isn't finite.
     """
     names = [goal.name for goal in goals]
     for name, value in references.items():

@@ -1,4 +1,4 @@
-"""Comparison of studies. Studies that differ only in their seed are runs of one side."""
+"""Comparison of studies. Studies that differ only in their seed are repeated runs of one side."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from hpsearch.trial import TrialRow
 
 Axis = Literal["trials", "iterations", "seconds"]
 AXES: tuple[Axis, ...] = ("trials", "iterations", "seconds")
-"""Costs of a search: trials started, iterations that count, and running seconds from its first trial on."""
+"""Measures of a search's cost: trials started, iterations that count, and running seconds since its first trial."""
 
 _SHARES = (0.25, 0.5, 1.0)
-"""Fractions of the cost that all runs have spent, at which they are compared."""
+"""Runs are compared at these fractions of the cost that all runs have spent."""
 
 _LEAST_FOR_WILCOXON = 6
-"""Pairs: of fewer no outcome of the test is below 5 %."""
+"""Smallest number of pairs for the test. With fewer, its p-value can't be below 5 %."""
 
 
 _LARGEST = 1e300
-"""Beyond it sums of values are no floats."""
+"""Largest absolute value that is compared. Sums of larger values could overflow."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,10 +45,10 @@ class ComparedRun:
     study: Study
     course: Course
     values: tuple[float, ...]
-    """The best value after each change of the course, or the hypervolume with several goals; NaN without one."""
+    """Best value after each change of the front, or with several goals the hypervolume; NaN if there is none."""
 
     def at(self, axis: Axis, amount: float) -> float | None:
-        """Return what was best when so much was spent."""
+        """Return the best value at a cost; None if there is none."""
         count = bisect_right(self.course.changes, amount, key=attrgetter(axis))
         return None if not count or math.isnan(self.values[count - 1]) else self.values[count - 1]
 
@@ -59,24 +59,24 @@ class ComparedRun:
 
     @property
     def seed(self) -> int:
-        """The sweep's."""
+        """Seed of the sweep."""
         return self.study.sweep.seed
 
     @cached_property
     def worker_seconds(self) -> float:
-        """Seconds in workers, of every segment that was started, times its width."""
+        """Total seconds of all started segments, each multiplied by its number of workers."""
         return sum((segment.seconds or 0.0) * segment.width for segment in self.study.segments())
 
     @cached_property
     def best(self) -> TrialRow | None:
-        """The best trial; None where there is none, or where several goals decide."""
+        """The best trial; None if there is none, or if there are several goals."""
         leaders = [] if self.study.sweep.objective.several else self.study.leaders
         return leaders[0] if leaders and leaders[0].feasible else None
 
 
 @dataclass(frozen=True)
 class Side:
-    """Studies that differ in their seed alone."""
+    """Studies that differ only in their seed."""
 
     label: str
     runs: tuple[ComparedRun, ...]
@@ -88,29 +88,30 @@ class Side:
 
     @property
     def best_run(self) -> ComparedRun:
-        """The run with the best value; of equal ones the first."""
+        """The run with the best value; if several are equal, the first."""
         sign = -1.0 if self.more_is_better else 1.0
         return min(self.runs, key=lambda run: math.inf if run.value is None else sign * run.value)
 
 
 @dataclass(frozen=True, slots=True)
 class SideDifference:
-    """A side's difference from the first one. Studies of a side with the same seed count by their mean."""
+    """A side's difference from the first side. Studies of a side with the same seed count as their mean."""
 
     side: str
     by: Axis | None
-    """Cost at which they are compared; None: at their ends."""
+    """Measure of the cost at which the sides are compared; None: they are compared at their ends."""
     amount: float | None
     mean: float | None = None
-    """Above 0 where it is better; None where `without` names a run."""
+    """Mean difference, above 0 if this side is better than the first; None if `without` isn't empty."""
     interval: tuple[float, float] | None = None
-    """95 %, by Student's t over the pairs, or by Welch's where seeds don't pair; None of too few seeds."""
+    """95 % confidence interval, by Student's t over pairs, or by Welch's t if the runs aren't paired; None if there are
+    too few seeds."""
     pairs: int = 0
     """Number of common seeds; 0 if the runs aren't paired."""
     p_value: float | None = None
-    """p-value of Wilcoxon's signed-rank test, from six pairs on."""
+    """p-value of Wilcoxon's signed-rank test; None with fewer than six pairs."""
     left_out: tuple[ComparedRun, ...] = ()
-    """Runs whose seed the other side doesn't have, if others are paired."""
+    """Runs whose seed the other side doesn't have, if other runs are paired."""
     without: tuple[ComparedRun, ...] = ()
     """Runs without a finite value at that cost."""
 
@@ -130,7 +131,7 @@ class Comparison:
         return [run for side in self.sides for run in side.runs]
 
     def text(self) -> str:
-        """Return what the command prints."""
+        """Return the text that `hpsearch compare` prints."""
         from hpsearch.tables.comparison import comparison_text
 
         return comparison_text(self)
@@ -139,14 +140,14 @@ class Comparison:
         """Plot the best value over trials, iterations and seconds as SVG; return the paths.
 
         Raises:
-            StorageError: They can't be written.
+            StorageError: The files can't be written.
         """
         from hpsearch.page.comparing import save_courses
 
         return save_courses(self, Path(directory))
 
     def amounts(self, axis: Axis) -> list[float]:
-        """Return the costs to compare at: fractions of what every run has spent."""
+        """Return the costs at which sides are compared: fractions of the cost that all runs have reached."""
         least = min(getattr(run.course.end, axis) for run in self.runs)
         marks = [least * fraction for fraction in _SHARES]
         if axis == "seconds":
@@ -154,12 +155,12 @@ class Comparison:
         return list(dict.fromkeys(float(int(mark)) for mark in marks if mark >= 1))
 
     def differing(self, side: Side) -> dict[str, tuple[str, str]]:
-        """Return the keys in which a side's sweep differs from the first one's, and what each has there."""
+        """Return the keys in which a side's sweep differs from the first side's, each with both values."""
         return _without_seed(self.sides[0].runs[0].study.sweep, side.runs[0].study.sweep)
 
     @cached_property
     def differences(self) -> list[SideDifference]:
-        """Differences of every side but the first: at their ends, and at equal cost."""
+        """Return the difference of each further side from the first side, at their ends and at equal cost."""
         differences = []
         for side in self.sides[1:]:
             differences.append(self._difference(side, None, None))
@@ -188,13 +189,13 @@ class Comparison:
 
 
 def compare(*given: Study | str | Path) -> Comparison:
-    """Compare studies. Studies whose sweeps differ only in the seed are one side.
+    """Compare studies. Studies whose sweeps differ only in the seed are repeated runs of one side.
 
     Args:
         given: Studies or their directories, at least one.
 
     Raises:
-        HpsearchError: Their objectives differ, or a study appears twice.
+        HpsearchError: The studies' objectives differ, or a study appears twice.
         JournalError: A journal can't be read.
     """
     studies = [each if isinstance(each, Study) else load(each) for each in given]
@@ -246,7 +247,7 @@ def same_but_for_seed(sweeps: Sequence[Sweep]) -> list[list[int]]:
 
 
 def _values(runs: Iterable[ComparedRun], axis: Axis | None, amount: float | None) -> dict[ComparedRun, float | None]:
-    """Return the best value at a cost, or at the end; None if it isn't finite."""
+    """Return each run's best value at a cost, or at its end; None if the value isn't finite."""
     values = {run: run.value if axis is None or amount is None else run.at(axis, amount) for run in runs}
     return {run: None if value is None or abs(value) > _LARGEST else value for run, value in values.items()}
 
@@ -261,9 +262,9 @@ def _by_seed(values: Mapping[ComparedRun, float | None], sign: float) -> dict[in
 
 
 def _is_same(study: Study, other: Study) -> bool:
-    """Return whether two are the same study: by another path, by a link, or as a copy.
+    """Return whether two studies are the same one, also by another path, by a link, or as a copy.
 
-    Studies in memory have no path, so only identity counts.
+    Studies in memory have no path: they are compared as Python objects.
     """
     if study is other or not StudyDirectory(study.directory).exists():
         return study is other
@@ -276,7 +277,7 @@ def _aims(objective: Objective) -> tuple[list[tuple[str, str, str]], set[Outcome
 
 
 def _aim(objective: Objective) -> str:
-    """Describe an objective, to compare it with others."""
+    """Return a description of an objective. Equal descriptions mean comparable objectives."""
     best = [goal.name for goal in objective.goals if goal.scope == "best"]
     aim = objective.aim + (f", of all reports of a trial the best {' and '.join(best)}" if best else "")
     return aim + (f", where {' and '.join(map(str, objective.constraints))}" if objective.constraints else "")

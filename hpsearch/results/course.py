@@ -1,4 +1,4 @@
-"""The course of a study: its Pareto front and its cost, at each change of the front."""
+"""The course of a study: its Pareto front and the cost so far, at each change of the front."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from hpsearch.trial import Score
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A Pareto front and its cost."""
+    """A Pareto front, and the study's cost up to it."""
 
     time: float
-    """In seconds since the epoch."""
+    """Time in seconds since the epoch."""
     trials: int
-    """Begun so far."""
+    """Number of trials begun so far."""
     iterations: int
-    """Iterations that had counted so far, later reverted ones included."""
+    """Number of iterations that counted so far, including iterations that were reverted later."""
     seconds: float
-    """Running seconds without pauses, for each process from the first segment that it started; with ask/tell, since the
-    first trial began."""
+    """Running seconds without pauses. Each process counts from the first segment that it started. With ask/tell, these
+    are the seconds since the first trial began."""
     front: tuple[Score, ...]
-    """Scores of the non-dominated feasible trials; with one goal, the best one's."""
+    """Scores of the non-dominated feasible trials; with one goal, the score of the best trial."""
     starting: float = 0.0
-    """Start-up seconds of all processes together: until workers, searchers and Ray had started."""
+    """Start-up seconds of all processes in total: until workers, searchers and Ray had started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,10 @@ class Course:
     """The course of a study."""
 
     changes: tuple[Moment, ...]
-    """Every change of the front: a trial saved a checkpoint, ended a segment, failed, was retried or reverted."""
+    """Every change of the front. The front can change if a trial saves a checkpoint, ends a segment, fails, is retried
+    or is reverted."""
     end: Moment
-    """How it stands."""
+    """The latest state."""
 
 
 class CourseSoFar:
@@ -46,23 +47,23 @@ class CourseSoFar:
 
     def __init__(self) -> None:
         self.changes: list[Moment] = []
-        """Every change of the front."""
+        """Every change of the front so far."""
         self.now = Moment(0.0, 0, 0, 0.0, ())
-        """How it stands."""
+        """The current state."""
         self._running = RunningTime()
         self._starts = True
-        """The process that runs the sweep hasn't started a segment yet."""
+        """Whether the process that runs the sweep is still starting: it hasn't started a segment."""
         self._began: float | None = None
-        """When the first one began."""
+        """Start time of the first segment."""
         self._counted = 0
-        """Iterations that count."""
+        """Number of iterations that count, as of the last entry."""
 
     def take(self, entry: Entry, journaled: JournaledState) -> None:
         """Apply the next entry.
 
         Args:
             entry: An entry of the journal.
-            journaled: The state after it.
+            journaled: State of the study after the entry.
         """
         seconds, starting = self._time(entry, journaled.is_ask_tell)
         front = self.now.front
@@ -84,13 +85,13 @@ class CourseSoFar:
         self._starts = isinstance(entry.event, Opened) or (starts and not began)
         if began and self._began is None:
             self._began = entry.time
-        if is_told:  # by unknown processes, so their running time is unknown
+        if is_told:  # unknown processes run the trials, so the running time is unknown
             return max(self.now.seconds, entry.time - self._began) if self._began is not None else 0.0, 0.0
         return self.now.seconds + passed * (not starts), self.now.starting + passed * starts
 
 
 def course(sweep: Sweep, entries: Iterable[Entry]) -> Course:
-    """Read a journal."""
+    """Return the course of a study from its journal."""
     journaled, so_far = JournaledState(sweep), CourseSoFar()
     for entry in journaled.read(entries):
         so_far.take(entry, journaled)

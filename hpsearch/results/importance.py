@@ -21,7 +21,7 @@ _MOST_FITTED = 300
 _LEAST_FITTED = 20
 
 _TREES = 32
-"""Half of Optuna's default, which takes half of the time."""
+"""Number of trees: half of Optuna's default, in half of the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +31,17 @@ class Importance:
     shares: Mapping[str, float] = field(default_factory=dict)
     """Share of the variance that each parameter explains, largest first; empty if unknown."""
     iteration: int = 0
-    """At which trials are compared."""
+    """Iteration at which trials are compared."""
     reached: int = 0
-    """Trials that reached it."""
+    """Number of trials that reached the iteration."""
     fitted: int = 0
     """Number of trials that were compared."""
     missing: str = ""
-    """Why there are no shares, in a sentence."""
+    """Why there are no shares, in a sentence; empty if there are."""
 
 
 def importance_of(study: Study, index: int = 0) -> Importance:
-    """Return the importances, from values at the highest iteration that 20 trials reached.
+    """Return the importances, computed from values at the highest iteration that 20 trials reached.
 
     Args:
         study: The study.
@@ -74,7 +74,7 @@ def importance_of(study: Study, index: int = 0) -> Importance:
 
 
 def _had(reached: Mapping[int, int]) -> str:
-    """Describe the iteration at which most trials have a value."""
+    """Return a description of the iteration at which most trials have a value."""
     if not reached:
         return "so far none has any"
     iteration = min(reached, key=lambda one: (-reached[one], one))
@@ -83,13 +83,13 @@ def _had(reached: Mapping[int, int]) -> str:
 
 
 def _shares_of(sweep: Sweep, rows: Sequence[TrialRow], values: Sequence[float]) -> dict[str, float]:
-    """Return the share of the variance that each parameter explains, the greatest first.
+    """Return the share of the variance that each parameter explains, largest first.
 
-    Only parameters that vary and that all of these trials have are used. Equal trials give equal shares.
+    Only parameters that vary and that are active in all of these trials are used. Equal trials give equal shares.
 
     Args:
-        sweep: Defines the parameters.
-        rows: Trials.
+        sweep: Sweep that defines the parameters.
+        rows: The trials.
         values: Value of each trial.
     """
     import optuna
@@ -118,7 +118,7 @@ def _shares_of(sweep: Sweep, rows: Sequence[TrialRow], values: Sequence[float]) 
 
 
 def _scale(parameter: OptunaParameter, values: Sequence[Value]) -> tuple[BaseDistribution, Sequence[Value]]:
-    """Scale numbers to fractions of their range, or to steps from its lower end, which doesn't change the trees.
+    """Scale numbers to fractions of their range, or to steps from its lower end. The trees stay the same.
 
     Trees use 32-bit floats, which can't represent 1e300, or distinguish 1e9 from 1e9 + 1.
     """
@@ -128,7 +128,7 @@ def _scale(parameter: OptunaParameter, values: Sequence[Value]) -> tuple[BaseDis
     if isinstance(distribution, FloatDistribution | IntDistribution) and (
         distribution.log or distribution.step is None
     ):
-        beyond = 0.5 if isinstance(distribution, IntDistribution) else 0.0  # each integer has the same width
+        beyond = 0.5 if isinstance(distribution, IntDistribution) else 0.0  # so that each integer covers the same width
         ends = [distribution.low - beyond, distribution.high + beyond]
         numbers = [*ends, *(float(value) for value in values)]
         shares = _shares([math.log(number) for number in numbers] if distribution.log else numbers)
@@ -142,7 +142,7 @@ def _scale(parameter: OptunaParameter, values: Sequence[Value]) -> tuple[BaseDis
 
 
 def _shares(values: Sequence[float]) -> list[float]:
-    """Return where numbers lie between the least and the greatest of them, from 0 to 1."""
+    """Scale numbers to the range 0 to 1, from the smallest to the largest."""
     low, high = min(values), max(values)
     half = (high / 2 - low / 2) or 1.0
     return [min(max((value / 2 - low / 2) / half, 0.0), 1.0) for value in values]

@@ -1,4 +1,4 @@
-"""Our distributions as Optuna's, which are bounded and hold plain choices only; and Optuna without its log."""
+"""Conversion of distributions to Optuna's, which are bounded and have scalar choices; and silencing Optuna's log."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ NORMAL_DEVIATIONS = 4.0
 """Half-width, in sigmas, of the range for an unbounded parameter."""
 
 EXACT_INTEGERS = 2**53
-"""Optuna's storages keep numbers as floats, which hold every integer up to here."""
+"""Optuna's storages keep numbers as floats, which represent every integer exactly up to this one."""
 
 MOST_STEPS = 1_000_000
-"""With many more, Optuna's test whether a value is on a step fails by rounding."""
+"""Most steps of a range. With many more, rounding breaks Optuna's check that a value is on a step."""
 
 
 @contextmanager
 def quiet_optuna() -> Iterator[None]:
-    """Silence Optuna's log and warnings, and restore its settings at the end."""
+    """Silence Optuna's log and warnings within the block."""
     import optuna
 
     verbosity = optuna.logging.get_verbosity()
@@ -53,11 +53,11 @@ def quiet_optuna() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class OptunaParameter:
-    """A distribution of Optuna's that holds all values of one parameter."""
+    """An Optuna distribution that contains all values of one parameter."""
 
     distribution: BaseDistribution
     as_json: bool = False
-    """Values are stored as JSON strings: Optuna holds no lists, and takes 1 and True for the same choice."""
+    """Whether values are stored as JSON strings. Optuna has no lists as values, and treats 1 and True as equal."""
 
     def value(self, value: Value) -> Value:
         """Return a value as Optuna stores it."""
@@ -67,9 +67,9 @@ class OptunaParameter:
 def optuna_parameter(distribution: Distribution, values: Sequence[Value]) -> OptunaParameter | None:
     """Return Optuna's equivalent of a distribution; None if Optuna would change the values.
 
-    That is the case for integers beyond 2**53, and for derived values, which aren't searched. A logarithmic range loses
-    its step, as Optuna supports only one of both, and so does a range with very many steps. A normal distribution is
-    bounded by four sigmas, or by the values if they are further out.
+    There is no equivalent for integers beyond 2**53, and for derived values, which aren't searched. A logarithmic range
+    loses its step, as Optuna doesn't support both together. A range with very many steps also loses its step. A normal
+    distribution is bounded at four sigmas, or at the values if they are further out.
 
     Args:
         distribution: Our distribution.
@@ -83,7 +83,7 @@ def optuna_parameter(distribution: Distribution, values: Sequence[Value]) -> Opt
         case Uniform(min=low, max=high, steps=steps):
             if steps is None or steps.count > MOST_STEPS:
                 return OptunaParameter(FloatDistribution(low, high))
-            # Ours count from 0, Optuna's from `low`.
+            # Our steps count from 0, Optuna's from `low`.
             low, high = steps.value(steps.first), steps.value(steps.last)
             return OptunaParameter(FloatDistribution(low, high, step=steps.size))
         case LogUniform(min=low, max=high):
@@ -96,7 +96,7 @@ def optuna_parameter(distribution: Distribution, values: Sequence[Value]) -> Opt
         case Normal() | LogNormal():
             ends = [distribution.at_deviations(sigmas) for sigmas in (-NORMAL_DEVIATIONS, NORMAL_DEVIATIONS)]
             low, high = min(*ends, *values), max(*ends, *values)
-            # A step may round a value down to zero, where no logarithmic range reaches.
+            # A step may round a value down to zero, which a logarithmic range can't contain.
             is_log = isinstance(distribution, LogNormal) and low > 0
             return OptunaParameter(FloatDistribution(low, high, log=is_log))
         case Copies(min=low):

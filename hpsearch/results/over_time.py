@@ -1,4 +1,4 @@
-"""Trials over their iterations and over time, from a journal, and what forked ones were trained with before."""
+"""Values of trials over iterations, from a journal; and the ancestry of forked trials."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ T = TypeVar("T")
 
 
 class TrialCurves(Generic[T]):
-    """A value of each report that counts, by trial, updated by a journal's entries."""
+    """A value for each report that counts, by trial. A journal's events update it."""
 
     def __init__(self, read: Callable[[Report], T | None]) -> None:
-        """Begin without values.
+        """Create it without values.
 
         Args:
-            read: Returns the value of a report, in the order of the journal; None is skipped.
+            read: Returns the value of a report; None skips the report. It is called in journal order.
         """
         self._read = read
         self._points: dict[int, dict[int, T]] = defaultdict(dict)
         self._sound: dict[int, dict[int, T]] = {}
-        """For failed trials: the values that count if they run again."""
+        """Values of failed trials that count if the trial runs again."""
 
     def take(self, event: Event, decisions: Iterable[Decision]) -> None:
-        """Move on by an event and what was decided on it."""
+        """Apply an event and the scheduler's decisions on it."""
         match event:
             case Saved() | Finished() | Failed(retry=False):
                 if isinstance(event, Failed):
@@ -44,16 +44,16 @@ class TrialCurves(Generic[T]):
                 self._points[decision.trial] = self._sound.pop(decision.trial)
 
     def of(self, trial: int) -> list[tuple[int, T]]:
-        """Return what was read of a trial, in the order of iterations."""
+        """Return (iteration, value) pairs of a trial, by iteration."""
         return sorted(self._points.get(trial, {}).items())
 
     def all(self) -> dict[int, list[tuple[int, T]]]:
-        """Return what was read of each trial that has any."""
+        """Return the (iteration, value) pairs of each trial that has any."""
         return {trial: self.of(trial) for trial, points in self._points.items() if points}
 
 
 def over_iterations(entries: Iterable[Entry], read: Callable[[Report], T | None]) -> dict[int, list[tuple[int, T]]]:
-    """Return the values of all reports that count, by trial, in order of iterations."""
+    """Return (iteration, value) pairs of all reports that count, by trial and by iteration."""
     curves = TrialCurves(read)
     for entry in entries:
         curves.take(entry.event, entry.followed.decisions)
@@ -62,15 +62,15 @@ def over_iterations(entries: Iterable[Entry], read: Callable[[Report], T | None]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A part of a training, with the params of one trial."""
+    """A part of a training that used the params of one trial."""
 
     trial: int
     start: int
-    """Iterations that were done when it began."""
+    """Number of iterations before the stage."""
     end: int
-    """Its last iteration: where its fork began, or the trial's last one."""
+    """Last iteration of the stage: where the next trial was forked, or the trial's last iteration."""
     values: Mapping[str, float]
-    """Deciding metrics at `end`; NaN if NaN was reported; metrics without a report are missing."""
+    """The objective's metrics at `end`: NaN if NaN was reported, and missing if nothing was reported."""
     params: Params
 
 
@@ -79,13 +79,13 @@ def lineage(
 ) -> tuple[Stage, ...]:
     """Return the stages of a trial's training, the first ancestor's first.
 
-    Where nothing was taken over from a parent, since it had no checkpoint, training began with the fork itself. A child
-    that inherited weights counts its iterations from 0 again.
+    If the parent had no checkpoint, training began with the fork itself. A child that inherited only weights counts its
+    iterations from 0 again.
 
     Args:
         rows: All trials, by number.
-        trial: The last one's number.
-        curves: Trial to (iteration, metrics that decide) of what was reported.
+        trial: Number of the trial.
+        curves: (iteration, the objective's metrics) pairs that each trial reported.
     """
     stages: list[Stage] = []
     row, end = rows[trial], rows[trial].iterations

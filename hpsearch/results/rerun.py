@@ -1,4 +1,4 @@
-"""Results of running configurations again: the mean and spread of each."""
+"""Results of a rerun: the mean and spread of each configuration."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
     from hpsearch.tables.layout import Screen
 
 OWN = ("trial", "value", "iterations")
-"""A configuration's result in the original study."""
+"""Columns of a configuration's result in the original study."""
 SPREAD = ("mean", "std", "min", "max")
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """Params that were run several times, with other seeds."""
+    """Params that a rerun ran several times, with different seeds."""
 
     trial: int
-    """The one of the former study that they are of; of several with these params the best."""
+    """Number of the trial in the original study; if several have these params, the best."""
     value: float
-    """Its value there."""
+    """Value of that trial."""
     iterations: int
-    """Its iterations there."""
+    """Iterations of that trial."""
     params: Params
-    """Flat names to values."""
+    """Values by flat name."""
     asked: int
     """Number of planned runs."""
     runs: tuple[TrialRow, ...]
-    """The trials of the new study that were begun."""
+    """Begun trials of the rerun."""
 
     @cached_property
     def values(self) -> list[float]:
-        """Values of the runs that completed with one; the others don't count."""
+        """Values of the runs that completed with a value. Other runs don't count."""
         return [row.value for row in self.ended if row.value is not None]
 
     @property
@@ -55,17 +55,17 @@ class Configuration:
 
     @property
     def succeeded(self) -> int:
-        """Their number."""
+        """Number of runs that completed with a value."""
         return len(self.values)
 
     @cached_property
     def mean(self) -> float | None:
-        """The values' mean; None where there are none, NaN where they hold both infinities."""
+        """Mean of the values; None if there are none, NaN if they contain both infinities."""
         return statistics.mean(self.values) if self.values else None
 
     @cached_property
     def std(self) -> float | None:
-        """Their sample standard deviation (n - 1); None of fewer than two, NaN where one isn't finite."""
+        """Sample standard deviation (n - 1) of the values; None for fewer than two, NaN if one isn't finite."""
         if self.succeeded < 2:
             return None
         try:
@@ -75,12 +75,12 @@ class Configuration:
 
     @property
     def min(self) -> float | None:
-        """The least value."""
+        """The smallest value."""
         return min(self.values, default=None)
 
     @property
     def max(self) -> float | None:
-        """The greatest value."""
+        """The largest value."""
         return max(self.values, default=None)
 
 
@@ -90,7 +90,7 @@ class Rerun:
 
     Args:
         study: The rerun.
-        origin: Its record of the original study.
+        origin: The rerun's record of the original study.
     """
 
     study: Study
@@ -103,16 +103,16 @@ class Rerun:
 
     @property
     def metric(self) -> str:
-        """The metric that decides."""
+        """Name of the objective's metric."""
         return self.study.sweep.objective.goals[0].name
 
     @cached_property
     def former(self) -> tuple[Configuration, ...]:
-        """The configurations as the former study ranked them: the first has its best trial."""
+        """The configurations in the original study's order, best first."""
         origins, points = self.origin["configurations"], self.study.sweep.points_to_try
         runs: dict[str, list[TrialRow]] = {}
         for row in self.study.trials:
-            if row.origin == "points_to_try":  # not an added configuration, which comes before the remaining ones
+            if row.origin == "points_to_try":  # skips configurations that the user added
                 runs.setdefault(identity(row.params), []).append(row)
         return tuple(
             Configuration(
@@ -126,15 +126,15 @@ class Rerun:
 
     @cached_property
     def configurations(self) -> tuple[Configuration, ...]:
-        """Configurations by mean, best first; those without a value last.
+        """Configurations by mean, best first; configurations without a value come last.
 
-        Those whose means satisfy the constraints on outcomes come before the others.
+        Configurations whose means satisfy the outcome constraints come before the others.
         """
         scores = {index: self._score(configuration) for index, configuration in enumerate(self.former)}
         return tuple(self.former[index] for index in self.study.sweep.objective.rank(scores))
 
     def _score(self, configuration: Configuration) -> Score | None:
-        """Return what the means of a configuration are worth."""
+        """Return the score of a configuration's mean metrics."""
         objective = self.study.sweep.objective
         if configuration.mean is None:
             return None
@@ -147,7 +147,7 @@ class Rerun:
         """The configuration with the best mean.
 
         Raises:
-            HpsearchError: None has one.
+            HpsearchError: No configuration has a mean.
         """
         first = self.configurations[0]
         if not is_valid(first.mean):
@@ -159,7 +159,7 @@ class Rerun:
 
     @property
     def varying(self) -> tuple[str, ...]:
-        """The params that the sweep varies: all but its constants."""
+        """Names of the params that the sweep varies: all except constants."""
         space = self.study.sweep.parameters
         parameters = ((name, space.find(name)) for name in self.study.names)
         return tuple(
@@ -167,7 +167,7 @@ class Rerun:
         )
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the rows of `dataframe` as objects, with all params, groups nested, as an object in each."""
+        """Return the rows of `dataframe` as dicts. Each has all params as a nested dict."""
         nest = self.study.sweep.parameters.nest
         return [
             {
@@ -190,25 +190,25 @@ class Rerun:
         return rerun_dataframe(self)
 
     def text(self, screen: Screen | None = None) -> str:
-        """Return the table for a terminal, what isn't in it, and which configuration is best.
+        """Return the table as text, with notes on what the table leaves out and on the best configuration.
 
         Args:
-            screen: What it is printed on; None: a file.
+            screen: Terminal for the output; None: a file.
         """
         from hpsearch.tables.rerun import rerun_text
 
         return rerun_text(self, screen)
 
     def broken(self, configuration: Configuration) -> list[str]:
-        """Name the constraints on outcomes that the means of a configuration break."""
+        """Return the outcome constraints that a configuration's means violate."""
         return list(self.study.sweep.objective.broken(self._score(configuration)))
 
 
 def identity(params: Params) -> str:
-    """Distinguish 1 from 1.0 and True, which Python's == doesn't."""
+    """Return a key for params that distinguishes 1, 1.0 and True, which are equal in Python."""
     return json.dumps(dict(params), sort_keys=True)
 
 
 def result_of(config: Configuration) -> dict[str, Any]:
-    """Return mean and spread of a configuration, and how many runs it had."""
+    """Return a configuration's mean and spread, and the numbers of succeeded and planned runs."""
     return {**{name: getattr(config, name) for name in (*SPREAD, "succeeded")}, "runs": config.asked}

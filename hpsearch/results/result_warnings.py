@@ -1,4 +1,4 @@
-"""Warnings about results that point to a mistake in the trainable: no values, or parameters without effect."""
+"""Warnings about results that suggest a bug in the trainable: no values, or parameters without effect."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from hpsearch.sweep.parallel import SECTION
 from hpsearch.trial import TrialRow, TrialState
 
 FEWEST = 5
-"""Number of equal results from which there is a warning."""
+"""Smallest number of equal results that causes a warning."""
 
 _MOST = 5_000
-"""Trials that are compared, the first ones."""
+"""Largest number of trials that are compared. Later ones are ignored."""
 
 Group = list[list[TrialRow]]
-"""Trials that differ in one param only, by its value."""
+"""Trials that differ in only one param, grouped by its value."""
 
 
 def result_warnings(study: Study) -> list[str]:
-    """Return what a person should look at, each in a sentence; empty if there is nothing."""
+    """Return warnings about a study's results, each a sentence; empty if there are none."""
     title = study.sweep.objective.title
     if study.rerun is not None or not study.sweep.objective.goals or not study.count:
         return []
     rows = [row for row in study.trials if row.score is not None]
     if not rows:
-        if not any(row.failure or row.metrics for row in study.trials):  # it ended too early to say
+        if not any(row.failure or row.metrics for row in study.trials):  # the study ended too early to judge
             return []
         return [f"{study.directory}: {without_value(study)}{_first_failure(study)}"]
     if all_alike(rows):
@@ -41,7 +41,7 @@ def result_warnings(study: Study) -> list[str]:
 
 
 def without_value(study: Study) -> str:
-    """Describe how trials ended if none has a value."""
+    """Return a description of how trials ended, for a study in which none has a value."""
     counts = Counter(row.state for row in study.trials)
     states = ", ".join(f"{count} {state}" for state, count in counts.items())
     # Every report has the metrics as numbers: a missing value is NaN.
@@ -55,10 +55,10 @@ def _first_failure(study: Study) -> str:
 
 
 def all_alike(rows: Sequence[TrialRow]) -> bool:
-    """Return whether trials of different params have the same values wherever two of them ran for equally long.
+    """Return whether trials with different params always have the same value after the same number of iterations.
 
     Args:
-        rows: Those that have values.
+        rows: Trials with values.
     """
     by_length: defaultdict[int, set[tuple[float, ...]]] = defaultdict(set)
     for row in rows:
@@ -72,7 +72,7 @@ def all_alike(rows: Sequence[TrialRow]) -> bool:
 
 
 def _without_effect(study: Study, rows: Sequence[TrialRow]) -> list[str]:
-    """Return the parameters of which different values always gave the same curve, all others being equal."""
+    """Return the parameters without effect: trials that differ only in such a parameter have the same curve."""
     candidates = {
         name: groups
         for name, groups in _differing_in_one(rows, study.sweep.parameters)
@@ -81,7 +81,7 @@ def _without_effect(study: Study, rows: Sequence[TrialRow]) -> list[str]:
     }
     if not candidates:
         return []
-    curves = {trial: repr(curve) for trial, curve in study.scores().items()}  # in which NaN equals NaN
+    curves = {trial: repr(curve) for trial, curve in study.scores().items()}  # as strings, in which NaN equals NaN
     return [
         name
         for name, groups in candidates.items()
@@ -90,9 +90,9 @@ def _without_effect(study: Study, rows: Sequence[TrialRow]) -> list[str]:
 
 
 def _differing_in_one(rows: Sequence[TrialRow], space: Space) -> Iterator[tuple[str, list[Group]]]:
-    """Yield for each parameter the groups of trials that ran equally long, and differ in it alone.
+    """Yield each parameter with groups of trials that differ only in it and ran for the same number of iterations.
 
-    What is derived follows from the others, and how workers are parallel isn't the training's to read.
+    Derived parameters follow from others, and parameters of parallel training needn't be read by the trainable.
     """
     varying: dict[str, bool] = {}
     for name in (name for row in rows for name in row.params):

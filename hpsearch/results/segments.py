@@ -1,4 +1,4 @@
-"""The segments of a study: every one that was started, its width and the reason for it, and its end."""
+"""The started segments of a study: their number of workers and the reason for it, and how they ended."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from hpsearch.events import Ended, Event, Failed, Finished, Lost, Opened, Revert
 
 @dataclass(frozen=True, slots=True)
 class SegmentRow:
-    """One started segment, as tables show it."""
+    """A row of the segment tables: one started segment."""
 
     trial: int
     attempt: int
     start: int
-    """Iterations done before it."""
+    """Number of iterations before the segment."""
     end: int | None
-    """Iteration that it was to run to; None: until the trainable returns."""
+    """Planned last iteration; None if the segment runs until the trainable returns."""
     width: int
-    """Workers that ran it together."""
+    """Number of workers of the segment."""
     reason: str
-    """Why it had this width; empty where it could have no other."""
+    """Why the segment had this width; empty if no other width was possible."""
     ended: Literal["running", "finished", "cut", "failed", "lost", "reverted", "interrupted"] = "running"
-    """`cut`: ended early on request, the rest is requeued; `reverted`: it failed on more workers than before and no
-    longer counts; `interrupted`: the process that ran the sweep ended first."""
+    """`cut`: the segment ended early on request, and the rest is queued again; `reverted`: it failed on more workers
+    than before, and no longer counts; `interrupted`: the process that ran the sweep ended first."""
     message: str = ""
     """Reason of a failure, loss or reversal."""
     seconds: float | None = None
-    """Wall time in the worker, or its part of a shared worker's; None if unknown."""
+    """Wall time in the worker, or the segment's share of it if trials share the worker; None if unknown."""
     lanes: int = 1
-    """Trials of which it was trained as one computation, at most."""
+    """Largest number of trials that were trained as one computation in the segment."""
     then: Literal["", "halved", "alone", "wider"] = ""
-    """How a lost segment runs again: `Lost.then`."""
+    """How a lost segment runs again; see `Lost.then`."""
 
 
 def segment_rows(events: Iterable[Event], live: bool) -> list[SegmentRow]:
-    """Return the started segments, in the order of starting.
+    """Return the started segments, in order of start.
 
     Args:
-        events: Of a journal, in their order.
-        live: A process runs the study now, so what hasn't ended is running.
+        events: Events of a journal, in order.
+        live: Whether a process runs the study now. Then segments without an end are running.
     """
-    rows: dict[tuple[int, int], SegmentRow] = {}  # by (trial, attempt), in the order of starting
+    rows: dict[tuple[int, int], SegmentRow] = {}  # by (trial, attempt), in order of start
     for event in events:
         match event:
             case Started(segment=segment, reason=reason):

@@ -1,4 +1,4 @@
-"""The studies of a folder: where they lie, which one is the newest, and a summary of each."""
+"""The studies of a folder: their directories, the newest study, and a summary of each."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from hpsearch.results.study import study_of
 
 _SUMMARY = "summary.json"
 _LEAST_KEPT = 1 << 20
-"""Bytes of a journal whose summary is written beside it: a smaller one is read quickly."""
+"""Smallest journal, in bytes, whose summary is cached in a file. Smaller journals are read quickly."""
 
 
 def find_studies(folder: Path) -> Iterator[Path]:
     """Return the directories of studies in a folder, recursively, except within studies and hidden folders.
 
-    A study with several names, by links, appears once.
+    A study with several paths, because of links, appears once.
 
     Raises:
-        JournalError: The folder is missing or can't be read.
+        JournalError: The folder doesn't exist or can't be read.
     """
     if not folder.is_dir():
         raise JournalError(f"{folder}: expected a folder with studies, but there is none. Name the folder they are in.")
 
     def refuse(error: OSError) -> None:
-        if error.filename == str(folder):  # inside of it, folders without permission have no studies to show
+        if error.filename == str(folder):  # subfolders without permission are skipped
             raise JournalError(f"{folder}: expected a folder that can be read, got: {error.strerror}.") from error
 
     visited: set[tuple[int, int]] = set()
@@ -64,8 +64,8 @@ def written(path: Path) -> float:
 def last_change(path: Path, event: float | None, created: float) -> float:
     """Return the time of a study's last activity.
 
-    That is the time of its newest event, as tags and notes may be written later, and even readers may write. A virtual
-    time may be in the future: then it is the journal's modification time.
+    This is the time of the newest event. The journal's modification time isn't used, as tags, notes and even readers
+    change it. Only if the event's time is later, as in a simulation, the modification time counts.
     """
     return min(created if event is None else event, written(path))
 
@@ -75,10 +75,10 @@ def newest_study(folder: Path, say: Callable[[str], None]) -> Path:
 
     Args:
         folder: Folder of studies.
-        say: Called with a message on each study that can't be read.
+        say: Called with a message about each study that can't be read.
 
     Raises:
-        JournalError: There is none.
+        JournalError: There is no study.
     """
     candidates = (
         sorted(((written(path), path) for path in find_studies(folder)), reverse=True) if folder.is_dir() else []
@@ -86,7 +86,7 @@ def newest_study(folder: Path, say: Callable[[str], None]) -> Path:
     best: tuple[float, Path] | None = None
     for latest, path in candidates:
         if best is not None and best[0] >= latest:
-            break  # nothing happened in the others since they were written
+            break  # the remaining journals were modified earlier, so they have no newer events
         try:
             with Journal.read(path / JOURNAL) as journal:
                 event = journal.last_time()
@@ -107,44 +107,44 @@ def newest_study(folder: Path, say: Callable[[str], None]) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class StudySummary:
-    """A study in one line, or why it can't be read."""
+    """A summary of a study, or why the study can't be read."""
 
     directory: Path
     problem: str = ""
-    """Why it can't be read; empty where it can."""
+    """Why the study can't be read; empty if it can."""
     name: str = ""
-    """The sweep's."""
+    """Name of the sweep."""
     state: str = "unreadable"
-    """That of `Study.state`."""
+    """State of the study; see `Study.state`."""
     holder: str | None = None
-    """The process that runs it now, `user@host:pid`."""
+    """Process that runs the study now, as `user@host:pid`; None if none does."""
     trials: int = 0
     total: int | None = None
-    """Trials in all, as far as that is known."""
+    """Total number of trials; None if unknown."""
     metric: str = ""
-    """What decides, in words."""
+    """Description of the objective."""
     value: float | None = None
-    """The best trial's; None where no trial has a value, or several metrics decide."""
+    """Value of the best trial; None if no trial has a value, or if there are several goals."""
     best_trial: int | None = None
     front: int = 0
-    """Trials of the front, where several metrics decide."""
+    """Number of trials of the Pareto front, if there are several goals."""
     begun: float = 0.0
-    """When it was made, in seconds since the epoch."""
+    """Time of the study's creation, in seconds since the epoch."""
     changed: float = 0.0
-    """When something happened last."""
+    """Time of the last activity, in seconds since the epoch."""
     seconds: float = 0.0
-    """How long processes ran it, in all."""
+    """Total running seconds of all processes."""
     size: int = 0
-    """Bytes of its files."""
+    """Size of the study's files, in bytes."""
     labels: Labels = field(default_factory=Labels)
 
 
 def summarize(paths: Sequence[Path], now: float) -> list[StudySummary]:
-    """Return a summary of each study, from one reading of its journal.
+    """Return a summary of each study. Each journal is read once.
 
     Args:
         paths: The studies' directories.
-        now: In seconds since the epoch.
+        now: Current time, in seconds since the epoch.
     """
     with sizes_beside(paths) as sizes:
         summaries = [_summary(path, now) for path in paths]
@@ -152,7 +152,7 @@ def summarize(paths: Sequence[Path], now: float) -> list[StudySummary]:
 
 
 def _summary(path: Path, now: float) -> StudySummary:
-    """Return the summary of a study, but for its size."""
+    """Return the summary of a study, without its size."""
     study_dir = StudyDirectory(path)
     try:
         holder, stamp = study_dir.holder(), _fingerprint(study_dir)
@@ -191,14 +191,14 @@ def _summary(path: Path, now: float) -> StudySummary:
 
 
 def _fingerprint(study_dir: StudyDirectory) -> list[tuple[int, int, int]]:
-    """Return (inode, bytes, time of the last change in ns) of the journal's files that hold something."""
+    """Return (inode, size in bytes, modification time in ns) of the journal's files that aren't empty."""
     paths = (study_dir.journal, study_dir.journal.with_name(f"{study_dir.journal.name}-wal"))
     stats = [path.stat() for path in paths if path.exists()]
     return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in stats if status.st_size]
 
 
 def _keep(summary: StudySummary, stamp: list[tuple[int, int, int]]) -> None:
-    """Write the summary of a study with a large journal beside it, where that may be written."""
+    """Cache the summary of a study with a large journal in its directory, if that is writable."""
     if sum(size for _, size, _ in stamp) >= _LEAST_KEPT:
         record = {"version": version("hpsearch"), "journal": stamp, "summary": asdict(summary)}
         with suppress(OSError):
@@ -206,7 +206,7 @@ def _keep(summary: StudySummary, stamp: list[tuple[int, int, int]]) -> None:
 
 
 def _cached_summary(path: Path, stamp: list[tuple[int, int, int]]) -> StudySummary | None:
-    """Return the summary that is written beside a journal, if the journal is the same as then."""
+    """Return the cached summary of a study, if the journal hasn't changed since."""
     try:
         record = json.loads((path / _SUMMARY).read_bytes())
         if (record["version"], record["journal"]) != (version("hpsearch"), list(map(list, stamp))):
@@ -219,7 +219,7 @@ def _cached_summary(path: Path, stamp: list[tuple[int, int, int]]) -> StudySumma
 
 
 class _Watch:
-    """Sees entries pass by: when the newest one was written, and how long the study ran."""
+    """Records the time of the newest entry and the study's running time while entries are iterated."""
 
     def __init__(self) -> None:
         self.last: float | None = None

@@ -1,4 +1,4 @@
-"""A study's results, read from its journal."""
+"""The results of a study, read from its journal."""
 
 from __future__ import annotations
 
@@ -46,27 +46,28 @@ _MOST_IN_MEMORY = 512 * 1024**2
 
 @dataclass(eq=False)
 class Study:
-    """A study as of the time at which its journal was read.
+    """The results of a study, as of the time at which its journal was read.
 
-    Rooms above format, plot and write it; methods here forward to them in one line.
+    Other packages format, plot and write them. Methods here only call those packages.
     """
 
     directory: Path
     sweep: Sweep
-    """The sweep, with what it was extended by."""
+    """The sweep, including its extensions."""
     state: str
-    """Its state in one word: `Standing.ended` lists them."""
+    """State of the study in one word; `Standing.ended` lists the states."""
     message: str
-    """`error`: its text; `target`, `patience`: why it ended; `paused`, `cancelled`: when and by whom."""
+    """Details of the state. `error`: the error's text; `target`, `patience`: why the study ended; `paused`,
+    `cancelled`: when and by whom."""
     provenance: dict[str, Any]
-    """Git commit, command line, packages and environment of the process that made the study."""
+    """Git commit, command line, packages and environment of the process that created the study."""
     created: float
-    """When, in seconds since the epoch."""
+    """Time of the study's creation, in seconds since the epoch."""
     _journaled: JournaledState
     _entries: _Entries
     """Reads the journal."""
     _rerun: dict[str, Any] | None = None
-    """For a rerun, its record of the original study."""
+    """A rerun's record of the original study; None if this study isn't a rerun."""
 
     def __repr__(self) -> str:
         counts = self._journaled.counts()
@@ -75,12 +76,12 @@ class Study:
 
     @property
     def identity(self) -> str:
-        """Which study this is, wherever it lies: its name, when it was made and by which process."""
+        """Identity of the study, independent of its path: from its name, its creation time and the process."""
         return identity_of(self.sweep.name, self.created, self.provenance)
 
     @property
     def trials(self) -> list[TrialRow]:
-        """Every trial, by number."""
+        """All trials, by number."""
         return list(self._rows)
 
     @cached_property
@@ -89,7 +90,7 @@ class Study:
 
     @cached_property
     def ranked(self) -> list[TrialRow]:
-        """Every trial, best first; trials without a value come last."""
+        """All trials, best first; trials without a value come last."""
         order = self.sweep.objective.rank({row.number: row.score for row in self._rows})
         return [self._rows[number] for number in order]
 
@@ -100,9 +101,9 @@ class Study:
 
     @property
     def labels(self) -> Labels:
-        """Its `tags` and its `note`, as `hpsearch tag` and `hpsearch note` wrote them, up to now."""
+        """The current `tags` and `note` of the study, as `hpsearch tag` and `hpsearch note` wrote them."""
         study_dir = StudyDirectory(self.directory)
-        return labels_of(study_dir) if study_dir.exists() else Labels()  # there is none where it was run in memory
+        return labels_of(study_dir) if study_dir.exists() else Labels()  # a study in memory has no directory
 
     @property
     def rungs(self) -> list[RungView]:
@@ -111,12 +112,12 @@ class Study:
 
     @property
     def iterations(self) -> int:
-        """Iterations that count, repetitions from zero included."""
+        """Number of iterations that count, including repetitions from zero."""
         return self._journaled.iterations
 
     @property
     def total(self) -> tuple[int, int] | None:
-        """(trials, iterations) of the whole sweep; None where it has no bound, or never ran."""
+        """(trials, iterations) of the whole sweep; None if it has no bound, or never ran."""
         return self._journaled.total
 
     @property
@@ -129,7 +130,7 @@ class Study:
         """The feasible trial with the best value; ties go to the lower number.
 
         Raises:
-            HpsearchError: There is none, or there are several goals.
+            HpsearchError: There is no such trial, or there are several goals.
         """
         if self.sweep.objective.several:
             raise HpsearchError(
@@ -160,13 +161,13 @@ class Study:
         return self._journaled.leaders()
 
     def best_by(self, weights: Mapping[str, float]) -> BestTrial:
-        """Return the trial that is best by one number, of those that keep all constraints; ties go to the lower number.
+        """Return the feasible trial with the best weighted sum of its values; ties go to the lower number.
 
         Args:
-            weights: What one unit of a metric is worth, at least 0; one that isn't named is worth nothing.
+            weights: Weight of each metric, at least 0; a missing metric has weight 0.
 
         Raises:
-            HpsearchError: No trial has a value and keeps all constraints; or the weights aren't right.
+            HpsearchError: No trial has a value and satisfies all constraints; or the weights are invalid.
         """
         worth = weighted(self.trials, self.sweep.objective, weights)
         if not worth:
@@ -184,7 +185,7 @@ class Study:
                 any trial of the front.
 
         Raises:
-            HpsearchError: It names another metric, or a value isn't finite.
+            HpsearchError: A reference is for an unknown metric, or isn't finite.
         """
         return hypervolumes(self.sweep, self._entries(), self.created, reference)
 
@@ -199,11 +200,11 @@ class Study:
         Args:
             folder: Folder for `trial.json` and the checkpoint; or a file for `torch.load`, with the suffix `.pt` or
                 `.pth`.
-            force: Replace what was saved there before.
+            force: Whether to replace files that were saved there before.
 
         Raises:
-            HpsearchError: There is no best trial; it has no checkpoint, or none that fits in a file; or it can't be
-                written.
+            HpsearchError: There is no best trial; it has no checkpoint, or none that can be saved as one file; or the
+                files can't be written.
         """
         from hpsearch.export.saving import save_trial
 
@@ -211,7 +212,7 @@ class Study:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Flat names of the params, in order: those of every trial, then those of some."""
+        """Flat names of the params, in order: those of all trials, then those of only some trials."""
         return self.sweep.parameters.columns(row.params for row in self.trials)
 
     @property
@@ -234,7 +235,7 @@ class Study:
     def trials_dataframe(self, times: bool = False, metrics: bool = False) -> pd.DataFrame:
         """Return every trial as a row: `trial, state, iterations, value, params.<name>, width`.
 
-        With several goals the columns `values.<name>` replace `value`; constraints on outcomes add `feasible`.
+        With several goals the columns `values.<name>` replace `value`. Outcome constraints add a column `feasible`.
 
         Args:
             times: Add the running time in seconds.
@@ -247,7 +248,8 @@ class Study:
     def checkpoint_path(self, row: TrialRow) -> Path | None:
         """Return the path of a trial's checkpoint as the user saved it; None if it is missing, deleted or damaged.
 
-        If it is in one file with others, it is extracted; without write permission the path is within that file.
+        A checkpoint that shares a file with others is extracted. Without write permission, the path points into that
+        file.
         """
         try:
             return self._checkpoint_path(row)
@@ -255,7 +257,7 @@ class Study:
             return None
 
     def why_no_checkpoint(self, trial: int) -> str:
-        """Return why a trial has no checkpoint that could be read."""
+        """Return why a trial has no readable checkpoint."""
         try:
             self._checkpoint_path(self.trials[trial])
         except UnreadableCheckpointError as error:
@@ -272,10 +274,10 @@ class Study:
         """Return each trial's metric over its iterations, from the reports that count; reported NaNs are NaN.
 
         Args:
-            metric: Any reported metric; iterations without it are skipped. None: the only deciding one.
+            metric: Any reported metric; iterations without it are skipped. None: the objective's metric.
 
         Raises:
-            HpsearchError: No report has this metric; or it is None, and there are several goals.
+            HpsearchError: No report has this metric; or `metric` is None, and there are several goals.
         """
         names = self.sweep.objective.names
         if metric is None and not names:
@@ -300,10 +302,10 @@ class Study:
         return {trial: [report for _, report in reports] for trial, reports in by_trial.items()}
 
     def scores(self, objective: Objective | None = None) -> dict[int, list[tuple[int, Score]]]:
-        """Return what each trial was worth over its iterations, of the reports that count, NaN where it was reported.
+        """Return each trial's scores over its iterations, from the reports that count; reported NaNs are NaN.
 
         Args:
-            objective: What it is worth to; None: to the sweep. Reports that lack what decides are left out.
+            objective: Objective of the scores; None: the sweep's. Reports without its metrics are left out.
         """
         requested = objective or self.sweep.objective
         return over_iterations(self._entries(), lambda report: requested.reported(report.metrics))
@@ -320,10 +322,10 @@ class Study:
         """Return a trial.
 
         Args:
-            trial: Its number; None: the best one's, where one metric decides.
+            trial: Number of the trial; None: the best trial, if there is one goal.
 
         Raises:
-            HpsearchError: There is no such trial; or none is named, and several metrics decide.
+            HpsearchError: There is no such trial; or `trial` is None, and there are several goals.
         """
         if trial is None and self.sweep.objective.several:
             raise HpsearchError(f"{self.directory}: expected the number of a trial, as {self._title} decide together")
@@ -333,34 +335,34 @@ class Study:
         return rows[number]
 
     def network(self, trial: int | None = None) -> nn.Module:
-        """Return the network of a trial, with the weights that gave its value, on the CPU and in evaluation mode.
+        """Return a trial's network with the weights that produced its value, on the CPU and in evaluation mode.
 
         Args:
-            trial: Its number; None: the best one's, where one metric decides.
+            trial: Number of the trial; None: the best trial, if there is one goal.
 
         Raises:
-            HpsearchError: There is no such trial; it has no checkpoint, or not one of a network that
-                `hpsearch_trainers.architectures.network` made; or its weights don't fit it.
+            HpsearchError: There is no such trial; it has no checkpoint of a network that
+                `hpsearch_trainers.architectures.network` created; or the weights don't match the network.
         """
         from hpsearch.results.trial_network import trial_network
 
         return trial_network(self, trial).module()
 
     def metrics_of(self, row: TrialRow) -> Mapping[str, float]:
-        """Return all that a trial reported with its value; where it has none, all that it reported last."""
+        """Return all metrics of the report that gave the trial's value; without a value, those of its last report."""
         if row.value_iteration in (0, row.iterations):
             return row.metrics
         reported = over_iterations(self._entries(), lambda report: report.metrics)
         return dict(reported[row.number])[row.value_iteration]
 
     def lineage(self, trial: int | None = None) -> tuple[Stage, ...]:
-        """Return what a trial was trained with: its ancestors' params and its own, each with its iterations.
+        """Return the stages of a trial's training: its ancestors' params and its own, each with its iterations.
 
         Args:
-            trial: Its number; None: the best one's, where one metric decides.
+            trial: Number of the trial; None: the best trial, if there is one goal.
 
         Raises:
-            HpsearchError: There is no such trial; or none is named, and several metrics decide.
+            HpsearchError: There is no such trial; or `trial` is None, and there are several goals.
         """
         rows, number = self.trials, self.row(trial).number
         names = {goal.name for goal in self.sweep.objective.goals}
@@ -373,7 +375,7 @@ class Study:
     def times(self) -> dict[int, tuple[float, float | None]]:
         """Return the times of each trial's first start and last end, in seconds since the epoch.
 
-        The end is None if no segment of it has ended.
+        The end is None if no segment of the trial has ended.
         """
         began: dict[int, float] = {}
         ended: dict[int, float] = {}
@@ -395,18 +397,19 @@ class Study:
             return steps(self._entries(), journal.all_requests())
 
     def events(self) -> Iterator[Event]:
-        """Read what happened, from the first event on."""
+        """Return an iterator over the study's events, from the first one on."""
         return (entry.event for entry in self._entries())
 
     def entries(self) -> Iterator[Entry]:
-        """Read what happened, and what followed from it, from the first event on."""
+        """Return an iterator over the journal's entries: the events with their decisions, from the first one on."""
         return self._entries()
 
     @contextmanager
     def entries_in_memory(self) -> Iterator[None]:
-        """Read the journal once for all methods within the block; a journal above 512 MiB is read each time.
+        """Read the journal only once for all methods within the block. A journal above 512 MiB is read each time.
 
-        Decoding takes most of the time of a page. Entries in memory take about three times their size on disk.
+        Decoding entries takes most of the time of a report page. In memory, entries need about three times their size
+        on disk.
         """
         read, journal = self._entries, StudyDirectory(self.directory).journal
         if not journal.exists() or journal.stat().st_size <= _MOST_IN_MEMORY:
@@ -427,7 +430,7 @@ class Study:
         """Plot the learning curves, coloured by the trial's last rung.
 
         Args:
-            metric: A deciding metric; None: the first one.
+            metric: A metric of the objective; None: the first one.
         """
         from hpsearch.page.page import plot
 
@@ -440,29 +443,29 @@ class Study:
         return plot(self, "front")
 
     def plot_parameters(self) -> Picture:
-        """Draw each trial as a line through its parameters."""
+        """Plot the trials as parallel coordinates of their parameters."""
         from hpsearch.page.page import plot
 
         return plot(self, "parameters")
 
     def plot_importance(self, metric: str | None = None) -> Picture:
-        """Draw which parameters matter, by fANOVA.
+        """Plot the parameter importances, by fANOVA.
 
         Args:
-            metric: A deciding metric; None: the first one.
+            metric: A metric of the objective; None: the first one.
         """
         from hpsearch.page.page import plot
 
         return plot(self, "importance", metric)
 
     def plot_brackets(self) -> Picture:
-        """Draw how brackets narrow, and workers per trial grow."""
+        """Plot the number of trials and the workers per trial over the rungs of each bracket."""
         from hpsearch.page.page import plot
 
         return plot(self, "brackets")
 
     def plot_workers(self) -> Picture:
-        """Draw what the workers did when."""
+        """Plot what the workers ran over time."""
         from hpsearch.page.page import plot
 
         return plot(self, "workers")
@@ -475,10 +478,10 @@ class Study:
 
 
 def load(directory: str | Path) -> Study:
-    """Read a study, also while another process runs it.
+    """Load a study. Another process may run it at the same time.
 
     Raises:
-        JournalError: There is none in this directory, or this version can't read it.
+        JournalError: The directory has no study, or this version can't read it.
     """
     study_dir = StudyDirectory(Path(directory))
     before = study_dir.exists() and study_dir.holder()
@@ -488,7 +491,7 @@ def load(directory: str | Path) -> Study:
             yield from journal.entries()
 
     with Journal.read(study_dir.journal) as journal:
-        # Asked before and after, as a process may begin or end while this reads.
+        # Checked before and after reading, as a process may start or end meanwhile.
         return study_of(
             study_dir.path, journal.study(), journal.entries(), lambda: bool(before or study_dir.holder()), entries
         )
@@ -501,9 +504,9 @@ def study_of(
 
     Args:
         path: The study's directory.
-        record: The study's record from before its first run.
-        history: The journal's entries, as they are now.
-        is_live: Returns whether a process runs it, after the history was read.
+        record: The study's record, written before its first run.
+        history: The journal's current entries.
+        is_live: Returns whether a process runs the study. It is called after the history was read.
         entries: Reads the journal again, for methods that need more.
     """
     sweep = Sweep.from_json(record["sweep"])
@@ -511,7 +514,7 @@ def study_of(
     with no_collections():
         for entry in journaled.read(history):
             standing.take(entry)
-    # As the process that runs it does after each commit: what nothing needs is gone, or about to go.
+    # The process that runs the study does this after each commit: it deletes what is no longer needed.
     journaled.obsolete()
     ended = standing.ended(live := is_live())
     if not live and ended.state != "open":

@@ -1,4 +1,4 @@
-"""Output of trials: the logs of their attempts, in a study's directory."""
+"""The output of trials: the logs of their attempts, in a study's directory."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class LogFile:
 
     @property
     def name(self) -> str:
-        """Prefix of its lines."""
+        """Prefix of the output's lines."""
         rank = f" rank {self.rank}" if self.rank else ""
         return f"trial {self.trial}{rank}"
 
 
 def logs_of(study: Path, trial: int) -> list[LogFile]:
-    """Return the logs of a trial's attempts that printed something, in their order, and of each the ranks' logs."""
+    """Return the logs of a trial, by attempt and rank. Attempts without output are left out."""
     logs = []
     for attempt in _numbered(study / "trials" / f"{trial:05d}"):
         folder = study / "trials" / f"{trial:05d}" / str(attempt)
@@ -45,13 +45,13 @@ def logs_of(study: Path, trial: int) -> list[LogFile]:
 
 
 def logs_of_all(study: Path) -> Iterator[LogFile]:
-    """Return the logs of all trials, by their numbers."""
+    """Return the logs of all trials, by trial number."""
     for trial in _numbered(study / "trials"):
         yield from logs_of(study, trial)
 
 
 def unfiled(study: Path) -> list[Path]:
-    """Return output that wasn't moved to an attempt's directory yet, as at an attempt's very beginning."""
+    """Return log files that weren't moved to an attempt's directory yet. They exist when an attempt begins."""
     return [
         path
         for name in sorted(_names(study / "trials"))
@@ -60,7 +60,7 @@ def unfiled(study: Path) -> list[Path]:
 
 
 def last_lines(path: Path, count: int) -> list[str]:
-    """Return the last lines of a file, without reading all of a long one."""
+    """Return the last lines of a file, without reading the whole file."""
     try:
         with path.open("rb") as file:
             size, block, text = file.seek(0, os.SEEK_END), 8192, b""

@@ -1,7 +1,7 @@
 """The network of a trial: its architecture, its cost, and the weights of the trial's value.
 
-A checkpoint has both if it is a mapping with "model" and "architecture", as a Trainer's is. Otherwise, or without a
-checkpoint, a Trainer builds the network again, without its weights.
+A checkpoint contains architecture and weights if it is a mapping with "model" and "architecture", as a Trainer writes
+it. Otherwise, or without a checkpoint, a Trainer builds the network again, without its weights.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ class TrainingStep:
     """Assumptions about a training step, to estimate its memory."""
 
     rows: int
-    """On one worker."""
+    """Number of rows of a batch on one worker."""
     reported: bool
     """Whether the trial's batch size is known."""
     optimizer: str
-    """Its class; empty if unknown."""
+    """Class name of the optimizer; empty if unknown."""
     copies: int
-    """Numbers that it keeps for each weight."""
+    """Number of values that the optimizer keeps for each weight."""
 
 
 @dataclass(frozen=True)
 class TrialNetwork:
-    """A trial's network, as far as known."""
+    """What is known of a trial's network."""
 
     study: Study
     row: TrialRow
@@ -66,47 +66,47 @@ class TrialNetwork:
     architecture: Mapping[str, Any] | None
     """Keyword arguments of `network`, `costs`, `layers` and `standalone`."""
     built_again: bool
-    """Whether it is what the trainable builds now, as no checkpoint has the architecture."""
+    """Whether the trainable built the architecture again, as no checkpoint contains it."""
     weights: Mapping[str, Tensor] | None
-    """The `state_dict` that was validated."""
+    """The validated `state_dict`."""
     weights_are: str
-    """"average" or "model", as the checkpoint calls them."""
+    """Key of the weights in the checkpoint: "average" or "model"."""
     step: TrainingStep
     unknown: str
-    """Why there is no architecture, and what to do; empty where there is."""
+    """Why there is no architecture, and what to do; empty if there is one."""
     no_weights: str
-    """Why there are no weights; empty where there are."""
+    """Why there are no weights; empty if there are."""
 
     @property
     def where(self) -> str:
-        """The trial, to begin an error with."""
+        """The trial's name, at the start of error messages."""
         return f"{self.study.directory}: trial {self.row.number}"
 
     def layers(self) -> Layer:
-        """Return the parts of the network.
+        """Return the layers of the network.
 
         Raises:
-            HpsearchError: Nothing is known of it, or it can't be built any more.
+            HpsearchError: The architecture is unknown, or the network can no longer be built.
         """
         from hpsearch_trainers.architectures import layers
 
         return self._built(layers)
 
     def costs(self) -> Costs:
-        """Return what the network costs.
+        """Return the costs of the network.
 
         Raises:
-            HpsearchError: Nothing is known of it, or it can't be built any more.
+            HpsearchError: The architecture is unknown, or the network can no longer be built.
         """
         from hpsearch_trainers.architectures import costs
 
         return self._built(costs, batch=self.step.rows, optimizer_copies=self.step.copies)
 
     def source(self) -> str:
-        """Return the source of a file that builds it with torch alone.
+        """Return the source code of a file that builds the network with only torch.
 
         Raises:
-            HpsearchError: Nothing is known of it, or it can't be written down.
+            HpsearchError: The architecture is unknown, or has no source code.
         """
         from hpsearch_trainers.architectures import standalone
 
@@ -146,7 +146,7 @@ class TrialNetwork:
             try:
                 return build(**self.architecture, **more)
             except ArchitectureError as unknown:
-                # An operation of the user's own is registered by importing the module where the trainable is.
+                # The user's own operations are registered by importing the trainable's module.
                 try:
                     _trainable(self.study)
                 except TrainableError as error:
@@ -160,8 +160,8 @@ def trial_network(study: Study, trial: int | None = None) -> TrialNetwork:
     """Return what is known of a trial's network.
 
     Args:
-        study: Its study.
-        trial: Its number; None: the best one, if there is one goal.
+        study: The study.
+        trial: Number of the trial; None: the best trial, if there is one goal.
 
     Raises:
         HpsearchError: There is no such trial, or its checkpoint can't be read.
@@ -194,10 +194,10 @@ def trial_network(study: Study, trial: int | None = None) -> TrialNetwork:
 
 
 def _built_again(study: Study, row: TrialRow) -> tuple[Mapping[str, Any] | None, Mapping[str, Any], str]:
-    """Build a trial's Trainer again, for the architecture of its network.
+    """Build a trial's Trainer again, to get the architecture of its network.
 
     Returns:
-        The architecture; of its optimizer what a checkpoint would have; and why there is no architecture.
+        The architecture; the optimizer's entries of a checkpoint; and why there is no architecture.
     """
     from hpsearch_trainers.architectures import architecture_of
     from hpsearch_trainers.trainer import Trainer
@@ -220,10 +220,10 @@ def _built_again(study: Study, row: TrialRow) -> tuple[Mapping[str, Any] | None,
             trainer = trainable(SimpleNamespace(params=sweep.parameters.nest(row.params)))
             for parameter in trainer.model.parameters():
                 parameter.grad = parameter.detach().clone().zero_()
-            trainer.optimizer.step()  # what it keeps isn't there before
+            trainer.optimizer.step()  # creates the optimizer's state
     except Interrupted:
         raise
-    except Exception as error:  # a user's own code
+    except Exception as error:  # any exception of the user's code
         return None, {}, f"{sweep.trainable} can't build it again: {exception_line(error)}"
     architecture = architecture_of(trainer.model)
     if architecture is None:
@@ -249,7 +249,7 @@ def _trainable(study: Study) -> Any:
 
 
 def _training_step(study: Study, row: TrialRow, state: Mapping[str, Any]) -> TrainingStep:
-    """Find rows and optimizer of a step: in what was reported, and in the checkpoint or what was built again."""
+    """Return the assumptions about a step, from the trial's reports and from a checkpoint or its rebuilt equivalent."""
     rows = study.metrics_of(row).get("global_batch", math.nan)
     reported = math.isfinite(rows) and rows >= 1
     on_one = math.ceil(rows / row.width) if reported else _DEFAULT_ROWS

@@ -1,1 +1,1 @@
-"""Results as text: tables for terminals, CSV and JSON, and how numbers and durations are worded."""
+"""Results as text: tables for terminals, CSV and JSON, and the format of numbers and durations."""

@@ -1,4 +1,4 @@
-"""A comparison of studies for people, as text, and for programs."""
+"""A comparison of studies, as text, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from hpsearch.tables.wording import counted, duration, first_of, number
 from hpsearch.trial import Value
 
 Rows = Sequence[tuple[str, Sequence[str]]]
-"""Lines of a table: what each is of, and a cell of each side."""
+"""Lines of a table: the label of each line, and a cell for each side."""
 
 
 def comparison_text(compared: Comparison) -> str:
-    """Return the whole comparison: what it cost, the best over the course, the best params, the differences.
+    """Return the whole comparison: costs, the best value at equal cost, the best params, and the differences.
 
-    Of several studies on a side each value is their median, with the quartiles.
+    If a side has several studies, each value is their median, with the quartiles.
     """
     head = "".join(f"{line}\n" for line in [comparison_title(compared), *side_lines(compared)])
     parts = [
@@ -39,7 +39,7 @@ def comparison_text(compared: Comparison) -> str:
 
 
 def comparison_title(compared: Comparison) -> str:
-    """Describe the objective; with several goals also the hypervolumes' reference point."""
+    """Describe the objective, and with several goals the hypervolume's reference point."""
     point = _reference(compared)
     if point is None:
         return compared.objective.aim
@@ -48,7 +48,7 @@ def comparison_title(compared: Comparison) -> str:
 
 
 def _reference(compared: Comparison) -> dict[str, float] | None:
-    """Return the hypervolumes' reference point, in the metrics' own signs."""
+    """Return the hypervolume's reference point, with the original signs of the metrics."""
     if compared.reference is None:
         return None
     signed = zip(compared.objective.goals, compared.reference, strict=True)
@@ -56,7 +56,7 @@ def _reference(compared: Comparison) -> dict[str, float] | None:
 
 
 def side_lines(compared: Comparison) -> list[str]:
-    """Return which studies each side has, and which of them aren't finished."""
+    """Return lines with the studies of each side, and with the unfinished studies."""
     lines = []
     for side in compared.sides:
         named = _named(side.runs)
@@ -68,7 +68,7 @@ def side_lines(compared: Comparison) -> list[str]:
 
 
 def cost_rows(compared: Comparison) -> Rows:
-    """Return the best value and its cost; for several runs of a side their medians."""
+    """Return the best value and its cost; medians if a side has several runs."""
     rows = [("best", [_spread(side, [run.value for run in side.runs]) for side in compared.sides])]
     costs: Sequence[tuple[str, Callable[[ComparedRun], float], Callable[[float], str]]] = (
         ("trials", lambda run: run.course.end.trials, number),
@@ -83,7 +83,7 @@ def cost_rows(compared: Comparison) -> Rows:
 
 
 def equal_cost_rows(compared: Comparison) -> Rows:
-    """Return what was best at equal cost."""
+    """Return the best values at equal cost."""
     rows = []
     for axis in AXES:
         for amount in compared.amounts(axis):
@@ -97,13 +97,13 @@ def equal_cost_rows(compared: Comparison) -> Rows:
 
 
 def param_rows(compared: Comparison) -> Rows:
-    """Return the best trial of each side, what differs marked with `*`."""
+    """Return the params of each side's best trial. Differing params are marked with `*`."""
     bests = [side.best_run for side in compared.sides]
     points = [_point(run) for run in bests]
     names = list(dict.fromkeys(name for point in points for name in point))
     rows = [("trial", [_trial(side, run) for side, run in zip(compared.sides, bests, strict=True)])]
     for name in names:
-        values = [json.dumps(point[name]) if name in point else None for point in points]  # 1, 1.0 and true are three
+        values = [json.dumps(point[name]) if name in point else None for point in points]  # 1, 1.0 and true differ
         cells = [param_cell(point[name]) if name in point else "-" for point in points]
         rows.append((name if len(set(values)) == 1 else f"* {name}", cells))
     return rows
@@ -120,7 +120,7 @@ def _point(run: ComparedRun) -> dict[str, Value]:
 
 
 def setting_rows(compared: Comparison) -> list[tuple[str, str, str, str]]:
-    """Return the keys in which sweeps differ from the first one: (side, key, first value, its value)."""
+    """Return the keys in which sweeps differ from the first sweep: (side, key, first side's value, side's value)."""
     return [
         (side.label, key, first, here)
         for side in compared.sides[1:]
@@ -144,7 +144,7 @@ def _differences(compared: Comparison) -> str:
 
 
 def pairing_lines(compared: Comparison) -> list[str]:
-    """Return which seeds were left out of the differences, and which ones several studies share."""
+    """Return notes on seeds that the differences leave out, and on seeds that several studies share."""
     lines = []
     for side in compared.sides[1:]:
         left_out = next((item.left_out for item in compared.differences if item.side == side.label), ())
@@ -160,14 +160,14 @@ def _seeds(side: Side, left_out: Sequence[ComparedRun]) -> str:
 
 
 def _repeated(side: Side) -> str:
-    """Return which seeds several studies of a side have; empty where none."""
+    """Return a note on seeds that several studies of a side share; empty if there are none."""
     seeds = Counter(run.seed for run in side.runs)
     repeated = ", ".join(f"{count} with seed {seed}" for seed, count in seeds.items() if count > 1)
     return f"{side.label}: studies with the same seed count as one, by their mean: {repeated}" if repeated else ""
 
 
 def difference_time(difference: SideDifference) -> str:
-    """Describe the point of comparison: the end, or equal cost."""
+    """Describe when the sides are compared: at their ends, or at equal cost."""
     axis, amount = difference.by, difference.amount
     return "as they stand" if axis is None or amount is None else f"after {amount_text(axis, amount)}"
 
@@ -218,7 +218,7 @@ def _beside(compared: Comparison, head: str, rows: Rows) -> str:
 
 
 def courses_csv(compared: Comparison) -> str:
-    """Return a line for each change of each study's best: what it had cost, and the value."""
+    """Return the courses as CSV: one line for each change of a study's best value, with the cost so far."""
     names = ("side", "directory", "seed", "trials", "iterations", "seconds", "value")
     return csv_text(names, _course_rows(compared))
 
@@ -232,7 +232,7 @@ def _course_rows(compared: Comparison) -> Iterable[Sequence[Value]]:
 
 
 def comparison_json(compared: Comparison) -> dict[str, Any]:
-    """Return all of it as JSON."""
+    """Return the comparison as JSON values."""
     record = {
         "goals": [{"name": goal.name, "goal": goal.goal} for goal in compared.objective.goals],
         "reference": _reference(compared),

@@ -1,6 +1,6 @@
-"""Rows as CSV, as JSON and as a DataFrame, and values as cells.
+"""Rows as CSV, JSON and DataFrames, and values as cells.
 
-JSON has no numbers for what isn't finite: there they are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`.
+JSON can't represent non-finite numbers. They become the strings `"NaN"`, `"Infinity"` and `"-Infinity"`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def param_cell(value: Value) -> str:
 
 
 def param_cells(name: str, points: Iterable[Params]) -> list[str]:
-    """Format a param of some trials for a terminal's table; one that lacks it has an empty cell."""
+    """Format a param of several trials for a terminal's table. A trial without the param has an empty cell."""
     return [param_cell(params[name]) if name in params else "" for params in points]
 
 
@@ -83,7 +83,7 @@ def frame_of(columns: Mapping[str, list[Any]]) -> pd.DataFrame:
 
 
 def _series(values: list[Any]) -> pd.Series[Any]:
-    """Keep every value, as pandas would convert [1, None] to floats."""
+    """Return a column that keeps every value unchanged: pandas would convert [1, None] to floats."""
     import pandas as pd
 
     present = [value for value in values if value is not pd.NA]

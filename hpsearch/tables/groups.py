@@ -1,4 +1,4 @@
-"""Trials by what they have in common: a line for each value of a parameter, or of another column."""
+"""Tables of trials grouped by a parameter or another column, with a line for each value."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from hpsearch.trial import TrialRow, TrialState, Value
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The trials that have one value somewhere."""
+    """Statistics of the trials that share a value."""
 
     value: Value
     """The common value; `ABSENT` for trials without one."""
     trials: int
     failed: int
     asynchronous: bool
-    """Whether all of them give other numbers in a rerun."""
+    """Whether the results of all trials vary between reruns."""
     best: Sequence[float | None]
-    """Best value of each goal among the feasible trials; None without any."""
+    """Best value of each goal among the feasible trials; None if there are none."""
     median: Sequence[float | None]
-    """Median over the same trials."""
+    """Median value of each goal over the same trials."""
     seconds: float | None
-    """Median running time of the trials that have ended and not failed."""
+    """Median running time of the trials that ended without failure, in seconds."""
 
 
 def groups_of(rows: Sequence[TrialRow], field: Field, objective: Objective) -> list[Group]:
-    """Group trials by equal values; groups are in the order of their best trials.
+    """Group trials by equal values. Groups are in the order of their best trials.
 
     Args:
         rows: The trials.
@@ -68,17 +68,17 @@ def _group(value: Value, rows: Sequence[TrialRow], objective: Objective) -> Grou
 
 
 def by_strategy(study: Study) -> list[Column]:
-    """Return a table by strategy, with running times; nothing where the sweep doesn't search over strategies."""
+    """Return a table by strategy, with running times; empty if the sweep doesn't search over strategies."""
     sweep = study.sweep
     if len(sweep.strategies.possible) < 2:
         return []
-    # Not the parameter of that name, which a condition may keep from a trial.
+    # Doesn't read the parameter itself, which a condition may make inactive.
     field = Field(STRATEGY, STRATEGY, lambda row: sweep.strategies.of(row.params)["strategy"])
     return group_columns(groups_of(study.trials, field, sweep.objective), field, sweep.objective, times=True)
 
 
 def group_columns(groups: Sequence[Group], field: Field, objective: Objective, times: bool = False) -> list[Column]:
-    """Return groups as columns of a table for terminals.
+    """Return groups as the columns of a table for a terminal.
 
     Args:
         groups: The groups, in order.
@@ -107,7 +107,7 @@ def group_columns(groups: Sequence[Group], field: Field, objective: Objective, t
 
 
 def groups_to_csv(groups: Sequence[Group], field: Field, objective: Objective, times: bool = False) -> str:
-    r"""Return groups as CSV with `\n` line ends; None is empty."""
+    r"""Return groups as CSV with `\n` line ends. None becomes an empty field."""
     entries = [_entry(group, field, objective, times) for group in groups]
     return csv_text(entries[0] if entries else [field.name], [list(entry.values()) for entry in entries])
 

@@ -1,4 +1,4 @@
-"""Tables for people: no wider than the terminal, and whole where there is none."""
+"""Tables as text. They fit into the terminal's width, and are complete if the output isn't a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.cells import cell_len, chop_cells
 
 _GAP = "   "
 _LEAST_TEXT = 24
-"""Smallest width of a text column, when others need space."""
+"""Smallest width of a text column, if other columns need space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,9 @@ class Screen:
     """The terminal or file that a table is printed to."""
 
     width: int | None = None
-    """Columns of the terminal; None: a pipe, or a file, where nothing is cut."""
+    """Width of the terminal in columns; None for a pipe or a file, where nothing is cut."""
     draws: bool = True
-    """Its encoding has line and block characters; else ASCII is used."""
+    """Whether the encoding has line and block characters. If not, ASCII is used."""
 
 
 WHOLE = Screen()
@@ -35,17 +35,17 @@ class Column:
 
     head: str
     cells: Sequence[str]
-    """One of each row."""
+    """Cells, one for each row."""
     is_text: bool = False
-    """Text, which is left-aligned and may be cut, unlike numbers."""
+    """Whether the cells are text, which is left-aligned and may be cut, unlike numbers."""
     is_kept: bool = False
-    """Is there however narrow the terminal is."""
+    """Whether the column is shown in a terminal of any width."""
     is_constant: bool = False
-    """A constant: if equal in all rows, it is printed below the table."""
+    """Whether the column can't vary. If all rows are equal, the value is printed below the table."""
 
 
 def screen_of(stream: TextIO | None) -> Screen:
-    """Return what a stream leads to."""
+    """Return the width and the characters that a stream supports."""
     if stream is None:
         return WHOLE
     try:
@@ -59,12 +59,12 @@ def screen_of(stream: TextIO | None) -> Screen:
 def table_text(columns: Sequence[Column], screen: Screen = WHOLE, see: str = "in a wider terminal") -> str:
     """Return a table as plain text.
 
-    What is the same in all rows, and can't be otherwise, is named once beneath it. Where the terminal is too narrow,
-    texts are cut first, then columns are left out, from the right, and named beneath.
+    A constant column with equal cells is printed once below the table. If the terminal is too narrow, texts are cut
+    first. Then columns are left out, from the right, and their names are printed below the table.
 
     Args:
-        columns: All of them, with equally many cells.
-        screen: What it is printed on.
+        columns: The columns, with the same number of cells.
+        screen: The terminal or file for the output.
         see: How to see the columns that are left out.
     """
     columns = [
@@ -82,7 +82,7 @@ def table_text(columns: Sequence[Column], screen: Screen = WHOLE, see: str = "in
 
 
 def display_width(text: str) -> int:
-    """Return how many columns of a terminal a text takes: two for a Chinese letter, none for an accent of its own."""
+    """Return a text's width in terminal columns: two for a Chinese character, none for a combining accent."""
     return len(text) if text.isascii() else cell_len(text)
 
 
@@ -107,7 +107,7 @@ def _stands_beneath(column: Column) -> bool:
 
 
 def _fitted(columns: Sequence[Column], screen: Screen) -> tuple[list[tuple[Column, int]], list[str]]:
-    """Return the columns that fit, each with its width, and the names of the others."""
+    """Return the columns that fit, each with its width, and the names of the columns that don't."""
     full = [(column, _width(column)) for column in columns]
     if screen.width is None:
         return full, []
@@ -146,8 +146,8 @@ def _lines(columns: Sequence[tuple[Column, int]], screen: Screen) -> Iterator[st
 
 
 def padded(cell: str, width: int, is_text: bool, draws: bool = True) -> str:
-    """Return a cell in a width, cut if it is wider: a text at the left, a number at the right."""
-    if len(cell) <= width and cell.isascii():  # of thousands of cells nearly all
+    """Pad a cell to a width, or cut it: texts are left-aligned, numbers right-aligned."""
+    if len(cell) <= width and cell.isascii():  # fast path for nearly all of thousands of cells
         return cell.ljust(width) if is_text else cell.rjust(width)
     cell = cut_to(cell, width, draws)
     padding = " " * (width - display_width(cell))

@@ -1,4 +1,4 @@
-"""Points with one text for each structure, as people read them: a column for each value inside would be too many."""
+"""Configurations with a text for each structure. A column for each value in a structure would be too many."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hpsearch.trial import Params, TrialRow, Value
 
 
 def outlined(rows: Sequence[TrialRow], space: Space) -> tuple[list[TrialRow], tuple[str, ...]]:
-    """Return rows whose params have a text for each structure, and the names of these params, in order."""
-    # Without structures all values stay as they are, which is a fast path for thousands of trials.
+    """Return the rows with a text in place of each structure, and the names of their params, in order."""
+    # Fast path for thousands of trials: without structures all values stay unchanged.
     flat = not any(isinstance(declared.holds, Structure) for declared in space.declared)
     written = list(rows) if flat else [replace(row, params=outline(row.params, space)) for row in rows]
     names = [".".join(declared.path) for declared in space.declared]
@@ -22,7 +22,7 @@ def outlined(rows: Sequence[TrialRow], space: Space) -> tuple[list[TrialRow], tu
 
 
 def constants_of(names: Iterable[str], space: Space) -> tuple[str, ...]:
-    """Return the params that are constant in the space, without derived ones, which may vary."""
+    """Return the names of params that are constant in the space. Derived params aren't included, as they may vary."""
     parameters = ((name, space.find(name)) for name in names)
     return tuple(
         name for name, parameter in parameters if parameter is not None and not parameter.distribution.searched
@@ -32,7 +32,7 @@ def constants_of(names: Iterable[str], space: Space) -> tuple[str, ...]:
 def outline(params: Params, space: Space) -> dict[str, Value]:
     """Return a configuration with a text for each structure, such as `[conv(channels=32 kernel=3) pool]`.
 
-    A constant that is named as secrets are is masked.
+    A constant is masked if its name looks like a secret's.
     """
     return {
         name: MASK if _is_secret(name, space) else written(value) if is_structure else value
@@ -45,7 +45,7 @@ def _is_secret(name: str, space: Space) -> bool:
 
 
 def written(value: Value) -> str:
-    """Return a structure, or a part of one, as a text."""
+    """Format a structure, or a part of one, as text."""
     match value:
         case list():
             return f"[{' '.join(map(written, value))}]"
@@ -60,5 +60,5 @@ def written(value: Value) -> str:
 
 
 def _settings(settings: Mapping[str, Value]) -> str:
-    """Write names and values."""
+    """Format names and values as text."""
     return " ".join(f"{name}={written(value)}" for name, value in settings.items())

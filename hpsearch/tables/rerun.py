@@ -1,4 +1,4 @@
-"""Results of a rerun, as a DataFrame and for a terminal."""
+"""Results of a rerun, as a DataFrame and as text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rerun_dataframe(rerun: Rerun) -> pd.DataFrame:
 
 
 def rerun_text(rerun: Rerun, screen: Screen | None = None) -> str:
-    """Return the table for a terminal, what isn't in it, and which configuration is best."""
+    """Return the table as text, with notes on what the table leaves out and on the best configuration."""
     configurations, metric = rerun.configurations, rerun.metric
     points = [config.params for config in configurations]
     columns = [
@@ -50,7 +50,7 @@ def rerun_text(rerun: Rerun, screen: Screen | None = None) -> str:
 
 
 def _missing(rerun: Rerun) -> list[str]:
-    """Name the runs that no mean holds."""
+    """Return notes on the runs that no mean includes."""
     unended, lines = 0, []
     for config in rerun.former:
         unended += config.asked - len(config.runs)

@@ -40,25 +40,25 @@ _OWN: Mapping[str, _Read] = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Something of a trial that has a name."""
+    """A named value of a trial."""
 
     name: str
-    """Its name in CSV: `params.lr`."""
+    """Name in CSV, such as `params.lr`."""
     head: str
-    """Its name in tables: `lr`."""
+    """Name in tables, such as `lr`."""
     read: _Read
-    """Returns its value, or `ABSENT` if a trial doesn't have it."""
+    """Function that returns a trial's value, or `ABSENT` if the trial has none."""
     reported: _Read | None = None
-    """The same for expressions, with NaN if that is why there is no value."""
+    """The same function for expressions. It returns NaN if the trial has no value because it reported NaN."""
 
 
 class Fields:
-    """All that can be named of some trials.
+    """All fields of a study's trials.
 
     Args:
-        rows: All trials of a study.
+        rows: All trials of the study.
         params: Flat names of their params.
-        objective: What decides.
+        objective: The objective.
     """
 
     def __init__(self, rows: Sequence[TrialRow], params: Sequence[str], objective: Objective) -> None:
@@ -82,16 +82,16 @@ class Fields:
             self._meant.setdefault(field.name, []).append(field)
         for field in self._by_name.values():
             meanings = self._meant.setdefault(field.head, [])
-            # What decides is reported, too: its name alone means the value that a trial is judged by.
+            # The objective's metrics are also reported: without a prefix, their names mean the trial's value.
             judged = field.name.startswith("metrics.") and any(other in values.values() for other in meanings)
             if field not in meanings and not judged:
                 meanings.append(field)
 
     def find(self, name: str, option: str) -> Field:
-        """Return what a name means: a column of the CSV, or a column's head in the table.
+        """Return the field with a name: a column of the CSV, or a column's head in the table.
 
         Raises:
-            HpsearchError: There is no such name; or it is the name of two.
+            HpsearchError: No field has the name, or several have it.
         """
         meant = self._meant.get(name, [])
         if len(meant) > 1:
@@ -103,7 +103,7 @@ class Fields:
         raise HpsearchError(f"{option}: must name what trials have, got {name!r}; {nearest(name, candidates)}")
 
     def copies(self, name: str) -> list[Field]:
-        """Return the params that match a name with `*` in place of numbers."""
+        """Return the fields of params that match a name with `*` in place of numbers."""
         pattern = re.compile(re.escape(name).replace(r"\*", r"\d+"))
         return [
             field
@@ -112,16 +112,16 @@ class Fields:
         ]
 
     def _unmistakable(self, field: Field) -> str:
-        """Return a name that means this alone, where it has one."""
+        """Return an unambiguous name of a field, if it has one."""
         names = field.name, f"trial.{field.name}", field.head
         return next((name for name in names if self._meant.get(name) == [field]), field.name)
 
 
 def where(rows: Sequence[TrialRow], fields: Fields, text: str) -> list[TrialRow]:
-    """Return the trials for which an expression is true; trials that lack one of its fields are left out.
+    """Return the trials for which an expression is true. Trials that lack one of its fields are left out.
 
     Raises:
-        HpsearchError: It isn't an expression, names a field that no trial has, or fails for a trial.
+        HpsearchError: The text isn't an expression, names a field that no trial has, or fails for a trial.
     """
     option = "--where"
     try:
@@ -152,7 +152,7 @@ def where(rows: Sequence[TrialRow], fields: Fields, text: str) -> list[TrialRow]
 
 
 def ordered(rows: Sequence[TrialRow], fields: Fields, sort: str) -> list[TrialRow]:
-    """Sort by `NAME` or `NAME:desc`; trials without it, or with NaN or null, come last.
+    """Sort by `NAME` or `NAME:desc`. Trials without the field, or with NaN or null, come last.
 
     Raises:
         HpsearchError: There is no such field.
@@ -166,13 +166,13 @@ def ordered(rows: Sequence[TrialRow], fields: Fields, sort: str) -> list[TrialRo
 
 
 def best_first(rows: Sequence[TrialRow], objective: Objective) -> list[TrialRow]:
-    """Sort by score, best first; trials without a value come last."""
+    """Sort by score, best first. Trials without a value come last."""
     numbered = {row.number: row for row in rows}
     return [numbered[number] for number in objective.rank({row.number: row.score for row in rows})]
 
 
 def fields_to_table(rows: Sequence[TrialRow], fields: Sequence[Field], screen: Screen = WHOLE) -> str:
-    """Return the requested fields of the trials for a terminal."""
+    """Return the requested fields of the trials as a table for a terminal."""
     columns = []
     for field in fields:
         values = [field.read(row) for row in rows]
@@ -186,9 +186,10 @@ def fields_to_table(rows: Sequence[TrialRow], fields: Sequence[Field], screen: S
 
 
 def sort_key(value: Value) -> Any:
-    """Return what values are sorted by: numbers first, then texts, with lists and mappings as they are written.
+    """Return a value's sort key: numbers come first, then texts. Lists and mappings are sorted as texts.
 
-    None: it comes last.
+    Returns:
+        The key; None if the value comes last.
     """
     if value is ABSENT or value is None or (isinstance(value, float) and math.isnan(value)):
         return None

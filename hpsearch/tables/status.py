@@ -1,4 +1,4 @@
-"""A study's state: as text, and as JSON with the keys listed in docs/results.md."""
+"""A study's state, as text and as JSON. docs/results.md lists the keys of the JSON."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def status_text(study: Study, holder: str | None) -> str:
     """Describe a study.
 
     Args:
-        study: As it was read.
-        holder: The process that runs it now, None when there is none.
+        study: The study.
+        holder: Process that runs the study now, as `user@host:pid`; None if none does.
     """
     rows = study.trials
     lines = [f"{study.sweep.name}  {study.directory}", f"state       {_state(study, holder)}"]
@@ -93,7 +93,7 @@ def _open(study: Study) -> str:
 
 
 def way_on(study: Study, directory: Path | str) -> str:
-    """Return how to resume an unfinished study, given its directory for display."""
+    """Return how to resume an unfinished study. `directory` is the path to show."""
     state = study.state
     resume = f"hpsearch resume {shlex.quote(str(directory))}"
     command = f"continue with: {resume}"
@@ -106,7 +106,7 @@ def way_on(study: Study, directory: Path | str) -> str:
 
 
 def _target_key(study: Study) -> str:
-    """Return the key of the target: with several metrics that of the first one with a target."""
+    """Return the key of the target; with several goals, the key of the first goal that has a target."""
     objective = study.sweep.objective
     index = next((index for index, goal in enumerate(objective.goals) if goal.target is not None), 0)
     return f"metric.{index}.target" if objective.several else "metric.target"
@@ -146,7 +146,7 @@ def _of(size: int | None) -> str:
 
 
 def _widths(study: Study) -> list[str]:
-    """Count the segments by width, where a trial could have more than one worker."""
+    """Return the number of segments by width; empty if every trial has one worker."""
     if study.sweep.resources.widest == 1 and all(row.width == 1 for row in study.trials):
         return []
     segments = study.segments()
@@ -157,7 +157,7 @@ def _widths(study: Study) -> list[str]:
 
 
 def _reverted(study: Study) -> list[str]:
-    """Show which trials were taken back from more workers, and why."""
+    """Return the trials that were reverted to fewer workers, and why."""
     rows = [row for row in study.trials if row.reverted]
     lines = [f"taken back  trial {row.number}: {shortened(row.reverted, _WIDTH)}" for row in rows[:_MOST_REVERTED]]
     if len(rows) > _MOST_REVERTED:
@@ -168,7 +168,7 @@ def _reverted(study: Study) -> list[str]:
 
 
 def _failures(study: Study) -> list[str]:
-    """Show each kind of failure once, with one traceback, and the trials that it struck."""
+    """Return each kind of failure once, with one traceback and the failed trials."""
     kinds = failures_by_kind(study)
     lines = []
     for first, struck in list(kinds.values())[:_MOST_FAILURES]:
@@ -182,7 +182,11 @@ def _failures(study: Study) -> list[str]:
 
 
 def failures_by_kind(study: Study) -> dict[str, tuple[Failure, list[int]]]:
-    """Return the failed trials by what failed, in the order of the first: its failure, and the trials' numbers."""
+    """Group the failed trials by kind of failure, in order of the first trial.
+
+    Returns:
+        For each kind, the failure of the first trial and the numbers of all trials.
+    """
     kinds: dict[str, tuple[Failure, list[int]]] = {}
     for row in study.trials:
         if row.failure is not None:
@@ -191,7 +195,7 @@ def failures_by_kind(study: Study) -> dict[str, tuple[Failure, list[int]]]:
 
 
 def _kind(failure: Failure) -> str:
-    """Return what the failures of one kind share: where it was raised, or the message where that isn't known."""
+    """Return the kind of a failure: the traceback without its last line, or the message if there is no traceback."""
     where, _, _ = failure.traceback.strip().rpartition("\n")
     return where or failure.message
 
@@ -201,7 +205,7 @@ def status_record(study: Study, holder: str | None) -> dict[str, Any]:
 
     Args:
         study: The study.
-        holder: The process that runs it now, `user@host:pid`; None if there is none.
+        holder: Process that runs the study now, as `user@host:pid`; None if none does.
     """
     rows, objective, total, labels = study.trials, study.sweep.objective, study.total, study.labels
     counts = Counter(row.state.value for row in rows)

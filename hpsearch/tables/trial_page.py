@@ -1,4 +1,4 @@
-"""All that is known of one trial, on a page."""
+"""All data of one trial, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _HEIGHT = 8
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A rung's cut: the last promoted trial."""
+    """The cut of a rung: the worst promoted trial."""
 
     bracket: int
     rung: int
     trials: int
-    """Trials that ended this rung so far, without failed ones."""
+    """Number of trials that ended this rung so far, without failed trials."""
     promoted: int
-    """Number of these that were promoted."""
+    """Number of these trials that were promoted."""
     last: int | None
-    """The worst trial that went on; None: none did."""
+    """Number of the worst promoted trial; None if none was promoted."""
     value: float | None
-    """Its value at the end of this rung."""
+    """Value of that trial at the end of this rung."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class TrialPage:
     row: TrialRow
     segments: Sequence[SegmentRow]
     decisions: Sequence[Decision]
-    """The scheduler's decisions on it, in order."""
+    """The scheduler's decisions on the trial, in order."""
     curves: dict[str, list[tuple[int, float]]]
-    """Curve of each deciding metric."""
+    """(iteration, value) pairs of each metric of the objective."""
     cut: Cut | None
-    """Cut of its last finished rung; None with several goals, or without rungs."""
+    """Cut of the trial's last finished rung; None with several goals, or without rungs."""
     log: Path | None
-    """Output of its last attempt with output."""
+    """Log file of the last attempt that has output; None if there is none."""
     checkpoint: Path | None
 
 
@@ -81,10 +81,10 @@ def trial_page(study: Study, trial: int) -> TrialPage:
 
 
 def _cut(study: Study, trial: int, scores: Mapping[int, Sequence[tuple[int, Score]]]) -> Cut | None:
-    """Find where the rung was cut that a trial ended last."""
+    """Return the cut of the last rung that a trial finished."""
     objective = study.sweep.objective
     started: dict[int, dict[tuple[int, int], int | None]] = {}
-    """Trials to the rungs that they began, each with its last iteration."""
+    """By trial: the rungs that it began, each with the rung's last iteration."""
     for event in study.events():
         if isinstance(event, Started):
             started.setdefault(event.segment.trial, {})[event.bracket, event.rung] = event.segment.end
@@ -117,7 +117,7 @@ def _cut(study: Study, trial: int, scores: Mapping[int, Sequence[tuple[int, Scor
 
 
 def page_record(page: TrialPage, log_lines: int) -> dict[str, Any]:
-    """Return a page for programs."""
+    """Return a trial's page as JSON values."""
     row, study = page.row, page.study
     names = [goal.name for goal in study.sweep.objective.goals]
     value: dict[str, Any] = (
@@ -150,7 +150,7 @@ def page_record(page: TrialPage, log_lines: int) -> dict[str, Any]:
 
 
 def page_lines(page: TrialPage, pasted: str, log_lines: int, screen: Screen) -> Iterator[str]:
-    """Return a page for people; `pasted` is the study's directory as a shell takes it."""
+    """Return a trial's page as lines of text. `pasted` is the study's directory, quoted for a shell."""
     row, study = page.row, page.study
     yield f"trial       {row.number} of {study.directory}"
     yield f"state       {_state(page)}"
@@ -229,18 +229,18 @@ def _log(page: TrialPage, count: int, screen: Screen) -> Iterator[str]:
 
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""Bits of the dots of a Braille letter, by row and column."""
+"""Bits of the dots of a Braille character, by row and column."""
 
 _EMPTY = 0x2800
 
 
 def curve_lines(points: Sequence[tuple[int, float]], width: int, height: int, draws: bool = True) -> list[str]:
-    """Draw a curve, with its largest and smallest value at the left and its iterations below.
+    """Draw a curve, with its largest and smallest values at the left and its iterations below.
 
     Args:
-        points: (iteration, value), by iteration; values that aren't finite are skipped.
+        points: (iteration, value) pairs, by iteration; non-finite values are skipped.
         width: Total width in columns.
-        height: Lines of the curve.
+        height: Number of lines of the curve.
         draws: Whether Braille characters are available.
     """
     finite = [(at, value) for at, value in points if math.isfinite(value)]
@@ -273,7 +273,7 @@ def _scaled(value: float, least: float, greatest: float, most: int) -> int:
 
 
 def _line(start: tuple[int, int], end: tuple[int, int]) -> set[tuple[int, int]]:
-    """Return the dots from one to another."""
+    """Return the dots on a line between two dots."""
     steps = max(abs(end[0] - start[0]), abs(end[1] - start[1]), 1)
     (x, y), (to_x, to_y) = start, end
     return {(round(x + (to_x - x) * step / steps), round(y + (to_y - y) * step / steps)) for step in range(steps + 1)}

@@ -1,10 +1,10 @@
-"""Tables of trials and of their segments: for terminals, as CSV and JSON, and of trials as a DataFrame.
+"""Tables of trials and of their segments: for terminals, as CSV and as JSON. Trials are also available as a DataFrame.
 
-CSV and DataFrame have the columns `trial,state,iterations,value,params.<name>...,width`. Equal rows give equal bytes,
-so there are no times unless requested. With several goals `values.<name>` replace `value`. Constraints on outcomes add
-`feasible`; several versions of the code add `code`; trials that give other numbers in a rerun add `asynchronous`; forks
-add `parent` and `inherited`. A trial need not have every param. On request all reported metrics follow, as
-`metrics.<name>`.
+CSV and DataFrame have the columns `trial,state,iterations,value,params.<name>...,width`. Times are only included on
+request, so that equal results give equal bytes. With several goals `values.<name>` replace `value`. Some columns are
+only present if needed: `feasible` with outcome constraints; `code` if trials ran several versions of the code;
+`asynchronous` if results of trials vary between reruns; `parent` and `inherited` with forks. A trial need not have
+every param. On request all reported metrics follow, as `metrics.<name>`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _AGAIN = {
     "alone": "runs again with a worker for itself",
     "wider": "runs again on twice as many workers",
 }
-"""How a lost segment runs again: by `SegmentRow.then`."""
+"""How a lost segment runs again, by `SegmentRow.then`."""
 
 _ONE_VALUE = Objective(Metric("value"))
-"""The objective if its name is unknown."""
+"""Objective if the metric's name is unknown."""
 
 
 def rows_to_csv(
@@ -66,7 +66,7 @@ def rows_to_csv(
 
 
 def value_columns(metrics: Sequence[str]) -> list[str]:
-    """Name the columns of the metrics that decide: `value` where it is one, else `values.<name>`."""
+    """Return the value columns: `value` for one metric, `values.<name>` for several."""
     return [f"values.{name}" for name in metrics] if len(metrics) > 1 else ["value"]
 
 
@@ -79,7 +79,7 @@ def rows_to_json(
         rows: The trials, in order.
         names: The params, in order.
         times: Add the running time.
-        objective: The objective. If it is NaN, and so no score, `value` is NaN.
+        objective: The objective. `value` is NaN for a trial that has no score because it reported NaN.
     """
     entries = []
     codes = _code_cells(rows)
@@ -118,10 +118,10 @@ def trials_dataframe(
     metrics: bool = False,
     objective: Objective = _ONE_VALUE,
 ) -> pd.DataFrame:
-    """Return the trials as a DataFrame with the columns of the CSV; missing values are NaN.
+    """Return the trials as a DataFrame with the columns of the CSV. Missing values are NaN.
 
-    A missing param is NaN or NA, depending on its column's type; a param that is None stays None. In a column of
-    metrics missing values are None.
+    A missing param is NaN or NA, depending on its column's type. A param that is None stays None. In a column of
+    metrics, missing values are None.
     """
     import pandas as pd
 
@@ -164,19 +164,19 @@ def _columns(
 
 
 def _code_cells(rows: Sequence[TrialRow]) -> list[str] | None:
-    """Return the version of the code that each trial ran, or `"1+2"`; None if all ran the same one."""
+    """Return the code version of each trial, or several as `"1+2"`; None if all trials ran the same version."""
     if len({code for row in rows for code in row.code}) < 2:
         return None
     return ["+".join(map(str, sorted(row.code))) for row in rows]
 
 
 def metric_names(rows: Iterable[TrialRow]) -> list[str]:
-    """Return the metrics that these trials reported, sorted: who reported first mustn't change the table."""
+    """Return the metrics that these trials reported. They are sorted, so that the order of reports has no effect."""
     return sorted({name for row in rows for name in row.metrics})
 
 
 def _values_json(row: TrialRow, objective: Objective) -> dict[str, Value]:
-    """Return what decides; NaN for a trial that has no value because it reported NaN."""
+    """Return a trial's values as JSON; NaN if the trial has no value because it reported NaN."""
     names = [goal.name for goal in objective.goals]
     failed = row.state is TrialState.FAILED
     nans = {name: math.nan for name in names if math.isnan(row.metrics.get(name, 0.0)) and not failed}
@@ -186,16 +186,17 @@ def _values_json(row: TrialRow, objective: Objective) -> dict[str, Value]:
 
 
 def trials_csv(rows: Sequence[TrialRow], sweep: Sweep) -> str:
-    """Return the table of all trials, by number, as another sweep can begin with it."""
+    """Return the table of all trials, by number, from which another sweep can warm-start."""
     names = sweep.parameters.columns(row.params for row in rows)
-    # Readers need the constrained metrics, too, to rank trials.
+    # The constrained metrics are also needed to rank trials.
     return rows_to_csv(rows, names, metrics=bool(sweep.outcome_constraints), objective=sweep.objective)
 
 
 def reports_csv(reports: Mapping[int, Iterable[Report]]) -> str:
-    """Return `trial,iteration,<metric>...,seconds` as CSV: metrics sorted by name, and empty without a report.
+    """Return reports as CSV, with the columns `trial,iteration,<metric>...,seconds`.
 
-    A metric with the name of another column has the column `metrics.<name>`, as readers need unique names.
+    Metrics are sorted by name, and empty if they weren't reported. Column names are unique: a metric with the name of
+    another column has the column `metrics.<name>`.
 
     Args:
         reports: Reports of each trial that count, by iteration.
@@ -209,7 +210,7 @@ def reports_csv(reports: Mapping[int, Iterable[Report]]) -> str:
 
 
 def _column(metric: str) -> str:
-    """Name a metric's column; no two metrics have the same."""
+    """Return a metric's column name. It is unique."""
     is_taken = metric in ("trial", "iteration", "seconds") or metric.startswith("metrics.")
     return f"metrics.{metric}" if is_taken else metric
 
@@ -225,9 +226,10 @@ def rows_to_table(
     screen: Screen = WHOLE,
     see: str = _SEE_ALL,
 ) -> str:
-    """Return the trials for a terminal, with messages of failed trials and reasons of reverted ones in one line.
+    """Return the trials as a table for a terminal.
 
-    The width is shown if a trial ran on more than one worker.
+    Messages of failed trials and reasons of reverted trials are cut to one line. The width is shown if a trial ran on
+    more than one worker.
 
     Args:
         rows: The trials, in order.
@@ -235,9 +237,9 @@ def rows_to_table(
         objective: The objective. Constrained metrics and violations have columns, too.
         times: Add the running time.
         metrics: Add the other reported metrics.
-        worth: Weighted sums by trial, to show.
-        constants: Params that the sweep doesn't vary, which are printed below the table.
-        screen: The terminal or file.
+        worth: Weighted sums to show, by trial; None: no such column.
+        constants: Params that the sweep doesn't vary. They are printed below the table.
+        screen: The terminal or file for the output.
         see: How to see columns that don't fit.
     """
     columns = [
@@ -286,25 +288,25 @@ def _metric_column(name: str, rows: Sequence[TrialRow]) -> Column:
 
 
 def _forked_from(row: TrialRow) -> str:
-    """Return what a trial was forked from: `"3 at 20"`; without the iteration where nothing was taken over."""
+    """Return a fork's parent and iteration, such as `"3 at 20"`; only the parent if it had no checkpoint."""
     if row.parent is None:
         return ""
     return str(row.parent) if row.inherited is None else f"{row.parent} at {row.inherited}"
 
 
 def segments_to_csv(rows: Sequence[SegmentRow]) -> str:
-    r"""Return the segments as CSV with `\n` line ends; None is empty."""
+    r"""Return the segments as CSV with `\n` line ends. None becomes an empty field."""
     columns = [field.name for field in fields(SegmentRow)]
     return csv_text(columns, [list(asdict(row).values()) for row in rows])
 
 
 def segments_to_json(rows: Sequence[SegmentRow]) -> str:
-    """Return the segments as a JSON array of objects, one on a line."""
+    """Return the segments as a JSON array, one object per line."""
     return json_text(asdict(row) for row in rows)
 
 
 def segments_to_table(rows: Sequence[SegmentRow], screen: Screen = WHOLE, see: str = "with --format csv") -> str:
-    """Return the segments for a terminal; `see` explains how to see columns that don't fit."""
+    """Return the segments as a table for a terminal. `see` explains how to see columns that don't fit."""
     ended = [_end_text(row) for row in rows]
     return table_text(
         [
@@ -324,6 +326,6 @@ def segments_to_table(rows: Sequence[SegmentRow], screen: Screen = WHOLE, see: s
 
 
 def _end_text(row: SegmentRow) -> str:
-    """Return how a segment ended, and what was done then."""
+    """Return how a segment ended, and how it runs again."""
     ended = f"{row.ended}, {_AGAIN[row.then]}" if row.then else row.ended
     return f"{ended}: {row.message}" if row.message else ended

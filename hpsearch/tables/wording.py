@@ -1,4 +1,4 @@
-"""Format durations, numbers, params and paths for people; programs don't read these texts back."""
+"""Formats of durations, numbers, params and paths for people. Programs don't parse these texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpsearch.objective import Objective
 from hpsearch.trial import Params, TrialRow, TrialState, Value
 
 LONGEST_CELL = 100
-"""Most letters of a reason or message in a cell."""
+"""Maximum number of characters of a reason or message in a cell."""
 
 
 def duration(seconds: float) -> str:
@@ -29,16 +29,16 @@ def duration(seconds: float) -> str:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """Format a number with so many significant digits, or all digits of an integer."""
+    """Format a number with `digits` significant digits; integers keep all digits."""
     if isinstance(value, int):
         return str(value)
     return f"{value:.{digits}g}" if abs(value) < 1e4 or abs(value) >= 1e15 else f"{value:.0f}"
 
 
 def numbers(values: Sequence[float | None]) -> list[str]:
-    """Format a column of numbers with equally many digits: four, or up to six to distinguish different ones.
+    """Format a column of numbers with the same number of digits: four, or up to six to distinguish different values.
 
-    None is an empty cell.
+    None becomes an empty cell.
     """
     different = {value for value in values if value is not None and value == value}
     enough = next(
@@ -48,7 +48,7 @@ def numbers(values: Sequence[float | None]) -> list[str]:
 
 
 def bytes_text(count: int) -> str:
-    """Return a number of bytes in a unit that leaves few digits."""
+    """Format a number of bytes in a unit that needs few digits."""
     size, unit = float(count), "bytes"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if size < 1024:
@@ -58,11 +58,11 @@ def bytes_text(count: int) -> str:
 
 
 def amount_of(done: int, total: int | None) -> str:
-    """Format progress: `48 of 51`; if repeated iterations exceed the plan, `60 (51 planned)`.
+    """Format progress: `48 of 51`, or `60 (51 planned)` if repeated iterations exceed the plan.
 
     Args:
         done: The current number.
-        total: The planned number; None: unknown.
+        total: The planned number; None if unknown.
     """
     if total is None:
         return f"{done:,}"
@@ -75,7 +75,7 @@ def counted(count: int, unit: str) -> str:
 
 
 def up_to(until: int | None) -> str:
-    """Return how far a rung's trials run; None: the sweep names no last iteration."""
+    """Format the last iteration of a rung; None if the sweep has no last iteration."""
     return "to their end" if until is None else f"to iteration {until}"
 
 
@@ -122,28 +122,28 @@ def by_width(counts: Mapping[int, int], unit: str) -> str:
 
 
 def first_of(items: Sequence[object], most: int) -> str:
-    """Name items; of more than `most` the first ones, and how many others there are."""
+    """List items; if there are more than `most`, list the first ones and the number of the others."""
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return ", ".join(map(str, items[:most])) + more
 
 
 def trials_named(numbers: Sequence[int], most: int = 20) -> str:
-    """Name trials by their numbers: `trial 3`, `trials 3, 5 and 2 more`."""
+    """List trials by number: `trial 3`, `trials 3, 5 and 2 more`."""
     return f"{'trial' if len(numbers) == 1 else 'trials'} {first_of(numbers, most)}"
 
 
 def shortened(text: str, width: int) -> str:
-    """Return the first line of a text, at most `width` characters of it."""
+    """Return the first line of a text, cut to `width` characters."""
     line = next(iter(text.splitlines()), "")
     return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
 def shown_path(path: Path, here: Path) -> str:
-    """Return a path by its shortest name from a folder, which a command takes for a path and not for an option.
+    """Return the shortest path from a folder. It never looks like an option of a command.
 
     Args:
-        path: A file or a directory, absolute, or as it is named from here.
-        here: The folder, absolute.
+        path: A file or a directory, absolute or relative to `here`.
+        here: The folder, as an absolute path.
     """
     name = str(path.relative_to(here) if path.is_relative_to(here) and path != here else path)
     return f"./{name}" if name.startswith("-") else name

@@ -1,1 +1,1 @@
-"""Results that exist already, read for a search that begins with them."""
+"""Warm start: existing results that a search begins with."""

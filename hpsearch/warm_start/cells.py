@@ -1,4 +1,4 @@
-"""Values of parameters and of the metric, as the cells of tables and other programs hold them."""
+"""Parsing of parameter and metric values from the cells of tables and from other programs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from hpsearch.tables.formats import csv_field
 from hpsearch.trial import Value
 
 _MOST_DIGITS = 400
-"""Python refuses to read integers of thousands of digits; no parameter or metric has so many."""
+"""Longest text that is parsed as a number, as Python can't parse integers with thousands of digits."""
 
 
 def param(cell: object, distribution: Distribution, name: str, is_text: bool) -> Value:
-    """Return a cell's value of a parameter, without checking it against the space.
+    """Return a parameter's value from a cell, without checking the value against the space.
 
     Args:
-        cell: The cell; it isn't empty, unless null is a choice.
+        cell: The cell. It isn't empty, unless null is a choice.
         distribution: The parameter's distribution.
         name: The parameter's name.
-        is_text: Cells are always text, as in a CSV file; else they are values, but lists and mappings may be JSON.
+        is_text: Whether cells are always text, as in a CSV file. Otherwise cells are values, but lists and mappings may
+            be JSON.
 
     Raises:
         InvalidKey: The text matches several choices.
@@ -33,7 +34,7 @@ def param(cell: object, distribution: Distribution, name: str, is_text: bool) ->
     choices = _choices(distribution)
     if choices is None:
         value = _number(cell) if isinstance(cell, str) and is_text else _plain(cell)
-        # Whoever has columns of one type each, as pandas, makes floats of integers where one is missing.
+        # Columns of one type, as in pandas, turn integers into floats if a value is missing.
         is_whole = isinstance(distribution, Numeric) and distribution.is_integer and isinstance(value, float)
         return int(value) if is_whole and value.is_integer() else value  # type: ignore[attr-defined, call-overload]
     if not isinstance(cell, str):
@@ -44,7 +45,7 @@ def param(cell: object, distribution: Distribution, name: str, is_text: bool) ->
 
 
 def allows_empty(distribution: Distribution) -> bool:
-    """Return whether an empty cell is a value: null, or a text of no letters."""
+    """Return whether an empty cell is a valid value: null, or an empty text."""
     return any(_is_choice(value, distribution) for value in (None, ""))
 
 
@@ -56,10 +57,10 @@ def is_empty(cell: object) -> bool:
 
 
 def metric(cell: object, name: str) -> float | None:
-    """Return the metric's value; None where there is none. In text, `nan` is what was reported.
+    """Return the metric's value; None if the cell is empty. The text `nan` means that NaN was reported.
 
     Raises:
-        InvalidKey: It isn't a number.
+        InvalidKey: The cell isn't a number.
     """
     if is_empty(cell):
         return None
@@ -73,10 +74,10 @@ def metric(cell: object, name: str) -> float | None:
 
 
 def iteration(cell: object, name: str) -> int | None:
-    """Return an iteration; None where there is none.
+    """Return an iteration; None if the cell is empty.
 
     Raises:
-        InvalidKey: It isn't a whole number of at least 1.
+        InvalidKey: The cell isn't a whole number of at least 1.
     """
     value = metric(cell, name)
     if value is None:
@@ -87,12 +88,12 @@ def iteration(cell: object, name: str) -> int | None:
 
 
 def same_value(value: Value, other: Value) -> bool:
-    """Return whether two values are the same in kind: True isn't 1, and 1 isn't 1.0."""
+    """Return whether two values are equal and of the same type: True isn't 1, and 1 isn't 1.0."""
     return json.dumps(value, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def _nothing(cell: object, distribution: Distribution, name: str, is_text: bool) -> Value:
-    """Return the value of an empty cell."""
+    """Return the value that an empty cell stands for."""
     has_null, has_text = (_is_choice(value, distribution) for value in (None, ""))
     if has_null and has_text and is_text:
         raise InvalidKey((name,), 'must be told apart in a table, but an empty cell stands for null and ""')
@@ -104,9 +105,9 @@ def _plain(cell: object) -> object:
 
 
 def _number(text: str) -> object:
-    """Return the number that a text is; the text itself where it is none."""
+    """Parse a number; return the text unchanged if it isn't a number."""
     text = text.strip()
-    if len(text) <= _MOST_DIGITS and text.isascii() and "_" not in text:  # which Python's numbers may have
+    if len(text) <= _MOST_DIGITS and text.isascii() and "_" not in text:  # Python accepts `_` in numbers
         for kind in (int, float):
             with suppress(ValueError):
                 return kind(text)
@@ -127,7 +128,7 @@ def _is_choice(value: Value, distribution: Distribution) -> bool:
 
 
 def _choice(text: str, choices: list[Value], name: str) -> Value:
-    """Return the choice that matches a text: as our own tables write it, or else in JSON."""
+    """Return the choice that matches a text, as our own tables format it, or otherwise as JSON."""
     written = {json.dumps(choice, sort_keys=True): choice for choice in choices if csv_field(choice) == text}
     if len(written) > 1:
         among = " and ".join(written)

@@ -1,4 +1,4 @@
-"""Trials that were found elsewhere, and which of them a sweep's searcher can begin with."""
+"""Trials of other searches, and the selection of those that a sweep's searcher can use."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ from hpsearch.warm_start.cells import same_value
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Why a trial can't be taken."""
+    """Why a trial can't be used."""
 
     reason: str
-    """Follows a number of trials that it is so of: `have no lr`."""
+    """Text that follows the number of such trials, such as `have no lr`."""
     example: str = ""
-    """The error of the first of them."""
+    """Error of the first such trial."""
 
 
 @dataclass(frozen=True)
 class SourceTrial:
-    """A trial of another search, as it was found."""
+    """A trial of another search, as its source contains it."""
 
     params: Mapping[str, object]
     """Params by flat name."""
     values: Mapping[int | None, Score]
-    """Score by iteration; None: at its end, whichever iteration that was."""
+    """Score by iteration. The key None means the trial's end, at an unknown iteration."""
     reached: int | None = None
-    """Iterations that it was trained for; None: to its own end, or unknown."""
+    """Number of trained iterations; None if the trial ran to its own end, or if unknown."""
     is_complete: bool = True
-    """It was not ended early."""
+    """Whether the trial wasn't ended early."""
     left_out: LeftOut | None = None
-    """Why it can't be used at all."""
+    """Why the trial can't be used; None if it can."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Results from one source."""
+    """The trials of one source."""
 
     shown: str
     """Name of the source for messages."""
     trials: Sequence[SourceTrial]
     notes: Sequence[str] = field(default_factory=tuple)
-    """Further notes on how they were read."""
+    """Further notes on how the trials were read."""
 
 
 def select_trials(source: Source, sweep: Sweep) -> tuple[list[Past], str]:
-    """Return the results of a source that a sweep's searcher can use, with notes on their number and on the others.
+    """Return the trials of a source that a sweep's searcher can use, and notes on their number and on other trials.
 
-    A trial must have a value of the sweep's space for each parameter, constants included. Its scores count at the
-    iterations at which they were measured, up to the sweep's last iteration.
+    A trial must have a valid value for each parameter of the sweep's space, including constants. Its scores count at
+    the iterations at which they were measured, up to the sweep's last iteration.
     """
     usable: list[Past] = []
     reasons, examples = Counter[str](), dict[str, str]()
@@ -117,11 +117,11 @@ def _params(values: Mapping[str, object], sweep: Sweep) -> Params | LeftOut:
 
 
 def _follows(parameter: Parameter) -> bool:
-    """Return whether a value may be missing: it is derived, or a fixed number of copies."""
+    """Return whether a parameter's value may be missing: it is derived, or a fixed number of copies."""
     return isinstance(parameter.distribution, Derived) or parameter.holder is not None
 
 
 def _is_drawn(parameter: Parameter, value: Value) -> bool:
-    """Return whether a value can be sampled: models don't know choices with probability 0."""
+    """Return whether a value can be sampled. Choices with probability 0 can't, and models don't include them."""
     choices = parameter.distribution
     return not isinstance(choices, Categorical) or any(same_value(value, choice) for choice in choices.every_value())

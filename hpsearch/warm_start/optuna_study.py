@@ -1,4 +1,4 @@
-"""Trials of a study of Optuna's: in a database, in a journal file, or at hand in Python."""
+"""Trials of an Optuna study: from a database, a journal file, or a study object in Python."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 _SQLITE = "sqlite"
 
 _METRIC = "metrics."
-"""User attributes that hold what was reported are called so, and then as the metric is."""
+"""Prefix of user attributes that hold reported metrics."""
 
 
 def from_database(url: str, study: str | None, sweep: Sweep) -> Source:
-    """Read a study of a database.
+    """Read an Optuna study from a database.
 
     Args:
-        url: As Optuna and SQLAlchemy take it: `sqlite:///study.db`.
-        study: Its name there; None: the only one.
-        sweep: Whose searcher is to begin with it.
+        url: URL in the format of Optuna and SQLAlchemy, such as `sqlite:///study.db`.
+        study: Name of the study in the database; None: the only study.
+        sweep: The sweep to warm-start.
 
     Raises:
-        SweepError: It can't be read, or doesn't fit the sweep.
+        SweepError: The study can't be read, or doesn't match the sweep.
     """
     from optuna.storages import RDBStorage
 
@@ -50,7 +50,7 @@ def from_database(url: str, study: str | None, sweep: Sweep) -> Source:
     if parsed.get_backend_name() == _SQLITE:
         _check_sqlite(Path(parsed.database or ""), shown)
     with _explained(shown):
-        # Whatever else the file is, nothing is written to it.
+        # Nothing is written to the file, even if it isn't an Optuna database.
         storage = RDBStorage(url, skip_table_creation=True)
         try:
             return _from_storage(storage, study, sweep, shown)
@@ -60,10 +60,10 @@ def from_database(url: str, study: str | None, sweep: Sweep) -> Source:
 
 
 def database_name(url: str) -> str:
-    """Return a database's identity: without a password, and with the absolute path of a file.
+    """Return a database's identity: the URL without a password, and with the absolute path of a file.
 
     Raises:
-        SweepError: It isn't a database's URL.
+        SweepError: The text isn't a database URL.
     """
     parsed = _parsed(url)
     if parsed.get_backend_name() == _SQLITE:
@@ -82,7 +82,7 @@ def _parsed(url: str) -> URL:
 
 
 def _check_sqlite(path: Path, name: str) -> None:
-    """Check that the storage exists, as Optuna would create it."""
+    """Check that the database file exists, as Optuna would create it."""
     if not path.is_file():
         raise SweepError(f"--from {name}: expected a file of Optuna's, but {path} is none")
     try:
@@ -96,10 +96,15 @@ def _check_sqlite(path: Path, name: str) -> None:
 
 
 def from_journal_file(path: Path, study: str | None, sweep: Sweep) -> Source:
-    """Read a study of a journal file of Optuna's; `study` is its name there, None: the only one.
+    """Read an Optuna study from a journal file.
+
+    Args:
+        path: The journal file.
+        study: Name of the study in the file; None: the only study.
+        sweep: The sweep to warm-start.
 
     Raises:
-        SweepError: It can't be read, or doesn't fit the sweep.
+        SweepError: The study can't be read, or doesn't match the sweep.
     """
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
@@ -110,7 +115,7 @@ def from_journal_file(path: Path, study: str | None, sweep: Sweep) -> Source:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Add the storage to errors of Optuna and its database."""
+    """Add the storage's name to errors of Optuna and its database."""
     try:
         yield
     except SweepError:
@@ -136,10 +141,10 @@ def _from_storage(storage: BaseStorage, study: str | None, sweep: Sweep, name: s
 
 
 def from_optuna(study: Study, sweep: Sweep) -> Source:
-    """Return the trials of a study at hand.
+    """Return the trials of an Optuna study object.
 
     Raises:
-        SweepError: It doesn't fit the sweep.
+        SweepError: The study doesn't match the sweep.
     """
     return _read(study, sweep, f"the Optuna study {study.study_name}")
 
@@ -162,7 +167,7 @@ def _read(study: Study, sweep: Sweep, name: str) -> Source:
                 f"--from {name}: expected values of {goal.name!r}, the sweep's metric, got values of {named[index]!r}"
             )
     trials = study.get_trials(deepcopy=False)
-    # Optuna leaves open from which step on one counts; our iterations count from 1.
+    # Optuna's steps may start at 0 or 1; our iterations start at 1.
     shift = 1 if any(0 in trial.intermediate_values for trial in trials) else 0
     space = sweep.parameters
     ours = MARK in study.user_attrs
@@ -184,7 +189,7 @@ def _source_trial(trial: FrozenTrial, shift: int, space: Space, ours: bool, obje
     # With several goals there are no intermediate values, but our exports have the number of iterations.
     reached = (trial.user_attrs.get("iterations") if ours else None) if last is None else last + shift
     is_complete = trial.state == TrialState.COMPLETE
-    # Ours have the score of a trial that was ended early, too.
+    # Our exports also have the score of a trial that was ended early.
     if trial.values is not None and (is_complete or (ours and objective.joint)):
         score = _score(trial, ours, objective)
         if isinstance(score, LeftOut):
@@ -205,7 +210,7 @@ def _score(trial: FrozenTrial, ours: bool, objective: Objective) -> Score | Left
         return LeftOut(f"have a user attribute {key_text(error.key)} that can't be read", error.problem)
     measured = {name: value for name, value in read.items() if value is not None}
     goals = dict(zip((goal.name for goal in objective.goals), trial.values, strict=True))
-    # The best value that one of ours had may be of another iteration than its metrics.
+    # In our exports the best value of a trial may be from another iteration than its metrics.
     score = objective.reported(goals | measured if ours else measured | goals)
     if score is None:
         lacks = next(bound.metric for bound in objective.constraints if bound.metric not in measured)
@@ -221,7 +226,7 @@ def _params(trial: FrozenTrial, space: Space, ours: bool) -> Iterator[tuple[str,
             theirs = optuna_parameter(distribution, [])
             yield name, json.loads(value) if theirs is not None and theirs.as_json else value
         else:
-            # Optuna doesn't store lists: people use JSON.
+            # Optuna doesn't store lists, so users store them as JSON.
             yield name, value if distribution is None else param(value, distribution, name, is_text=False)
     if ours:
         for key, value in trial.user_attrs.items():

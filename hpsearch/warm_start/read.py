@@ -1,4 +1,4 @@
-"""Read results of other searches, from the sources that the user names."""
+"""Reads results of other searches from the user's sources."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Given = Union[str, Path, Study, "optuna.Study", "pd.DataFrame"]
-"""A study's directory, a CSV or Parquet file, an Optuna storage, or an object in Python."""
+"""A source: a study's directory, a CSV or Parquet file, an Optuna storage, or a Python object."""
 
 _SQLITE = b"SQLite format 3\0"
 _PARQUET = b"PAR1"
 
 
 def read_warm_start(sources: Sequence[Given], sweep: Sweep) -> WarmStart:
-    """Read what a sweep's searcher is to begin with.
+    """Read the results that a sweep's searcher begins with.
 
     Raises:
-        SweepError: The method doesn't begin with results; or a source can't be read, doesn't fit the sweep, or has no
-            trial that can be taken.
+        SweepError: The search method doesn't support a warm start; or a source can't be read, doesn't match the sweep,
+            or has no usable trial.
     """
     _check_method(sweep)
     resolved = [_resolved(item) for item in sources]
@@ -58,17 +58,17 @@ def read_warm_start(sources: Sequence[Given], sweep: Sweep) -> WarmStart:
 
 
 def source_name(source: Given) -> str:
-    """Return a source's identity by its location, so that it is known even if it can't be read any more.
+    """Return a source's identity, which depends on its location and not on its content.
 
     Raises:
-        SweepError: It isn't a source.
+        SweepError: The object isn't a source.
     """
     name, _ = _resolved(source)
     return name
 
 
 def _resolved(source: Given) -> tuple[str, Callable[[Sweep], Source]]:
-    """Return a source's identity, and what reads it for a sweep."""
+    """Return a source's identity, and a function that reads it for a sweep."""
     match source:
         case Study():
             return str(source.directory.resolve()), lambda sweep: _from_study(source, sweep)
@@ -113,15 +113,15 @@ def _check_method(sweep: Sweep) -> None:
 
 
 def _check_new(shown: str, past: Sequence[Past], earlier: dict[str, set[tuple[str, str]]]) -> None:
-    """Check that a source isn't an earlier one under another name, a copy, or a table of its trials.
+    """Check that a source doesn't repeat an earlier source: by another name, as a copy, or as a table of its trials.
 
-    Names don't suffice: a link, a URL, a study object and an export may be the same study. So params and final scores
-    are compared.
+    Names aren't sufficient: a link, a URL, a study object and an export may be the same study. So params and final
+    scores are compared.
 
     Args:
-        shown: Its name, as the user wrote it.
-        past: Its trials.
-        earlier: Trials of the earlier sources, by name; this one is added.
+        shown: Name of the source, as the user wrote it.
+        past: Trials of the source.
+        earlier: Trials of the earlier sources, by name. This source is added.
     """
     trials = {(json.dumps(trial.params, sort_keys=True), repr([*trial.values.values()][-1])) for trial in past}
     for name, former in earlier.items():
@@ -134,7 +134,7 @@ def _check_new(shown: str, past: Sequence[Past], earlier: dict[str, set[tuple[st
 
 
 def _is_of(source: Any, package: str, name: str) -> bool:
-    """Return whether something is derived from a class of a package that need not be imported for that."""
+    """Return whether an object is an instance of a package's class, without importing the package."""
     return any(f"{base.__module__}.".startswith(package) and base.__name__ == name for base in type(source).__mro__)
 
 
@@ -184,7 +184,7 @@ def _read_file(path: Path, study: str | None, sweep: Sweep) -> Source:
 
 
 def _path_and_study(source: str) -> tuple[Path, str | None]:
-    """Split `journal.log#study`, unless it is all one file's name."""
+    """Split `journal.log#study` into path and study, unless a file has this whole name."""
     path, mark, study = source.rpartition("#")
     if not mark or Path(source).expanduser().exists():
         return Path(source).expanduser(), None
@@ -200,10 +200,10 @@ def _is_ours(path: Path) -> bool:
 
 
 def _from_study(study: Study, sweep: Sweep) -> Source:
-    """Return the trials of a study, running or not.
+    """Return the trials of an hpsearch study, which may be running.
 
     Raises:
-        SweepError: Its metric or its direction differs.
+        SweepError: The study's metric or direction differs from the sweep's.
     """
     there, here = study.sweep.objective, sweep.objective
     if set(there.names) != set(here.names) or there.several != here.several:
@@ -233,5 +233,5 @@ def _source_trial(row: TrialRow, curve: list[tuple[int, Score]], sweep: Sweep) -
     if row.state is TrialState.FAILED:
         return SourceTrial({}, {}, left_out=LeftOut("failed"))
     is_complete = row.state is TrialState.COMPLETE
-    # One that returned before its last iteration had got all that there was for it.
+    # A complete trial that returned before the sweep's last iteration counts as trained to that iteration.
     return SourceTrial(row.params, dict(curve), sweep.iterations if is_complete else row.iterations, is_complete)

@@ -1,4 +1,4 @@
-"""Trials from a table: a CSV or Parquet file, as hpsearch writes it or of any other program, or a DataFrame."""
+"""Trials from a table: a DataFrame, or a CSV or Parquet file of hpsearch or another program."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def from_csv(path: Path, sweep: Sweep) -> Source:
     """Read a CSV file.
 
     Raises:
-        SweepError: It isn't a Parquet file, or has no column for the metric.
+        SweepError: The file isn't a CSV file in UTF-8 with a header, or has no column for the metric.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -54,13 +54,13 @@ def from_csv(path: Path, sweep: Sweep) -> Source:
 
 
 def from_parquet(path: Path, sweep: Sweep) -> Source:
-    """Read a Parquet file, whose columns are those of a CSV file.
+    """Read a Parquet file with the columns of a CSV file.
 
-    Null is an empty cell; NaN is a reported NaN. Text is read as in a CSV file, as hpsearch writes columns of mixed
-    types as text.
+    Null is an empty cell, and NaN is a reported NaN. Text is parsed as in a CSV file, because hpsearch writes columns
+    of mixed types as text.
 
     Raises:
-        SweepError: It isn't a Parquet file, or has no column for the metric.
+        SweepError: The file isn't a Parquet file, or has no column for the metric.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -76,10 +76,10 @@ def from_parquet(path: Path, sweep: Sweep) -> Source:
 
 
 def from_dataframe(frame: pd.DataFrame, sweep: Sweep) -> Source:
-    """Read a DataFrame, whose columns are those of a CSV file.
+    """Read a DataFrame with the columns of a CSV file.
 
     Raises:
-        SweepError: It has no column for the metric.
+        SweepError: The DataFrame has no column for the metric.
     """
     rows = [list(row) for row in frame.itertuples(index=False, name=None)]
     return _read([str(column) for column in frame.columns], rows, sweep, dataframe_name(frame), is_text=False)
@@ -92,10 +92,10 @@ def dataframe_name(frame: pd.DataFrame) -> str:
 
 @dataclass(frozen=True)
 class _Columns:
-    """Columns of a table."""
+    """The columns of a table."""
 
     params: Mapping[str, int]
-    """Columns of params by flat name, those that aren't parameters of the sweep included."""
+    """Column indices of params by flat name, including params that the sweep doesn't have."""
     metrics: Mapping[str, int]
     iteration: int | None
     trial: int | None
@@ -159,12 +159,12 @@ def _columns(head: Sequence[str], sweep: Sweep, shown: str) -> _Columns:
 
 
 def _own_column(metric: str, indices: Mapping[str, int]) -> str | None:
-    """Return the column of a metric in a table of ours; None where there is none."""
+    """Return a metric's column in a table that hpsearch wrote; None if there is none."""
     return next((c for c in (metric, f"{_VALUES}{metric}", f"{_METRICS}{metric}") if c in indices), None)
 
 
 def _trial(row: Sequence[Any], columns: _Columns, sweep: Sweep, is_text: bool) -> SourceTrial:
-    """Return a row's trial."""
+    """Return the trial of a row."""
     state = None if columns.state is None else row[columns.state]
     if str(state) == TrialState.FAILED:
         return _left_out("failed")
@@ -194,7 +194,7 @@ def _params(row: Sequence[Any], columns: _Columns, sweep: Sweep, is_text: bool) 
         distribution = None if parameter is None else parameter.distribution
         is_empty = cells.is_empty(row[index])
         if is_empty and (distribution is None or not cells.allows_empty(distribution)):
-            continue  # it has no such parameter
+            continue  # the parameter is inactive
         cell = row[index] if distribution is None else cells.param(row[index], distribution, name, is_text)
         (empty if is_empty and name not in always else params)[name] = cell
     for name, cell in empty.items():
@@ -204,7 +204,7 @@ def _params(row: Sequence[Any], columns: _Columns, sweep: Sweep, is_text: bool) 
 
 
 def _applies(name: str, cell: object, params: Mapping[str, object], space: Space) -> bool:
-    """Return whether an empty cell is a value like others, rather than an inactive parameter."""
+    """Return whether an empty cell is a value, rather than an inactive parameter."""
     with suppress(InvalidKey):
         return name in space.check({**params, name: cell}, partial=True)
     return False
@@ -220,7 +220,7 @@ def _same_trial(row: Sequence[Any], index: int, columns: _Columns, trial: Source
 
 
 def _joined(rows: Sequence[SourceTrial]) -> SourceTrial:
-    """Return the trial of these rows."""
+    """Merge the rows of one trial."""
     first, last = rows[0], rows[-1]
     if len(rows) == 1:
         return first

@@ -35,7 +35,7 @@ from hpsearch.watch.trial_table import Columns, TrialTable
 
 
 class Question(ModalScreen[bool]):
-    """Is answered with a key; anything but `y` is no."""
+    """A question that is answered with a key: `y` means yes, any other key no."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "yes"),
@@ -63,7 +63,7 @@ class Question(ModalScreen[bool]):
 _LOG_LINES = 15
 
 _SHARE = 50
-"""Reading takes at most one in so many seconds, as it takes seconds with thousands of trials."""
+"""Pause between two reads of a trial, relative to the time of a read, which takes seconds with thousands of trials."""
 
 
 class TrialScreen(Screen[None]):
@@ -80,7 +80,7 @@ class TrialScreen(Screen[None]):
     DEFAULT_CSS = "TrialScreen VerticalScroll { height: 1fr; }"
 
     class Read(Message):
-        """The page was read, or can't be."""
+        """The trial's page was read, or can't be read."""
 
         def __init__(self, page: TrialPage | HpsearchError, seconds: float) -> None:
             super().__init__()
@@ -92,12 +92,12 @@ class TrialScreen(Screen[None]):
         self._directory, self._pasted = directory, pasted
         self.trial = trial
         self.text = f"reading trial {trial} ..."
-        """What is shown."""
+        """Text on the screen."""
         self._page: TrialPage | None = None
         self._reading, self._stale, self._rested = False, True, 0.0
 
     def compose(self) -> ComposeResult:
-        """Make what is shown."""
+        """Create the widgets."""
         with VerticalScroll():
             yield Static(Text(self.text))
         yield Footer()
@@ -108,11 +108,11 @@ class TrialScreen(Screen[None]):
         self.news(changed=True)
 
     def on_resize(self) -> None:
-        """Fit into another terminal."""
+        """Adapt to a new terminal size."""
         self._draw()
 
     def news(self, changed: bool) -> None:
-        """Update after a poll: the trial may have changed, and its log may have grown."""
+        """Update after a poll. The trial may have changed, and its log may have grown."""
         self._stale |= changed
         if self._stale and not self._reading and time.monotonic() >= self._rested:
             self._reading, self._stale = True, False
@@ -128,7 +128,7 @@ class TrialScreen(Screen[None]):
         self.post_message(self.Read(page, time.monotonic() - began))
 
     def on_trial_screen_read(self, message: Read) -> None:
-        """Show what was read."""
+        """Show the page that was read."""
         self._reading, self._rested = False, time.monotonic() + _SHARE * message.seconds
         if isinstance(message.page, HpsearchError):
             self._page = None
@@ -138,7 +138,7 @@ class TrialScreen(Screen[None]):
             self._draw()
 
     def _draw(self) -> None:
-        """Show the page, with the end of its log as it is now."""
+        """Show the page, with the current end of the trial's log."""
         if self._page is not None:
             screen = layout.Screen(max(self.size.width - 2, 20))
             self._show("\n".join(page_lines(self._page, self._pasted, _LOG_LINES, screen)))
@@ -158,7 +158,7 @@ _DONE: Mapping[str, str] = {
 
 
 class News(Message):
-    """Result of a poll, or why the study can't be read."""
+    """The result of a poll, or why the study can't be read."""
 
     def __init__(self, result: Looked | HpsearchError) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class News(Message):
 
 
 class Sent(Message):
-    """A request was written to the journal, or couldn't be."""
+    """A request was written to the journal, or couldn't be written."""
 
     def __init__(self, verb: str, number: int | HpsearchError) -> None:
         super().__init__()
@@ -175,13 +175,13 @@ class Sent(Message):
 
 
 class WatchApp(App[None]):
-    """A study's trials and state. It writes only requests to the process that runs the study.
+    """An app that shows a study's trials and state. It only writes requests to the process that runs the study.
 
     Args:
         study_dir: The study's directory.
-        pasted: The same, quoted for a shell.
-        tail: The tail of its journal, polled once.
-        study: The study at that poll.
+        pasted: The directory, quoted for a shell.
+        tail: Tail of the study's journal, after the first poll.
+        study: State of the study at the first poll.
         pause: Seconds between two polls.
     """
 
@@ -224,7 +224,7 @@ class WatchApp(App[None]):
     def on_mount(self) -> None:
         """Start polling the study."""
         if not self.is_headless:
-            for number in (signal.SIGTERM, signal.SIGHUP):  # the terminal is restored
+            for number in (signal.SIGTERM, signal.SIGHUP):  # so that the terminal is restored
                 asyncio.get_running_loop().add_signal_handler(number, self.exit)
         self._table.focus()
         self._table.changed((), self._best())
@@ -236,9 +236,9 @@ class WatchApp(App[None]):
         self._looking.end()
 
     def on_news(self, message: News) -> None:
-        """Show what is new."""
+        """Show the result of a poll."""
         if not self._table.is_attached:
-            return  # this is the end
+            return  # the app is closing
         if not self.is_headless and not os.isatty(sys.stdin.fileno()):
             self.exit()  # the terminal was closed, and the parent ignores SIGHUP
             return
@@ -255,8 +255,8 @@ class WatchApp(App[None]):
         try:
             changed = self.study.take(looked)
         except JournalError as error:
-            # It may have counted as killed while its lock couldn't be seen; reading everything again
-            # makes sure.
+            # The study may have counted as killed while its lock couldn't be read. Everything is read again to correct
+            # this.
             self._problem = str(error)
             if not anew:
                 self._looking.soon(anew=True)
@@ -312,7 +312,7 @@ class WatchApp(App[None]):
         return False
 
     def _ask(self, verb: str, details: Mapping[str, Any] | None = None) -> None:
-        """Leave a request, in a thread: where others write the journal at this moment that may take a while."""
+        """Write a request to the journal in a thread, as it may have to wait for other writers."""
         if not self._may(verb):
             return
 
@@ -364,7 +364,7 @@ def header_lines(study: LiveStudy, pasted: str, problem: str = "") -> Iterator[T
     Args:
         study: The study.
         pasted: Its directory, quoted for a shell.
-        problem: Why it can't be read any more; empty if it can.
+        problem: Why the study can no longer be read; empty if it can.
     """
     yield Text.assemble((study.sweep.name, "bold"), f"  {study.sweep.objective.aim}  ", (pasted, "dim"))
     yield _state(study, pasted)

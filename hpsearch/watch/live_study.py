@@ -25,18 +25,17 @@ LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """Result of one poll."""
+    """The result of one poll."""
 
     entries: Sequence[Entry]
     holder: str | None
-    """The process that runs the study, `user@host:pid`; None where there is none."""
+    """Process that runs the study, as `user@host:pid`; None if none does."""
     record: Mapping[str, Any] | None = None
-    """The study's record, if the entries are all that there are: at the first poll, or if the journal was
-    replaced."""
+    """The study's record, if the poll returns all entries: at the first poll, or if the journal was replaced."""
 
 
 class Tail:
-    """Reads a journal from its earlier end on; it is closed between two polls, so that it blocks nobody."""
+    """Reads the new entries of a journal. The journal is closed between polls, so that it blocks no other process."""
 
     def __init__(self, study_dir: StudyDirectory) -> None:
         self._study_dir = study_dir
@@ -58,7 +57,7 @@ class Tail:
                 assert added is not None, "all events follow the beginning"
             entries, self._position = added
         self._has_read = True
-        # The study was locked before or after, so no process was killed: the last entries may just be missing.
+        # If the study was locked before or after reading, no process was killed. Only the last entries may be missing.
         return Looked(entries, before or self._study_dir.holder(), record)
 
     def begin_anew(self) -> None:
@@ -67,7 +66,7 @@ class Tail:
 
 
 class Looking:
-    """Polls in a thread of its own, so that a hanging file system blocks nothing else."""
+    """Polls a journal in its own thread, so that a hanging file system doesn't block the app."""
 
     def __init__(
         self, tail: Tail, receive: Callable[[Looked | HpsearchError], object], pause: float = LOOK_SECONDS
@@ -75,8 +74,8 @@ class Looking:
         """Create the poller.
 
         Args:
-            tail: Used only in the thread from now on.
-            receive: Called there with each result, or with the error.
+            tail: Reads the journal. From now on, only the thread may use it.
+            receive: Called in the thread with each result or error.
             pause: Seconds between two polls.
         """
         self._tail = tail
@@ -86,17 +85,17 @@ class Looking:
         self._thread = threading.Thread(target=self._work, name="hpsearch-watch", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start polling."""
         self._thread.start()
 
     def soon(self, anew: bool = False) -> None:
-        """Poll at once; with `anew` read all entries."""
+        """Poll at once. If `anew` is True, read all entries."""
         if anew:
             self._tail.begin_anew()
         self._now.set()
 
     def end(self) -> None:
-        """Stop polling; a hanging poll is abandoned."""
+        """Stop polling. A hanging poll is abandoned."""
         self._over.set()
         self._now.set()
 
@@ -113,7 +112,7 @@ class Looking:
 
 
 class LiveStudy:
-    """The state of a study.
+    """The current state of a study.
 
     Args:
         looked: Result of the first poll.
@@ -124,9 +123,9 @@ class LiveStudy:
 
     def __init__(self, looked: Looked) -> None:
         self.rows: list[TrialRow] = []
-        """Every trial, by number."""
+        """All trials, by number."""
         self.holder: str | None = None
-        """The process that runs it, `user@host:pid`."""
+        """Process that runs the study, as `user@host:pid`; None if none does."""
         self.answers: dict[int, Steered] = {}
         """Results of requests, by number."""
         self.failure: tuple[int, str] | None = None
@@ -149,7 +148,7 @@ class LiveStudy:
         self.failure = None
 
     def take(self, looked: Looked) -> set[int]:
-        """Apply new entries; return the trials that changed.
+        """Apply new entries, and return the trials that changed.
 
         Raises:
             JournalError: The journal has an impossible event.
@@ -196,12 +195,12 @@ class LiveStudy:
 
     @property
     def sweep(self) -> Sweep:
-        """The sweep, with what it was extended by."""
+        """The sweep, including its extensions."""
         return self._standing.sweep
 
     @property
     def is_live(self) -> bool:
-        """Whether a process runs it."""
+        """Whether a process runs the study."""
         return self.holder is not None
 
     @property
@@ -211,7 +210,7 @@ class LiveStudy:
 
     @property
     def ended(self) -> Ended:
-        """Its state: see `Standing`."""
+        """State of the study; see `Standing`."""
         return self._standing.ended(self.is_live)
 
     @property
@@ -220,7 +219,7 @@ class LiveStudy:
 
     @property
     def workers(self) -> Workers:
-        """Number of workers: if unknown, the most that were busy at once."""
+        """Number of workers; if unknown, the largest number that were busy at once."""
         count = None if self._opened is None else self._opened.workers
         if count is not None and self.sweep.resources.lanes > 1:
             return Workers(count, min(count, self._busy), count)
@@ -233,12 +232,12 @@ class LiveStudy:
         return self._opened is not None and self._opened.workers is not None
 
     def remaining(self, now: float | None = None) -> float | None:
-        """Return an estimate of the seconds that are left; None where there is none.
+        """Return the estimated remaining seconds; None if unknown.
 
-        There is none for a resumed study, as the journal doesn't hold the limits that it was resumed with.
+        For a resumed study this is unknown, as the journal doesn't contain the limits that it was resumed with.
 
         Args:
-            now: Seconds since the epoch; None: this moment's.
+            now: Time in seconds since the epoch; None: the current time.
         """
         virtual = self._opened is not None and self._opened.backend == "simulated"
         shared = self.sweep.resources.lanes > 1  # the journal doesn't record how many workers are busy

@@ -27,16 +27,16 @@ from hpsearch.tables.wording import duration, number, numbers, shortened
 from hpsearch.trial import TrialRow, TrialState, Value
 
 _Keyed = tuple[Any, int]
-"""(What it is sorted by, number)."""
+"""(sort key, trial number)."""
 
 
 class Order:
-    """A sorted list of rows with cheap updates: a changed trial takes about the same time however many there are.
+    """A sorted list of rows with fast updates. The time of an update hardly depends on the number of trials.
 
     Args:
-        key: Returns a row's sort key; None: it comes last.
+        key: Returns a row's sort key. Rows with the key None come last.
         rows: All rows.
-        descending: Sort in descending order; rows with key None still come last.
+        descending: Whether to sort in descending order. Rows with the key None still come last.
     """
 
     def __init__(self, key: Callable[[TrialRow], Any], rows: Iterable[TrialRow], descending: bool = False) -> None:
@@ -84,20 +84,20 @@ class Order:
 
 
 GAP = 3
-"""Columns of the terminal between two of the table."""
+"""Space between two columns of the table, in terminal columns."""
 
 _LEAST_TEXT = 12
-"""Smallest width of a text, in columns of the terminal."""
+"""Smallest width of a text, in terminal columns."""
 
 
 class ColumnWidths:
-    """Widths so far: they grow while scrolling and never shrink, so that the table doesn't move."""
+    """The widths of columns. They grow while scrolling and never shrink, so that the table doesn't move."""
 
     def __init__(self) -> None:
         self._largest: dict[str, int] = {}
 
     def of(self, head: str, cells: Sequence[str]) -> int:
-        """Return a column's width, with these cells in it."""
+        """Update a column's width for these cells, and return it."""
         width = max(self._largest.get(head, 0), max(map(display_width, (head, *cells))))
         self._largest[head] = width
         return width
@@ -105,14 +105,14 @@ class ColumnWidths:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What is shown."""
+    """The visible part of the table."""
 
     columns: Sequence[TrialColumn]
     starts: Sequence[int]
-    """Start of each column, in columns of the terminal."""
+    """Start of each column, in terminal columns."""
     head: Sequence[str]
     cells: Sequence[Sequence[str]]
-    """Cells of each row, padded to the column's width."""
+    """Cells of each row, padded to the columns' widths."""
     left_out: Sequence[str] = field(default=())
     """Columns that don't fit."""
 
@@ -177,11 +177,11 @@ _CURSOR = Style(reverse=True)
 
 
 class TrialTable(ScrollView, can_focus=True):
-    """Trials, sorted by a column. The cursor stays on its trial when that moves.
+    """A table of trials, sorted by a column. The cursor stays on its trial when the trial moves.
 
     Args:
         columns: The columns.
-        rows: Every trial, by number; the owner changes them and calls `changed`.
+        rows: All trials, by number. The owner changes this list and calls `changed`.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -202,7 +202,7 @@ class TrialTable(ScrollView, can_focus=True):
     DEFAULT_CSS = "TrialTable { overflow-x: hidden; overflow-y: auto; height: 1fr; }"
 
     class Chosen(Message):
-        """A trial is to be opened."""
+        """The user opens a trial."""
 
         def __init__(self, trial: int) -> None:
             super().__init__()
@@ -222,7 +222,7 @@ class TrialTable(ScrollView, can_focus=True):
         self._descending = False
         self._order = Order(self._sorted.sorts_by, rows)
         self.cursor: int | None = self._order[0] if rows else None
-        """The trial that it is on."""
+        """Number of the trial that the cursor is on; None if there are no trials."""
 
     @property
     def sorted_by(self) -> str:
@@ -231,11 +231,11 @@ class TrialTable(ScrollView, can_focus=True):
 
     @property
     def numbers(self) -> list[int]:
-        """Every trial, in the order of the lines."""
+        """All trials, in the order of the lines."""
         return [self._order[index] for index in range(len(self._order))]
 
     def changed(self, trials: Collection[int], best: Collection[int], anew: bool = False) -> None:
-        """Update new or changed rows, and the best trials; `anew`: all rows are new."""
+        """Update new or changed rows, and the best trials. If `anew` is True, all rows are new."""
         if not trials and not anew and best == self._best:
             return
         if self._columns.see(self._rows if anew else [self._rows[trial] for trial in trials]) or anew:
@@ -249,19 +249,19 @@ class TrialTable(ScrollView, can_focus=True):
         self._redraw()
 
     def begin(self, columns: Columns) -> None:
-        """Replace the trials by another sweep's."""
+        """Replace the trials by those of another sweep."""
         self._columns = columns
 
     def on_mount(self) -> None:
-        """Begin."""
+        """Draw the table."""
         self._redraw()
 
     def on_resize(self) -> None:
-        """Fit into another terminal."""
+        """Adapt to a new terminal size."""
         self._redraw()
 
     def render_line(self, y: int) -> Strip:
-        """Return a line: the heads first, then trials."""
+        """Return a line of the table: first the heads, then the trials."""
         window, width = self._visible_window(), self._width
         if y == 0:
             styles = [_SORTED if column is self._sorted else _HEAD for column in window.columns]
@@ -282,14 +282,14 @@ class TrialTable(ScrollView, can_focus=True):
             self.post_message(self.Chosen(self.cursor))
 
     def action_sort(self, step: int) -> None:
-        """Sort by the next column that is seen, or the one before."""
+        """Sort by the next or the previous visible column."""
         columns = self._visible_window().columns
         index = columns.index(self._sorted) + step if self._sorted in columns else 0
         self._sort(columns[index % len(columns)])
         self._redraw()
 
     def action_reverse(self) -> None:
-        """Turn the order around."""
+        """Reverse the order."""
         self._sort(self._sorted, not self._descending)
         self._redraw()
 
@@ -305,15 +305,15 @@ class TrialTable(ScrollView, can_focus=True):
         self._redraw()
 
     def action_page(self, step: int) -> None:
-        """Move it by a page."""
+        """Move the cursor by a page."""
         self.action_move(step * self._height)
 
     def action_first(self) -> None:
-        """Move it to the first trial."""
+        """Move the cursor to the first trial."""
         self.action_move(-len(self._order))
 
     def action_last(self) -> None:
-        """Move it to the last one."""
+        """Move the cursor to the last trial."""
         self.action_move(len(self._order))
 
     def action_skip(self, step: int) -> None:
@@ -323,7 +323,7 @@ class TrialTable(ScrollView, can_focus=True):
             self._redraw()
 
     def on_click(self, event: events.Click) -> None:
-        """Sort by a clicked heading; move the cursor to a clicked trial, or open it."""
+        """Sort by a clicked heading, move the cursor to a clicked trial, or open the trial."""
         y = event.y
         if y == 0:
             if (column := self._visible_window().column_at(event.x)) is not None:
@@ -355,7 +355,7 @@ class TrialTable(ScrollView, can_focus=True):
         self._order = Order(column.sorts_by, self._rows, descending)
 
     def _visible_window(self) -> Window:
-        """Return the visible window; computed once for all of its lines."""
+        """Return the visible part of the table. It is computed once for all lines."""
         first = self.scroll_offset.y
         state = self._version, first, self._width, self._height
         if self._window is None or self._window[0] != state:
@@ -380,26 +380,26 @@ def _strip(cells: Sequence[str], styles: Sequence[Style], width: int) -> Strip:
 
 
 _LONGEST = 60
-"""Most letters of a reason."""
+"""Maximum number of characters of a reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialColumn:
-    """One column."""
+    """A column of the table."""
 
     head: str
     read: Callable[[TrialRow], Value]
-    """Returns a trial's value; None if it has none."""
+    """Function that returns a trial's value; None if the trial has none."""
     show: Callable[[Value], str] = param_cell
     is_text: bool = False
-    """Begins at the left, and may be cut."""
+    """Whether cells are text, which is left-aligned and may be cut."""
     is_kept: bool = False
-    """Is there however narrow the terminal is."""
+    """Whether the column is shown in a terminal of any width."""
     key: Callable[[TrialRow], Any] | None = None
-    """Sort key; None: the value."""
+    """Function that returns a trial's sort key; None: the value is the key."""
 
     def cells(self, rows: Sequence[TrialRow]) -> list[str]:
-        """Return the cells of some rows; different floats look different, as far as six digits allow."""
+        """Return the cells of rows. Different floats look different, unless this needs more than six digits."""
         values = [self.read(row) for row in rows]
         if self.show is param_cell and all(value is None or type(value) is float for value in values):
             return numbers(values)
@@ -412,7 +412,7 @@ class TrialColumn:
 
 
 class Columns:
-    """Columns of a sweep; trials with other parameters add columns.
+    """The columns of a sweep. Trials with other parameters add columns.
 
     Args:
         sweep: The sweep.
@@ -427,10 +427,10 @@ class Columns:
         self._wide = sweep.resources.widest > 1
         self._asynchronous = bool(sweep.strategies.asynchronous)
         self.all = self._build()
-        """In their order."""
+        """All columns, in order."""
 
     def see(self, rows: Iterable[TrialRow]) -> bool:
-        """Update rows; return whether the columns changed."""
+        """Update the columns for new or changed rows, and return whether the columns changed."""
         before = len(self._params), len(self._metrics), self._forked, self._wide
         for row in rows:
             if not row.params.keys() <= self._params.keys():
@@ -473,7 +473,7 @@ class Columns:
 
 
 def shortened_text(text: str) -> str:
-    """Return a reason in a length that a table takes."""
+    """Return a reason, shortened to fit in a table."""
     return shortened(text, _LONGEST)
 
 

@@ -1,4 +1,4 @@
-"""Averaging gradients during the backward pass."""
+"""Data parallelism: gradients are averaged over the ranks during the backward pass."""
 
 from hpsearch_comm.data_parallel.broadcast import broadcast_optimizer_state, broadcast_parameters
 from hpsearch_comm.data_parallel.data_parallel import DataParallel

@@ -1,4 +1,4 @@
-"""Finding out, before anything moves, that all ranks have built the same model."""
+"""Checks, before any data is sent, that all ranks have built the same model."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hpsearch_comm.group import Group
 
 
 def describe_tensors(kind: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
-    """Return a line for each tensor: what must be equal on every rank, in words.
+    """Return a line for each tensor that describes its properties that must be the same on every rank.
 
     Raises:
-        UsageError: A parameter hasn't got its shape yet.
+        UsageError: A parameter is lazy and has no shape yet.
     """
     lines = []
     for name, tensor in tensors:
@@ -32,7 +32,7 @@ def describe_tensors(kind: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> 
 
 
 def describe_layouts(parameters: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
-    """Return a line for each parameter: what the memory of its gradient depends on, in words."""
+    """Return a line for each parameter that describes its properties that define its gradient's memory layout."""
     lines = describe_tensors("parameter", parameters := list(parameters))
     return [
         line if parameter.is_contiguous() else f"{line} of strides {list(parameter.stride())}"
@@ -44,21 +44,21 @@ _ADVICE = "Build it from the same configuration everywhere, in the same order"
 
 
 def check_agreement(group: Group, subject: str, lines: Sequence[str], advice: str = _ADVICE) -> None:
-    """Raise, on every rank, unless all ranks have the same lines; a collective.
+    """Check that all ranks have the same lines; a collective.
 
     Args:
         group: The ranks.
         subject: What the lines describe.
-        lines: This rank's.
-        advice: What to do where they differ.
+        lines: This rank's lines.
+        advice: What to do if the lines differ.
 
     Raises:
-        MismatchError: They differ; names the first line that does, and what each of two ranks has there.
+        MismatchError: The lines differ; raised on every rank. The error shows the first different line of two ranks.
     """
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     if len(set(group.gather_in("agreement", digest))) == 1:
         return
-    # Everyone has seen the same digests, so everyone comes here.
+    # All ranks have seen the same digests, so all ranks reach this collective.
     first, *others = group.gather_in("agreement", list(lines))
     for rank, theirs in enumerate(others, 1):
         for our_line, their_line in zip_longest(first, theirs, fillvalue="nothing more"):

@@ -1,4 +1,4 @@
-"""Equal starts: parameters, buffers and optimizer state of one rank on all ranks."""
+"""Broadcast of parameters, buffers and optimizer state from one rank to all ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def broadcast_parameters(
     """Overwrite tensors with those of the rank `root`, in place; a collective.
 
     Args:
-        parameters: `model.state_dict()`, `model.named_parameters()` or the like. Other values than tensors are ignored.
+        parameters: `model.state_dict()`, `model.named_parameters()` or similar. Values that aren't tensors are ignored.
         group: The ranks.
         root: The rank whose tensors are sent.
 
@@ -34,26 +34,26 @@ def broadcast_parameters(
 
 
 def broadcast_tensors(tensors: Iterable[torch.Tensor], group: Group, root: int = 0) -> None:
-    """Overwrite tensors, known to be of the same shapes on every rank, with the root's; a collective."""
+    """Overwrite tensors with the root's; a collective. Shapes and dtypes must be the same; this isn't checked."""
     under_way = [group.broadcast_async(tensor.detach(), root) for tensor in tensors]
     for operation in under_way:
         operation.wait()
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, group: Group, root: int = 0) -> None:
-    """Copy the root's optimizer state and settings of groups to every rank; a collective.
+    """Copy the root's optimizer state and parameter-group options to every rank; a collective.
 
-    Structure and plain numbers are sent as JSON, tensors as tensors. Ranks whose optimizer has no state yet get one, so
-    it is enough that the root has loaded a checkpoint.
+    Structure and plain numbers are sent as JSON, tensors as tensors. Other ranks' optimizers need no state, so only the
+    root has to load a checkpoint.
 
     Args:
-        optimizer: Of the same kind, with the same groups of the same parameters, on every rank.
+        optimizer: The optimizer. Its class and parameter groups must be the same on every rank.
         group: The ranks.
         root: The rank whose state is sent.
 
     Raises:
-        MismatchError: The groups aren't the same on all ranks; raised on all.
-        UsageError: The root's state contains what can't be sent; raised on all.
+        MismatchError: The parameter groups differ between ranks; raised on all.
+        UsageError: The root's state contains a value that can't be sent; raised on all.
     """
     check_agreement(group, "an optimizer's parameters", _describe_groups(optimizer))
     parameters = [parameter for settings in optimizer.param_groups for parameter in settings["params"]]
@@ -68,14 +68,14 @@ def broadcast_state(value: Any, group: Group, root: int, device: torch.device, n
     """Send the root's state to every rank: numbers, strings, tensors, and containers of them; a collective.
 
     Args:
-        value: The root's; that of others isn't looked at.
+        value: The root's state; ignored on other ranks.
         group: The ranks.
-        root: The rank whose state counts.
-        device: Where tensors go that lie on the root's GPU.
-        name: What it is, for the error.
+        root: The rank whose state is sent.
+        device: This rank's device for tensors that are on the root's GPU.
+        name: The name of the value, for the error.
 
     Raises:
-        UsageError: It holds what can't travel; raised on all.
+        UsageError: The state contains a value that can't be sent; raised on all.
     """
     tensors: list[torch.Tensor] = []
     message = None
@@ -103,9 +103,9 @@ def _describe_groups(optimizer: torch.optim.Optimizer) -> list[str]:
 
 
 def _pack(value: Any, tensors: list[torch.Tensor], where: str) -> Any:
-    """Turn a nested state into JSON-like values; tensors go into the list, and only their description stays.
+    """Convert a nested state to JSON-like values. Tensors are appended to the list and replaced by a description.
 
-    What JSON doesn't know is a list that begins with the name of its kind.
+    A value that JSON doesn't support becomes a list whose first item is the name of its kind.
     """
     if value is None or type(value) in (bool, int, float, str):
         return value
@@ -140,20 +140,20 @@ def _key(key: Any, where: str) -> int | str:
 
 
 def _unpack(value: Any, tensors: list[torch.Tensor], device: torch.device) -> Any:
-    """Turn what `_pack` gave back into a state; its tensors, not yet filled, are in the list too."""
+    """Convert the result of `_pack` back to a state. Its tensors are not yet filled; they are appended to the list."""
     if not isinstance(value, list):
         return value
     kind, *content = value
     if kind == "tensor":
         dtype, shape, where = content
-        # A root's GPU may have another number than this rank's.
+        # The index of the root's GPU may differ from that of this rank's.
         target_device = device if where == device.type else torch.device(where)
         tensors.append(torch.empty(shape, dtype=dtype_named(dtype), device=target_device))
         return tensors[-1]
     if kind == "sparse":
         shape, *parts = content
         indices, values = (_unpack(part, tensors, device) for part in parts)
-        # Over the same memory, where the indices are only to come.
+        # Unchecked: the sparse tensor shares memory with the indices, which haven't been received yet.
         return torch.sparse_coo_tensor(
             indices, values, shape, device=values.device, check_invariants=False, is_coalesced=True
         )

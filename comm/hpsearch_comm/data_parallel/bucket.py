@@ -1,20 +1,19 @@
-"""What one allreduce takes: gradients side by side, in memory of their own.
+"""A bucket: gradients in contiguous memory that are reduced by one allreduce.
 
-Gradients are copied together, in elements of their dtype, each aligned to a cache line:
+Gradients are copied into a flat buffer of their dtype, each aligned to a cache line:
 
     gradient 0 | padding | gradient 1 | ... | gradient k-1 | uses
 
-On a host the memory is shared between its ranks, so that reducing it copies nothing more. From then on each
-`parameter.grad` is a view of it, and where autograd adds to that, as after `zero_grad(set_to_none=False)`, nothing is
-copied at all.
+The ranks of a host share this memory, so the reduction needs no further copies. Each `parameter.grad` then becomes a
+view of the bucket. If autograd accumulates into this view, as after `zero_grad(set_to_none=False)`, nothing is copied.
 
-A new gradient that has a bucket for itself, as large ones have, isn't copied: it is reduced from where autograd has put
-it into the bucket. It is never written to there. Autograd only lends it: until the backward pass has ended, its memory
-may be what another node is still to read, or another parameter's gradient too.
+If a bucket has only one gradient, as for large gradients, a new gradient isn't copied: it is reduced from autograd's
+memory into the bucket. Autograd's memory is never written: until the backward pass ends, another node may still read
+it, or it may be another parameter's gradient too.
 
-The last bucket ends with the uses, one for each parameter of the model: 1 where this rank has a gradient for it and 0
-where it has none. They are averaged like the rest, so without an operation of its own a rank learns whether any rank
-used a parameter that it didn't use itself.
+The last bucket ends with the uses, one for each parameter of the model: 1 if this rank has a gradient for it, 0
+otherwise. They are averaged like the gradients. So a rank finds out, without a further operation, whether any rank used
+a parameter that it didn't use itself.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ from hpsearch_comm.group import Group
 
 _SHORT = (torch.float16, torch.bfloat16)
 _ALIGNMENT = 64
-"""Bytes: a cache line, and enough for every vector instruction."""
+"""Alignment in bytes: a cache line, and sufficient for all vector instructions."""
 
 
 class Bucket:
-    """Some parameters' gradients, of one dtype and device, which are reduced together.
+    """Gradients of some parameters, of one dtype and device, that are reduced together.
 
     Args:
-        parameters: By their number in the model.
-        dtype: Of the gradients.
-        wire: What travels, of the same dtype or a shorter one: zeros that have room for the gradients, as `lay_out`
-            places them, and for the uses at the end.
+        parameters: The parameters, by their index in the model.
+        dtype: The gradients' dtype.
+        wire: The tensor that is sent, of the same dtype or a 16-bit one. It is filled with zeros, and has room for the
+            gradients in the layout of `lay_out`, and for the uses at the end.
 
     Attributes:
-        device: Where the gradients are.
-        missing: Gradients that haven't arrived in this backward pass.
-        sent: Whether its reduction has been called in this backward pass.
-        mean: Where what `fill` gives is to be reduced to.
-        uses: Of the ranks, the part that used each parameter, when `mean` has been reduced.
+        device: The gradients' device.
+        missing: Number of gradients that haven't arrived in this backward pass.
+        sent: Whether the bucket's reduction has been called in this backward pass.
+        mean: The output tensor for the reduction of the result of `fill`.
+        uses: The fraction of ranks that used each parameter, after the reduction.
     """
 
     def __init__(self, parameters: Mapping[int, torch.nn.Parameter], dtype: torch.dtype, wire: torch.Tensor) -> None:
@@ -57,7 +56,7 @@ class Bucket:
         self.sent = False
         *starts, self._end = lay_out(parameters.values())
         self._single = len(parameters) == 1 and wire.numel() == self._end and not self._compressed
-        # All zeros: padding is summed like the rest, and must be numbers.
+        # Zeros, because padding is summed too and must not be NaN.
         self._wire = self.mean = wire
         self._flat = torch.zeros_like(wire, dtype=dtype) if self._compressed else wire
         self._after = 1.0
@@ -68,22 +67,22 @@ class Bucket:
         }
 
     def expect(self) -> None:
-        """Begin a backward pass."""
+        """Reset the bucket for a new backward pass."""
         self.missing = len(self._parameters)
         self.sent = False
 
     def collect(self) -> None:
-        """Bring the gradients together while they still lie in a cache. What this doesn't, `fill` does."""
+        """Copy the gradients into the bucket while they are still in the CPU cache. `fill` copies the rest later."""
         if not self._single:
             self._collect([])
 
     def fill(self, share: Share, unused: list[int]) -> torch.Tensor:
-        """Return what is to be reduced to `mean`: this rank's gradients, weighed.
+        """Return the tensor to reduce into `mean`: this rank's gradients, multiplied by its share.
 
         Args:
-            share: What to multiply them by. 0 leaves them out, even where they aren't numbers.
-            unused: The parameters for which this rank has nothing are appended. Of the last bucket, those of all
-                buckets before.
+            share: The share. With 0, the gradients are replaced by zeros, even if they are NaN.
+            unused: A list to which parameters without a gradient on this rank are appended. For the last bucket, it
+                must already have those of all other buckets.
         """
         self.mean, self._after = self._wire, 1.0
         lent = self._take_lent() if self._single and share.even else None
@@ -103,7 +102,7 @@ class Bucket:
         return self.mean
 
     def _take_lent(self) -> torch.Tensor | None:
-        """Take the only gradient from where autograd has put it, if it lies as on the other ranks."""
+        """Return the only gradient in autograd's memory, if it has the bucket's layout; None otherwise."""
         (gradient_view,) = self._views.values()
         gradient, view = gradient_view.parameter.grad, gradient_view.view()
         if gradient is None or gradient is view or not _lie_alike(gradient, view):
@@ -135,7 +134,7 @@ class Bucket:
             torch._foreach_zero_(empty)
 
     def _weigh(self, share: Share) -> None:
-        """Weight the gradients by the share. Nothing may overflow unless the mean does."""
+        """Multiply the gradients by the share. No intermediate value may overflow unless the mean does."""
         if share.even:
             if self._compressed:
                 self._wire.copy_(self._flat)
@@ -148,7 +147,7 @@ class Bucket:
             self._flat.mul_(share.own)
 
     def finish(self) -> None:
-        """Bring what has been reduced to where the gradients are."""
+        """Copy the reduced values to the gradients' memory, if it is a different tensor."""
         if self.mean is not self._flat:
             self._flat.copy_(self.mean)
             self.mean = self._wire
@@ -156,12 +155,12 @@ class Bucket:
             self._flat.mul_(self._after)
 
     def give(self, index: int, used: bool) -> None:
-        """Set the gradient of a parameter that has none on this rank to that of the others; None if they have none."""
+        """Set the gradient of a parameter that this rank didn't use: the mean if another rank used it, or None."""
         self._parameters[index].grad = self._views[index].view() if used else None
 
 
 def lay_out(parameters: Iterable[torch.nn.Parameter]) -> list[int]:
-    """Return where each gradient begins in a bucket, and where the last one ends, in elements."""
+    """Return the offset of each gradient in a bucket, and the end of the last gradient, in elements."""
     edges, end = [], 0
     for parameter in parameters:
         edges.append(_aligned(end, parameter.dtype))
@@ -170,19 +169,19 @@ def lay_out(parameters: Iterable[torch.nn.Parameter]) -> list[int]:
 
 
 def _aligned(numel: int, dtype: torch.dtype) -> int:
-    """Return the number of elements up to the next cache line."""
+    """Round a number of elements up to whole cache lines."""
     step = max(1, _ALIGNMENT // dtype.itemsize)
     return -(-numel // step) * step
 
 
 def shared_zeros(group: Group, layouts: Sequence[tuple[int, torch.dtype, torch.device]]) -> list[torch.Tensor]:
-    """Make 1-D tensors of zeros, which the ranks of a host share where they are on the CPU; a collective.
+    """Create 1-D tensors of zeros; a collective. CPU tensors are in memory shared by the ranks of a host.
 
-    There are few allocations: each one of shared memory costs a rank open files and mappings.
+    There is one allocation per dtype and device, because shared memory costs open files and mappings.
 
     Args:
         group: The ranks.
-        layouts: Length, dtype and device of each.
+        layouts: Length, dtype and device of each tensor.
     """
     totals: dict[tuple[torch.dtype, torch.device], int] = {}
     starts = []
@@ -202,10 +201,10 @@ def shared_zeros(group: Group, layouts: Sequence[tuple[int, torch.dtype, torch.d
 
 
 class _GradientView:
-    """Where a gradient lies among others.
+    """A view of a parameter's gradient in a bucket.
 
     Attributes:
-        parameter: Whose gradient it is.
+        parameter: The parameter.
     """
 
     __slots__ = ("_address", "_flat", "_offset", "_view", "parameter")
@@ -218,9 +217,9 @@ class _GradientView:
         self._address = self._view.data_ptr()
 
     def view(self) -> torch.Tensor:
-        """Return the tensor that becomes `parameter.grad`: the same one, as long as it shows this place.
+        """Return the tensor for `parameter.grad`. It is the same object as long as it points to the bucket's memory.
 
-        Whoever has it can point it to other memory by its `data`, as every conversion of a model does.
+        Assigning to its `data` can point it to other memory, as conversions of a model (`.to()`, `.half()`) do.
         """
         if self._view.data_ptr() != self._address:
             self._view = self._make_view()
@@ -231,15 +230,15 @@ class _GradientView:
 
 
 def _strides(parameter: torch.Tensor) -> tuple[int, ...]:
-    """Return the strides in which a gradient lies: the parameter's, if that fills its memory, such as channels_last.
+    """Return a gradient's strides: those of the parameter if it is dense in memory, such as channels_last.
 
-    Autograd makes gradients so, and optimizers are fastest when they are.
+    Autograd creates gradients with these strides, and optimizers are fastest with them.
     """
     return torch.empty_like(parameter, device="meta").stride()
 
 
 def _lie_alike(gradient: torch.Tensor, view: torch.Tensor) -> bool:
-    """Return whether the same values would be the same bytes of memory."""
+    """Return whether both tensors have the same memory layout, so that equal values have equal bytes."""
     return (
         gradient.layout is torch.strided
         and gradient.dtype is view.dtype

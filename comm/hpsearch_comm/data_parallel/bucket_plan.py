@@ -1,9 +1,11 @@
-"""Which gradients share a bucket, and in which order buckets are reduced: decided once, alike on every rank.
+"""The plan of buckets: which gradients share a bucket, and in which order buckets are reduced.
 
-A bucket can be reduced when its last gradient has arrived, so gradients that arrive one after another belong together.
-A large gradient is a bucket of its own.
-The order in which they arrive is only known from a backward pass: the first one that is synchronised is watched, and at
-its end the ranks tell each other what they saw (`Arrivals`) and follow the lowest rank that saw anything.
+The plan is made once and is the same on every rank. A bucket can be reduced when its last gradient has arrived, so
+gradients that arrive in sequence share a bucket. A large gradient gets a separate bucket.
+
+The order of arrival is only known from a backward pass. Each rank records it in the first synchronized backward pass,
+and the ranks exchange their records (`Arrivals`) at its end. For each gradient, the record of the lowest rank that has
+it counts.
 """
 
 from __future__ import annotations
@@ -13,39 +15,40 @@ from dataclasses import dataclass, field
 from typing import Any
 
 LARGE = 1 << 20
-"""Bytes from which on a gradient is large: reducing it takes so long that calling one more operation doesn't count."""
+"""Minimum size of a large gradient in bytes: the cost of one more operation is then negligible."""
 
 
 @dataclass(slots=True)
 class Arrivals:
-    """What a rank saw in a backward pass. Parameters go by their index."""
+    """The gradients that arrived on a rank in a backward pass. Parameters are given by their index."""
 
     order: list[int] = field(default_factory=list)
     """Parameters in the order in which their gradients arrived, each once."""
     repeated: set[int] = field(default_factory=set)
-    """Those whose gradient arrived more than once, as under reentrant checkpointing: only the end is late enough."""
+    """Parameters whose gradient arrived more than once, as with reentrant checkpointing. They are complete at the end.
+    """
     sparse: dict[int, int] = field(default_factory=dict)
-    """Those with sparse gradients, and their number of sparse dimensions."""
+    """Parameters with sparse gradients, and their number of sparse dimensions."""
 
     def to_object(self) -> list[Any]:
-        """Return it as JSON-like values."""
+        """Return the record as JSON-like values."""
         return [self.order, sorted(self.repeated), list(self.sparse.items())]
 
     @classmethod
     def from_object(cls, value: Any) -> Arrivals:
-        """Read what `to_object` gave."""
+        """Return the record from the result of `to_object`."""
         order, repeated, sparse = value
         return cls(order, set(repeated), dict(sparse))
 
 
 @dataclass(frozen=True, slots=True)
 class BucketPlan:
-    """The buckets in the order of their reduction, and what doesn't go into buckets."""
+    """The buckets in the order of their reduction, and the parameters with sparse gradients, which have no bucket."""
 
     buckets: list[list[int]]
-    """The last one is of small gradients. It may be empty."""
+    """Parameters of each bucket. The last bucket has only small gradients, or none."""
     late: set[int]
-    """Parameters that may be in a bucket only when the backward pass has ended."""
+    """Parameters whose gradients are complete only at the end of the backward pass."""
     sparse: dict[int, int]
     """Parameters that are averaged as sparse tensors, and their number of sparse dimensions."""
 
@@ -58,15 +61,15 @@ def plan_buckets(
     bucket_bytes: float,
     large_bytes: int,
 ) -> BucketPlan:
-    """Put each parameter in a bucket, or among the sparse ones.
+    """Assign each parameter to a bucket, or to the sparse ones.
 
     Args:
-        arrivals: What each rank saw.
-        kinds: Of each parameter: only those of one kind (dtype and device) share a bucket.
-        nbytes: Of each parameter's gradient.
-        first_bytes: When the first bucket of a kind is full. Small, so that reduction starts early.
-        bucket_bytes: When the others are full.
-        large_bytes: From which size on a gradient is large.
+        arrivals: The record of each rank.
+        kinds: The kind (dtype and device) of each parameter. Only parameters of the same kind share a bucket.
+        nbytes: The size of each parameter's gradient.
+        first_bytes: The size of the first bucket of a kind. It is small, so that the reduction starts early.
+        bucket_bytes: The size of the other buckets.
+        large_bytes: The minimum size of a large gradient.
     """
     sparse: dict[int, int] = {}
     late: set[int] = set()
@@ -78,8 +81,8 @@ def plan_buckets(
             sparse.setdefault(index, dimensions)
     late -= sparse.keys()
     timely = [index for index in order if index not in sparse and index not in late]
-    # What no rank used would only hold up a bucket of those that are used. The reverse of the parameters' order is the
-    # best guess of the backward pass's, for when they are used later on.
+    # Parameters that no rank used would delay a bucket, so they come last. If they are used later, the reverse of the
+    # parameters' order is the best guess of their order of arrival.
     unseen = [index for index in reversed(range(len(kinds))) if index not in order and index not in sparse]
     last = [index for index in order if index in late] + unseen
     large = {index for index in (*timely, *last) if nbytes[index] >= large_bytes}
@@ -112,7 +115,7 @@ def _fill(
             complete.append([index])
             continue
         kind = kinds[index]
-        # Taken out and put back, so that `filling` is in the order of each bucket's last gradient.
+        # Removed and inserted again, so that `filling` is in the order of each bucket's last gradient.
         bucket = filling.pop(kind, [])
         bucket.append(index)
         filled[kind] = filled.get(kind, 0) + nbytes[index]

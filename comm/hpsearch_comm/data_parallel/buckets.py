@@ -1,17 +1,17 @@
 """The gradients of a model in buckets, which every rank reduces in the same order.
 
-Buckets are planned together, at the end of the first backward pass that is averaged, and anew when a parameter has got
-another dtype, device, shape or layout. Each is sent when it and all before it are complete; the last one, which says
-who used what, when the backward pass is over.
+The ranks plan the buckets together at the end of the first synchronized backward pass, and again when a parameter's
+dtype, device, shape or layout has changed. A bucket is sent when it and all earlier buckets are complete. The last
+bucket, which has the uses, is sent at the end of the backward pass.
 
-Gradients may be reduced while the backward pass still runs. Between hosts the network works while the cores compute,
-and on a GPU its copy queues do: there, what is reduced early is hidden. On one host it is the cores that reduce. If the
-backward passes of its ranks keep all of them busy, nothing can be hidden, and the ranks' queues, whose threads then
-wait for a core and for each other, only make it take longer.
+The reduction can be overlapped with the backward pass. Between hosts the network transfers while the cores compute, and
+on a GPU its copy engines do, so the overlap hides time. On one host the cores do the reduction. If the ranks' backward
+passes use all cores, the overlap hides nothing: the threads of the ranks' work queues wait for a core and for each
+other, which takes longer.
 
-With compression half the bytes travel, and gradients are rounded on the way in and on the way out: to 16 bits once by
-their rank; the group adds up in float32 and rounds the mean once. float16 has 11 bits of precision and ends at 65504,
-bfloat16 has 8 and the range of float32.
+Compression halves the bytes that are sent. Gradients are rounded twice: each rank rounds its gradients to 16 bits, and
+the group sums in float32 and rounds the mean to 16 bits. float16 has 11 bits of precision and a maximum of 65504;
+bfloat16 has 8 bits and the range of float32.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from hpsearch_comm.operations.work import Handle
 from hpsearch_comm.shm.cores import core_quota, usable_cores
 
 WIRE_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-"""Compressions: in which dtypes gradients in float32 and float64 travel."""
+"""The dtype in which float32 and float64 gradients are sent, by compression."""
 
 Cores = tuple[Sequence[int], float, int]
-"""What a rank may use and does use: its cores, how many cores' worth of time, and its threads."""
+"""The cores that a rank may run on, its CPU quota in cores, and its number of threads."""
 
 
 def describe_cores() -> Cores:
-    """Return this rank's."""
+    """Return this rank's cores, quota and threads."""
     return sorted(usable_cores()), core_quota(), torch.get_num_threads()
 
 
 def should_overlap(group: Group, everyone: Sequence[Cores]) -> bool:
-    """Return whether this host has a core for each rank's queue, beside those of the backward passes.
+    """Return whether overlap pays: the ranks are on several hosts, or the host has a free core for each work queue.
 
     Args:
         group: The ranks.
-        everyone: What `describe_cores` gave on each rank.
+        everyone: The result of `describe_cores` of each rank.
     """
     if len(group.hosts) > 1:
         return True
@@ -57,7 +57,7 @@ def should_overlap(group: Group, everyone: Sequence[Cores]) -> bool:
 def build_buckets(
     plan: BucketPlan, parameters: Sequence[torch.nn.Parameter], group: Group, compression: str | None
 ) -> list[Bucket]:
-    """Make the buckets of a plan, in its order; a collective. The last one has the uses."""
+    """Create the buckets of a plan, in its order; a collective. The last bucket has the uses."""
     members = [{index: parameters[index] for index in indices} for indices in plan.buckets]
     kinds = [parameters[indices[0] if indices else 0] for indices in plan.buckets]
     uses = [len(parameters) if some is members[-1] else 0 for some in members]
@@ -79,14 +79,14 @@ _FIRST_BUCKET_BYTES = 1 << 20
 
 
 class Buckets:
-    """What is reduced, bucket by bucket. Making it does nothing collective.
+    """The buckets of a model, and the state of their reduction. The constructor is not a collective.
 
     Args:
-        parameters: Whose gradients are averaged, in the same order on every rank.
+        parameters: The parameters whose gradients are averaged, in the same order on every rank.
         group: The ranks.
-        bucket_bytes: Of gradients that are reduced at once.
+        bucket_bytes: The size of a bucket.
         compression: None, "fp16" or "bf16".
-        overlap: Whether buckets are sent while the backward pass still runs; None where it pays.
+        overlap: Whether buckets are sent during the backward pass; None decides by the expected gain.
     """
 
     def __init__(
@@ -104,9 +104,9 @@ class Buckets:
         self._compression = compression
         self._overlap_wanted = overlap
         self.overlap = False
-        """Whether buckets are sent while the backward pass still runs."""
+        """Whether buckets are sent during the backward pass."""
         self.timely: dict[int, Bucket] = {}
-        """By a parameter's index, the bucket that is complete when its gradient and all others of it have arrived."""
+        """The bucket of each parameter, by index, without those whose gradients are complete only at the end."""
         self._kinds: list[Hashable] = []
         self._in_order: list[Bucket] = []
         self._bucket_of: dict[int, Bucket] = {}
@@ -117,7 +117,7 @@ class Buckets:
 
     @property
     def planned(self) -> bool:
-        """Whether there are buckets for the parameters as they are."""
+        """Whether the buckets match the current parameters."""
         return self._kinds == self._kinds_now()
 
     @property
@@ -126,7 +126,7 @@ class Buckets:
         return self._next > 0
 
     def expect(self) -> None:
-        """Begin a backward pass."""
+        """Reset all buckets for a new backward pass."""
         self._next = 0
         self._unused = []
         self._under_way = []
@@ -134,15 +134,15 @@ class Buckets:
             bucket.expect()
 
     def forget(self) -> None:
-        """Drop the buckets, until they are planned again."""
+        """Drop the buckets; `plan` creates new ones."""
         self._kinds, self._in_order, self._sparse = [], [], []
         self.timely, self._bucket_of = {}, {}
 
     def plan(self, arrivals: Arrivals) -> None:
-        """Agree with the other ranks on buckets, and make them; a collective.
+        """Agree with the other ranks on a plan, and create its buckets; a collective.
 
         Args:
-            arrivals: What this rank saw in the backward pass that is ending.
+            arrivals: This rank's record of the backward pass that is ending.
         """
         parameters = self._parameters
         for index, parameter in enumerate(parameters):
@@ -172,18 +172,18 @@ class Buckets:
         self._kinds = self._kinds_now()
 
     def next_is_complete(self) -> bool:
-        """Return whether a bucket can be sent now.
+        """Return whether the next bucket can be sent now.
 
-        The last one never can: it completes when the backward pass is all but over, and is reduced there, by the thread
-        that would only wait for it otherwise.
+        The last bucket never can: it is complete only near the end of the backward pass. The thread that would wait for
+        it reduces it then.
         """
         return self._next < len(self._in_order) - 1 and not self._in_order[self._next].missing
 
     def send(self, share: Share) -> None:
-        """Reduce the next bucket, or begin to; a collective.
+        """Reduce the next bucket, or start its reduction; a collective.
 
         Args:
-            share: What to multiply this rank's gradients by before they are averaged.
+            share: The factor of this rank's gradients before they are averaged.
         """
         bucket = self._in_order[self._next]
         values = bucket.fill(share, self._unused)
@@ -192,7 +192,7 @@ class Buckets:
         self._reduce(values, bucket, self.overlap)
 
     def finish(self, share: Share) -> None:
-        """Send what is left, wait for everything, and hand the gradients over; a collective."""
+        """Send the remaining buckets, wait for all, and set the parameters' gradients; a collective."""
         while self._next < len(self._in_order) - 1:
             self.send(share)
         for last in self._in_order[-1:]:
@@ -213,14 +213,14 @@ class Buckets:
         if overlap or self._group.stream_of(values) is not None:
             self._under_way.append(self._group.allreduce_agreed(values, "mean", bucket.mean))
         else:
-            self._group.allreduce(values, "mean", bucket.mean)  # in this thread, which is quicker
+            self._group.allreduce(values, "mean", bucket.mean)  # in this thread, which is faster
 
     def _settle(self) -> None:
-        """Find out what other ranks had where this one had nothing."""
+        """Set the gradients of parameters that this rank didn't use, depending on whether other ranks used them."""
         uses = self._in_order[-1].uses.tolist()
         for index in self._unused:
             self._bucket_of[index].give(index, uses[index] != 0)
 
     def _kinds_now(self) -> list[Hashable]:
-        """Return all that a bucket's memory depends on."""
+        """Return the parameters' properties that a bucket's memory layout depends on."""
         return [(p.dtype, p.get_device(), p.shape, p.stride()) for p in self._parameters]

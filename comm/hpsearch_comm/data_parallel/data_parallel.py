@@ -1,8 +1,8 @@
 """A model that each rank trains on its part of every batch.
 
-Ranks may have unequal numbers of batches: a rank that has run out goes on taking part in what the others do together.
-Before each synchronised backward pass the ranks tell each other that they are there (`Shares`). A rank that has run out
-says that it isn't, takes part in the reduction with nothing to add, and asks again, until nobody is there any more.
+With `join`, ranks may have different numbers of batches. Before each synchronized backward pass the ranks announce
+whether they still have batches (`Shares`). A rank that has run out announces this, takes part in the reduction with
+zeros, and repeats both until no rank has batches.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _shadow(module: nn.Module, reducer: GradientReducer, optimizers: Sequence[to
     for parameter in module.parameters():
         parameter.grad = None
     if len(present) == group.size:
-        return  # all went on to the end, and are alike
+        return  # all ranks ran to the end, so they are equal
     broadcast_tensors(chain(module.parameters(), module.buffers()), group, present[0])
     for optimizer in optimizers:
         broadcast_optimizer_state(optimizer, group, present[0])
@@ -59,35 +59,35 @@ class DataParallel(nn.Module):
 
     After `backward()` each `parameter.grad` is the mean over the ranks, so clipping, unscaling and any optimizer work
     as on one rank. `zero_grad()` works with and without `set_to_none`. The gradient is a view of a bucket, which the
-    next backward pass overwrites: clone it to keep it. What it held before is part of the mean. A parameter that no
-    rank used has no gradient; one that some ranks used gets the mean over all, with zeros for the others. A second
-    derivative through `backward(create_graph=True)` isn't kept.
+    next backward pass overwrites: clone it to keep it. Gradients accumulated before are part of the mean. A parameter
+    that no rank used has no gradient. If only some ranks used it, its gradient is the mean over all ranks, with zeros
+    for the others. Second derivatives with `backward(create_graph=True)` are not supported.
 
     Every rank must run the same number of synchronized backward passes, each through at least one parameter, and call
-    no other operation of the group within them. Two models that are trained concurrently, in an order that may differ
-    between ranks, need a group each: `group.duplicate()`.
+    no other operation of the group within them. If two models are trained concurrently, in an order that may differ
+    between ranks, each needs a separate group: `group.duplicate()`.
 
     `state_dict()` has the inner module's keys after `module.`, as torch's DistributedDataParallel has.
 
     Args:
-        module: The model, on its final device. A parameter that needs no gradient now can't be trained later. Others
-            may be frozen later, on every rank.
+        module: The model, on its final device. Parameters that require no gradient now can't be trained later. Other
+            parameters may be frozen later, on every rank.
         group: The ranks.
-        bucket_mb: MiB of gradients that are reduced at once.
-        compression: "fp16" or "bf16" halves the bytes and rounds; fp16 ends at 65504. None sends gradients unchanged.
-            Sparse gradients are never compressed.
+        bucket_mb: Size of a bucket of gradients in MiB.
+        compression: "fp16" or "bf16" sends and rounds gradients in 16 bits; the maximum of fp16 is 65504. None sends
+            gradients unchanged. Sparse gradients are never compressed.
         weighted: Whether the mean is weighted by the weights passed to `set_weight`.
-        broadcast: Whether rank 0's parameters and buffers are sent. False if all ranks have loaded the same.
+        broadcast: Whether rank 0's parameters and buffers are sent. Use False if all ranks have loaded the same ones.
         overlap: Whether gradients are averaged during the backward pass. None decides by the expected gain: yes between
-            hosts, on GPUs, and where the host has more cores than the ranks' backward passes use.
+            hosts, on GPUs, and if the host has more cores than the ranks' backward passes use.
 
     Attributes:
         module: The model.
         group: The ranks.
 
     Raises:
-        MismatchError: The models aren't the same on all ranks; names the first parameter that differs, on every rank.
-        UsageError: An argument can't be used, or nothing needs a gradient.
+        MismatchError: The models differ between ranks. The error names the first different parameter, on every rank.
+        UsageError: An argument is invalid, or no parameter requires a gradient.
     """
 
     module: nn.Module
@@ -133,7 +133,7 @@ class DataParallel(nn.Module):
         reducer.watch(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the module."""
+        """Check that no parameter was added or replaced, and call the module."""
         if self._changed or any(holder.get(name) is not parameter for holder, name, parameter in self._trained):
             self._check_parameters()
         return self.module(*args, **kwargs)
@@ -150,7 +150,7 @@ class DataParallel(nn.Module):
         with model.no_sync():
             for part in parts[:-1]:
                 loss(part).backward()
-        loss(parts[-1]).backward()  # averages what has been accumulated
+        loss(parts[-1]).backward()  # averages the accumulated gradients
         """
         before, self._reducer.enabled = self._reducer.enabled, False
         try:
@@ -161,15 +161,15 @@ class DataParallel(nn.Module):
     def set_weight(self, weight: float) -> None:
         """Set the weight of this rank's gradient in the next synchronized backward pass; a collective.
 
-        If the weight is the number of rows that the loss is a mean over, the averaged gradient is that of the mean over
-        the rows of all ranks, also for unequal numbers. With accumulation, count the rows of all the parts.
+        If the loss is a mean over rows, and the weight is their number, the averaged gradient is that of the mean over
+        the rows of all ranks. The numbers of rows may differ. With accumulation, count the rows of all parts.
 
         Args:
-            weight: 0 or more. The gradients of a rank with 0 are ignored, even if they are NaN.
+            weight: A number of at least 0. The gradients of a rank with weight 0 are ignored, even if they are NaN.
 
         Raises:
-            UsageError: The model isn't weighted, the weight isn't a number of 0 or more, or the last one is unused.
-                (Weights of 0 on all ranks are detected in the backward pass.)
+            UsageError: The model isn't weighted, the weight is invalid, or the last weight hasn't been used. (If all
+                weights are 0, the backward pass raises the error.)
         """
         reducer = self._reducer
         if not reducer.weighted:
@@ -196,16 +196,17 @@ class DataParallel(nn.Module):
                 for inputs, targets in this_ranks_batches:
                     ...
 
-        A rank that leaves the block takes part in the others' reductions, with nothing to add, until all have left it.
-        The mean is over the ranks that still have batches. At the end every rank has the parameters, buffers and
-        optimizer state of the lowest rank that worked to the end, and no gradients.
+        A rank at the end of the block contributes zeros to the other ranks' reductions until all ranks have reached the
+        end. The mean is over the ranks that still have batches. Afterwards every rank has the parameters, buffers and
+        optimizer state of the lowest rank that ran the last batch, and no gradients.
 
-        It costs one allreduce of two numbers per rank before each synchronized backward pass, except with
-        `weighted=True`, where `set_weight` does that anyway. Other operations in the block, such as averaging a loss,
-        are not supported: they would wait for ranks that have left.
+        Each synchronized backward pass needs an additional allreduce of two numbers per rank; with `weighted=True`,
+        `set_weight` already does it. Other operations in the block, such as averaging a loss, are not supported: they
+        would wait for ranks that have run out of batches.
 
         Args:
-            optimizers: Those that the block steps. Without them a rank that left early continues with an older state.
+            optimizers: The optimizers that the block steps. Without them, a rank that ran out early continues with an
+                older optimizer state.
 
         Raises:
             UsageError: The model has a SyncBatchNorm, whose operations in the forward pass are not supported here.
@@ -232,7 +233,7 @@ class DataParallel(nn.Module):
             reducer.joining = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Refuse to be copied or pickled.
+        """Raise an error: the model can't be copied or pickled.
 
         Raises:
             UsageError: Always.
@@ -245,7 +246,8 @@ class DataParallel(nn.Module):
     def _check_parameters(self) -> None:
         self._changed = False
         for name, parameter in self.module.named_parameters():
-            # What functional_call puts in a parameter's place may come from it; then its gradient gets there.
+            # functional_call may replace a parameter with a tensor computed from it (no leaf), whose gradient flows
+            # back to the parameter.
             if parameter.requires_grad and parameter.is_leaf and id(parameter) not in self._parameter_ids:
                 raise UsageError(
                     f"parameter {name} was added to the model, or replaced, after DataParallel was made, so its "

@@ -15,10 +15,10 @@ from hpsearch_comm.group import Group
 
 
 class RankOptimizer(torch.optim.Optimizer):
-    """An optimizer that belongs to this process's rank, and whose parameters are known to the other ranks."""
+    """Base class of distributed optimizers: no parameter groups can be added, and no copies made."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refuse: the group's parameters would differ between ranks.
+        """Raise an error: the gradients of the group wouldn't be averaged.
 
         Raises:
             UsageError: Always.
@@ -29,7 +29,7 @@ class RankOptimizer(torch.optim.Optimizer):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Refuse to be copied or pickled.
+        """Raise an error: the optimizer can't be copied or pickled.
 
         Raises:
             UsageError: Always.
@@ -46,32 +46,34 @@ class DistributedOptimizer(RankOptimizer):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         optimizer = DistributedOptimizer(optimizer, model.named_parameters(), group)
 
-    An alternative to `DataParallel`, for scripts from Horovod or models that can't be wrapped; use one of the two. The
-    constructor is a collective: parameters and the optimizer's state become rank 0's. It doesn't send buffers:
-    `broadcast_parameters(model.state_dict(), group)` does.
+    An alternative to `DataParallel`, for scripts from Horovod or models that can't be wrapped; don't use both. The
+    constructor is a collective: parameters and the optimizer's state become rank 0's. It doesn't send buffers; call
+    `broadcast_parameters(model.state_dict(), group)` for that.
 
-    Schedulers and GradScaler accept it in place of the optimizer: groups, state and hooks are the optimizer's.
+    Schedulers and GradScaler accept it instead of the optimizer: groups, state and hooks are those of the optimizer.
 
     Args:
         optimizer: The optimizer.
-        named_parameters: Of the model. All of the optimizer's must be among them; only those are averaged.
+        named_parameters: The model's named parameters. They must include all parameters of the optimizer; only the
+            gradients of the optimizer's parameters are averaged.
         group: The ranks.
-        bucket_mb: MiB of gradients that are reduced at once.
-        compression: "fp16" or "bf16" halves the bytes and rounds; None sends gradients unchanged.
+        bucket_mb: Size of a bucket of gradients in MiB.
+        compression: "fp16" or "bf16" sends and rounds gradients in 16 bits; None sends gradients unchanged.
         backward_passes_per_step: Number of backward passes after which gradients are averaged. Until then they
             accumulate. Their sum is averaged over the ranks, so divide each loss by this number for the mean over the
-            passes. An earlier `step()` averages what there is.
+            passes. An earlier `step()` averages the gradients accumulated so far.
         overlap: Whether gradients are averaged during the backward pass. None decides by the expected gain: yes between
-            hosts, on GPUs, and where the host has more cores than the ranks' backward passes use.
+            hosts, on GPUs, and if the host has more cores than the ranks' backward passes use.
 
     Raises:
-        MismatchError: Parameters aren't the same on all ranks; names the first that differs, on every rank.
-        UsageError: An argument can't be used, or a parameter has no name.
+        MismatchError: Parameters differ between ranks. The error names the first different one, on every rank.
+        UsageError: An argument is invalid, or a parameter has no name.
     """
 
     optimizer: torch.optim.Optimizer
     _step_supports_amp_scaling = False
-    """GradScaler unscales gradients itself: it would leave its factor here, where no fused step reads it."""
+    """False makes GradScaler unscale gradients before `step`. With True it would set its factor on this object, where
+    the wrapped optimizer's fused step doesn't read it."""
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class DistributedOptimizer(RankOptimizer):
         backward_passes_per_step: int = 1,
         overlap: bool | None = None,
     ) -> None:
-        # No call of the base's __init__: groups and state are the wrapped optimizer's, see __getattr__.
+        # The base's __init__ is not called: groups and state are those of the wrapped optimizer, see __getattr__.
         self.optimizer = optimizer
         self.group = group
         check_passes(backward_passes_per_step)
@@ -105,11 +107,11 @@ class DistributedOptimizer(RankOptimizer):
         reducer.watch(self)
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Step the optimizer, after averaging what has been accumulated since the last step, if anything has.
+        """Average the gradients that haven't been averaged since the last step, if any, and step the optimizer.
 
         Args:
-            closure: Evaluates the model again. Optimizers that decide by its loss, such as LBFGS, need the mean over
-                the ranks, as `group.allreduce(loss.detach())` returns it.
+            closure: A function that evaluates the model again. For optimizers that use the loss, such as LBFGS, it must
+                return the mean over the ranks, as with `group.allreduce(loss.detach())`.
         """
         if self._reducer.pending:
             self._reducer.synchronise()
@@ -125,13 +127,13 @@ class DistributedOptimizer(RankOptimizer):
         return dict(self.optimizer.state_dict())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state on this rank; `broadcast_optimizer_state` sends it to the others."""
+        """Load a state on this rank; `broadcast_optimizer_state` sends it to other ranks."""
         self.optimizer.load_state_dict(state_dict)
 
     def __getattr__(self, name: str) -> Any:
-        # Whatever the base class keeps in an instance: groups, state, defaults, hooks.
+        # Attributes that the base class stores in an instance: groups, state, defaults, hooks.
         if name == "optimizer":
-            raise AttributeError(name)  # while it is unpickled or copied, there is none yet
+            raise AttributeError(name)  # not yet set while the object is unpickled or copied
         return getattr(self.__dict__["optimizer"], name)
 
     def __repr__(self) -> str:
@@ -139,13 +141,13 @@ class DistributedOptimizer(RankOptimizer):
 
 
 def check_passes(passes: int) -> None:
-    """Raise UsageError unless there can be so many backward passes before a step."""
+    """Raise UsageError unless `passes` is an integer of 1 or more."""
     if type(passes) is not int or passes < 1:
         raise UsageError(f"backward_passes_per_step must be an integer of 1 or more, got {passes!r}")
 
 
 def check_named(optimizer: torch.optim.Optimizer, named: Container[int]) -> None:
-    """Raise UsageError unless each parameter of an optimizer is among the named ones, which are given by their ids."""
+    """Raise UsageError unless the ids of all parameters of an optimizer are in `named`."""
     for number, settings in enumerate(optimizer.param_groups):
         for index, parameter in enumerate(settings["params"]):
             if id(parameter) not in named:

@@ -1,4 +1,4 @@
-"""Giving an optimizer a state as it was saved."""
+"""Exact loading of an optimizer's state."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 
 
 def load_exactly(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Do as `optimizer.load_state_dict`, but keep the dtype of each tensor, and the state as it is.
+    """Load a state like `optimizer.load_state_dict`, but keep each tensor's dtype and leave `state` unchanged.
 
-    torch makes all but `step` of a parameter's dtype. What an optimizer keeps in float32 for a parameter in bfloat16,
-    as NAdam and ASGD of torch's and many others do, would be rounded, and the training go on otherwise. And it takes
-    the state's own tensors, which steps then change: who loads it once more would begin elsewhere.
+    torch casts all tensors except `step` to the parameter's dtype. For a bfloat16 parameter, torch's NAdam and ASGD and
+    many other optimizers have float32 state, which would be rounded. torch may also use the tensors of `state` without
+    a copy. Later steps would then change them, and loading `state` again would not restore the saved values.
 
     Args:
-        optimizer: Of parameters of the dtypes that they had then.
-        state: What its `state_dict()` gave.
+        optimizer: The optimizer. Its parameters must have the dtypes that they had when the state was saved.
+        state: The result of its `state_dict()`.
     """
     optimizer.load_state_dict(dict(state))
     numbers = (number for group in state["param_groups"] for number in group["params"])

@@ -1,24 +1,24 @@
-"""Following the backward passes of a model, and averaging its gradients over the ranks of a group.
+"""Averages a model's gradients over the ranks of a group, during or at the end of the backward pass.
 
     backward pass   ── gradients arrive ──────────────────────────────►  end
-    bucket 0        [fills][ reduced ...... ]                            wait, hand over
-    bucket 1                [fills ......][ reduced ...... ]             wait, hand over
+    bucket 0        [fills][ reduced ...... ]                            wait, set gradients
+    bucket 1                [fills ......][ reduced ...... ]             wait, set gradients
     bucket 2                               [fills ......                ][ reduced ]
 
-A hook on each parameter tells when its gradient has arrived. When the last one of a bucket has, and all buckets before
-it have been sent, its reduction is called, so that every rank calls them in the same order. What is left is called when
-the backward pass ends, and all are waited for: after `loss.backward()`, `parameter.grad` is the mean over the ranks.
-Where that hides nothing (`overlap`), all of it happens at the end.
+A hook on each parameter is called when its gradient has arrived. When all gradients of a bucket have arrived and all
+earlier buckets have been sent, the bucket's reduction is called. So every rank calls the reductions in the same order.
+At the end of the backward pass the remaining reductions are called, and all are waited for: after `loss.backward()`,
+`parameter.grad` is the mean over the ranks. Without `overlap`, all reductions are called at the end.
 
-Other hooks of the same parameter may run behind ours, and change the gradient. So it counts when the next one arrives
-on its device, whose thread is through with all of them then.
+Other hooks of the same parameter may run after ours and change the gradient. So a gradient counts only when the next
+gradient arrives on the same device: the device's thread has then run all hooks of the first one.
 
-What is averaged is whatever lies in `parameter.grad`: gradients accumulated before are part of it. A parameter without
-a gradient counts as zero if another rank has one for it; where no rank has, it stays None.
+The mean is over the current `parameter.grad`, including gradients accumulated before. A parameter without a gradient
+counts as zero if another rank has one. If no rank has a gradient, it stays None.
 
-Autograd calls back at the end of a graph's execution. Two cases are not that simple. With reentrant checkpointing a
-node of the backward pass runs a whole backward pass of its own, whose end is not the end: the callback passes itself on
-to the pass outside. And a pass that raises calls nobody: but it drops the callback, which notices.
+Autograd calls a callback at the end of a graph's execution. Two cases need more. With reentrant checkpointing, a node
+of the backward pass runs a nested backward pass: at the end of this pass, the callback registers itself with the outer
+pass. And if a pass raises an error, the callback isn't called, but deleted: its `__del__` detects this case.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from hpsearch_comm.group import Group
 
 
 class BackwardEnd:
-    """Tells, once, of the end of the backward pass that runs where this is made.
+    """A callback for the end of the current backward pass, called once.
 
     Args:
-        finish: Called when the pass has come to its end; what this raises comes out of `loss.backward()`.
-        abandon: Called when it has raised. On a GPU, a pass that raised may be taken apart when the next has begun.
+        finish: Called at the end of the pass. `loss.backward()` raises its errors.
+        abandon: Called if the pass has raised an error. On a GPU, this may happen after the next pass has started.
     """
 
     __slots__ = ("_abandon", "_finish", "_hook")
@@ -57,10 +57,10 @@ class BackwardEnd:
         _call_at_the_end(self)
 
     def __call__(self) -> None:
-        """Called by autograd at the end of a graph's execution."""
+        """Finish the pass, or register with the outer pass; autograd calls this at the end of a graph's execution."""
         around = torch._C._current_autograd_node()
         if around is not None:
-            # A backward pass within that node of another one. After the node, callbacks go to the outer pass.
+            # This pass is nested in that node of an outer pass. After the node, callbacks belong to the outer pass.
             self._hook = around.register_hook(self._step_out)
             return
         finish, self._finish = self._finish, None
@@ -84,21 +84,20 @@ def _call_at_the_end(callback: BackwardEnd) -> None:
 class GradientReducer:
     """Averages gradients over ranks. The core of `DataParallel` and `DistributedOptimizer`.
 
-    Making it does nothing collective; backward passes are followed from `watch` on. Every rank must have the same
-    parameters in the same order and run the same number of synchronised backward passes, each of which reaches at least
-    one of them.
+    The constructor is not a collective; `watch` registers the hooks. Every rank must have the same parameters in the
+    same order, and run the same number of synchronized backward passes, each through at least one parameter.
 
     Args:
-        parameters: With their names. Those that need no gradient now mustn't need one later.
+        parameters: The parameters and their names. Parameters that require no gradient now mustn't require one later.
         group: The ranks.
-        bucket_mb: MiB of gradients that are reduced at once; the first bucket takes 1 MiB at most.
-        compression: None, "fp16" or "bf16": what float32 and float64 gradients travel in.
-        weighted: Whether a weight is announced before each synchronised backward pass.
-        passes: Every how many backward passes gradients are averaged.
-        overlap: Whether buckets are reduced while the backward pass still runs; None where it pays.
+        bucket_mb: Size of a bucket of gradients in MiB; the first bucket has at most 1 MiB.
+        compression: None, "fp16" or "bf16": the dtype in which float32 and float64 gradients are sent.
+        weighted: Whether a weight is announced before each synchronized backward pass.
+        passes: Number of backward passes after which gradients are averaged.
+        overlap: Whether buckets are reduced during the backward pass; None decides by the expected gain.
 
     Raises:
-        UsageError: An argument doesn't fit, or a parameter is averaged already.
+        UsageError: An argument is invalid, or a parameter is already averaged.
     """
 
     def __init__(
@@ -122,15 +121,15 @@ class GradientReducer:
         self._timeline = group.timeline
         self.weighted = weighted
         self.joining = False
-        """Whether ranks may have run out of batches: then they tell each other before each reduction."""
+        """Whether ranks may run out of batches (`join`). They then announce their presence before each reduction."""
         self.enabled = True
-        """Whether backward passes are synchronised. False lets gradients accumulate on each rank."""
+        """Whether backward passes are synchronized. If False, gradients accumulate on each rank."""
         self.following = False
-        """Whether a backward pass is under way."""
+        """Whether a backward pass is running."""
         self.synchronising = False
-        """Whether its gradients are averaged."""
+        """Whether the gradients of the current backward pass are averaged."""
         self.number = 0
-        """Of the backward pass, so that a parameter's second arrival within one is known."""
+        """The number of the backward pass, to detect a gradient that arrives twice in one pass."""
         self._passes = passes
         self._passed = 0
         self._named = [(name, parameter) for name, parameter in named if parameter.requires_grad]
@@ -143,11 +142,11 @@ class GradientReducer:
             overlap=overlap,
         )
         self._arrivals: Arrivals | None = None
-        """What is seen of a backward pass for which there are no buckets yet."""
+        """The record of a backward pass without buckets; None if there are buckets."""
         self._broken = False
         self.newest: dict[torch.device, Bucket] = {}
-        """By device, the bucket of the gradient that has arrived, but doesn't count yet."""
-        self._lock = threading.Lock()  # a model on several GPUs has a thread for each of them in its backward pass
+        """By device, the bucket of the newest gradient, which doesn't count as arrived yet."""
+        self._lock = threading.Lock()  # the backward pass has a thread for each GPU
         self._hooks: list[Any] = []
         for name, parameter in self._named:
             hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
@@ -158,17 +157,17 @@ class GradientReducer:
                 )
 
     def watch(self, owner: object) -> None:
-        """Follow the parameters' backward passes from now on, for as long as the owner lives."""
+        """Register hooks on the parameters; they are removed when the owner is deleted."""
         if self.group.size == 1:
-            return  # the mean over one rank is there already
+            return  # one rank's gradient is the mean
         for index, (_, parameter) in enumerate(self._named):
             hook = parameter.register_post_accumulate_grad_hook(_Arrival(self, index))  # type: ignore[no-untyped-call]
             self._hooks.append(hook)
-        # The parameters may outlive the owner; then they are ordinary ones again.
+        # The parameters may outlive the owner; their gradients are then no longer averaged.
         weakref.finalize(owner, self.close).atexit = False
 
     def close(self) -> None:
-        """Leave the parameters alone from now on."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -176,7 +175,7 @@ class GradientReducer:
     # Within a backward pass, in its order. -------------------------------------------------------------------------
 
     def begin_backward(self) -> None:
-        """Follow the backward pass that has just brought its first gradient."""
+        """Start a backward pass, when its first gradient arrives."""
         with self._lock:
             if self.following:
                 return
@@ -204,12 +203,12 @@ class GradientReducer:
         self._timeline.begin_backward()
 
     def note(self, index: int) -> None:
-        """Note that a gradient has arrived for which there is no bucket to wait in."""
+        """Record the arrival of a gradient that has no bucket during the backward pass."""
         if self._arrivals is not None:
             self._arrivals.order.append(index)
 
     def note_again(self, index: int, bucket: Bucket | None) -> None:
-        """Note that a gradient has arrived once more in the same backward pass."""
+        """Record that a gradient has arrived again in the same backward pass."""
         if self._arrivals is not None:
             self._arrivals.repeated.add(index)
         elif bucket is not None and bucket.sent and self.synchronising:
@@ -220,7 +219,7 @@ class GradientReducer:
             )
 
     def note_complete(self, bucket: Bucket) -> None:
-        """Send the buckets that are complete, up to the first that isn't, or get ready to."""
+        """Handle a complete bucket: with overlap, send the complete buckets in order; otherwise copy its gradients."""
         with self._lock, torch.no_grad():
             if not self.buckets.overlap:
                 bucket.collect()
@@ -229,7 +228,7 @@ class GradientReducer:
                 self.buckets.send(self._share())
 
     def _finish_backward(self) -> None:
-        """Send what is left, wait for everything, and hand the gradients over."""
+        """Send the remaining buckets, wait for all, and set the parameters' gradients."""
         self._timeline.end_backward()
         try:
             self._passed += 1
@@ -243,7 +242,7 @@ class GradientReducer:
             self.following = False
 
     def _abandon_backward(self, number: int) -> None:
-        """Forget a backward pass that raised, unless the next one has begun."""
+        """Abort a backward pass that raised an error, unless the next pass has started."""
         if number != self.number:
             return
         self._timeline.end_backward()
@@ -253,7 +252,7 @@ class GradientReducer:
     def _abort(self) -> None:
         if self.synchronising:
             self._broken = self.buckets.has_started
-            self.shares.spend()  # the next one has a weight of its own
+            self.shares.spend()  # the weight doesn't apply to the next pass
 
     # Outside of a backward pass. -----------------------------------------------------------------------------------
 
@@ -274,18 +273,18 @@ class GradientReducer:
             self.following = False
 
     def forget(self) -> None:
-        """Count backward passes afresh: what they accumulated has been thrown away."""
+        """Reset the count of backward passes: accumulated gradients have been cleared."""
         self._passed = 0
 
     def shadow(self) -> None:
-        """Do what the other ranks' backward pass makes them do together, with nothing to add; a collective."""
+        """Contribute zeros to the reduction of the other ranks' backward pass; a collective."""
         self._expect()
         self._finish(self._share())
         for _, parameter in self._named:
             parameter.grad = None
 
     def coming_share(self) -> float:
-        """Return what this rank's gradients will be multiplied by before they are averaged."""
+        """Return the factor of this rank's gradients in the next reduction."""
         if self.weighted and self.group.size > 1 and not self.shares.announced:
             raise UsageError(
                 "with weighted=True and SyncBatchNorm, set_weight(rows) must be called before the first of the "
@@ -293,7 +292,7 @@ class GradientReducer:
             )
         return self._share().own
 
-    # Steps of both. ------------------------------------------------------------------------------------------------
+    # Used by both. -------------------------------------------------------------------------------------------------
 
     def _expect(self) -> None:
         self.newest.clear()
@@ -326,7 +325,7 @@ class GradientReducer:
 
 
 class _Arrival:
-    """The hook of one parameter; called for each gradient, so it does little."""
+    """The hook of one parameter. It is called for each gradient, so it must be fast."""
 
     __slots__ = ("index", "number", "reducer")
 

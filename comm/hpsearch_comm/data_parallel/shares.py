@@ -1,15 +1,15 @@
-"""How much each rank's gradient counts in the mean.
+"""The weight of each rank's gradient in the mean.
 
-The mean over all rows of a global batch is  Σ_r w_r g_r / Σ_r w_r,  where rank r has w_r rows and g_r is its gradient
-of a loss that is a mean over them. Since the group divides by the number of ranks n, rank r multiplies its gradient by
-its share  w_r n / Σ w  before.  Equal weights give shares of exactly 1, and nothing is multiplied.
+The mean over all rows of a global batch is  Σ_r w_r g_r / Σ_r w_r,  where rank r has w_r rows and g_r is the gradient
+of its loss, a mean over these rows. The group divides by the number of ranks n, so rank r first multiplies its gradient
+by its share  w_r n / Σ w.  With equal weights all shares are exactly 1, and nothing is multiplied.
 
-In 16 bits a share may make a gradient too large: of weights 1, 0 and 0 the shares are 3, 0 and 0, and 3 * 30,000 is
-more than float16 holds, while the mean, 30,000, isn't. So nothing is multiplied in 16 bits, and what travels in 16 bits
-is multiplied by no more than 1 before, and by the largest share afterwards.
+In 16 bits a share can cause an overflow: for weights 1, 0 and 0 the shares are 3, 0 and 0. 3 * 30,000 exceeds the
+maximum of float16, but the mean, 30,000, doesn't. So nothing is multiplied in 16 bits. Gradients that are sent in 16
+bits are multiplied by share / largest share before, which is at most 1, and by the largest share afterwards.
 
-Ranks tell each other their weights in one small allreduce of a table of two rows, weight and presence, with a column
-for each rank. A rank that has run out of batches has neither.
+Ranks exchange their weights in one small allreduce of a table with two rows, weight and presence, and a column for each
+rank. Both are 0 for a rank that has run out of batches.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ from hpsearch_comm.operations.work import Handle
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How much gradients count in one mean."""
+    """The shares of all ranks in one mean."""
 
     own: float
-    """What this rank's are multiplied by before they are averaged. 0 leaves them out, even if they aren't numbers."""
+    """The factor of this rank's gradients before they are averaged. With 0 they are ignored, even if they are NaN."""
     of_all: tuple[float, ...]
-    """The same for each rank. Their mean is 1."""
+    """The factor of each rank. The mean of all factors is 1."""
 
     @property
     def largest(self) -> float:
-        """The largest of all ranks'."""
+        """The largest share of all ranks."""
         return max(self.of_all)
 
     @property
     def even(self) -> bool:
-        """Whether all ranks count alike."""
+        """Whether all ranks have the same weight."""
         return self.largest == 1.0
 
 
 class Shares:
-    """The weights of one backward pass after another."""
+    """Exchanges the ranks' weights before each synchronized backward pass."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._table = torch.empty(0, device="cpu")
         self._pending: Handle[torch.Tensor] | None = None
         self.even = Share(1.0, (1.0,) * group.size)
-        """Where all ranks count alike."""
+        """The share if all ranks have the same weight."""
         self._share = self.even
         self.announced = False
-        """Whether this rank has told its weight for the next synchronised backward pass."""
+        """Whether this rank has announced its weight for the next synchronized backward pass."""
         self.present: list[int] = []
-        """The ranks that took part in the last one."""
+        """The ranks that still had batches at the last exchange."""
 
     def announce(self, weight: float, *, present: bool = True) -> None:
-        """Begin to tell the other ranks this rank's weight; a collective. They are waited for when it is needed."""
+        """Start to exchange the ranks' weights; a collective. `share` waits for the result."""
         # Not on torch's default device, which may be a GPU.
         self._table = torch.zeros(2, self._group.size, dtype=torch.float64, device="cpu")
         self._table[0, self._group.rank] = weight
@@ -68,10 +68,10 @@ class Shares:
         self.announced = True
 
     def share(self) -> Share:
-        """Return what gradients are to be multiplied by before they are averaged.
+        """Return the factors of the gradients before they are averaged.
 
         Raises:
-            UsageError: Every rank has said 0; raised on all.
+            UsageError: The weight of every rank is 0; raised on all.
         """
         if self._pending is not None:
             self._pending.wait()
@@ -86,13 +86,13 @@ class Shares:
                     "skip a batch that is empty on every rank, on every rank"
                 )
             if all(weight == weights[0] for weight in weights):
-                self._share = self.even  # in floating point, the formula may miss it by a rounding
+                self._share = self.even  # the formula might have a rounding error
             else:
-                relative = [weight / heaviest for weight in weights]  # whose sum is finite
+                relative = [weight / heaviest for weight in weights]  # so that the sum is finite
                 shares = tuple(weight * self._group.size / sum(relative) for weight in relative)
                 self._share = Share(shares[self._group.rank], shares)
         return self._share
 
     def spend(self) -> None:
-        """End the backward pass that the weights were for."""
+        """Mark this rank's weight as used, at the end of its backward pass."""
         self.announced = False

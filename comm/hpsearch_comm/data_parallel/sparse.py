@@ -1,7 +1,7 @@
-"""Averaging sparse gradients, as `torch.nn.Embedding(sparse=True)` has them: ranks have different rows, and gather all.
+"""Averages sparse gradients, such as those of `torch.nn.Embedding(sparse=True)`, with allgather.
 
-A rank sends its indices and its values. A rank that has a gradient, be it without rows, sends a row of -1 before its
-indices: where no rank does, none has one.
+Each rank sends its indices and values. A rank that has a gradient, even one without rows, sends a row of -1 before its
+indices. If no rank sends such a row, no rank has a gradient.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _SHORT = (torch.float16, torch.bfloat16)
 
 
 class SparseGradient:
-    """The gradient of one parameter, on its way.
+    """The reduction of one parameter's sparse gradient.
 
     Args:
-        parameter: Whose gradient it is.
-        dimensions: How many of its dimensions are sparse: 1 for an embedding.
-        group: Whose ranks average it.
+        parameter: The parameter.
+        dimensions: Number of sparse dimensions: 1 for an embedding.
+        group: The ranks.
     """
 
     __slots__ = ("_dimensions", "_gathering", "_group", "_parameter")
@@ -33,10 +33,10 @@ class SparseGradient:
         self._gathering: list[Handle[torch.Tensor]] = []
 
     def send(self, share: Share) -> None:
-        """Begin to gather; a collective.
+        """Start to gather the ranks' indices and values; a collective.
 
         Args:
-            share: How much it counts. 0 leaves it out.
+            share: The factor of this rank's gradient. With 0 the gradient is ignored.
         """
         gradient, dimensions = self._parameter.grad if share.own else None, self._dimensions
         if gradient is None:
@@ -48,12 +48,12 @@ class SparseGradient:
             gradient = gradient.coalesce()
             values = gradient.values()
             indices = torch.cat((gradient.indices().new_full((1, dimensions), -1), gradient.indices().t()))
-        if not share.even:  # not in 16 bits, in which a share might make them too large
+        if not share.even:  # in float32, because a 16-bit value could overflow
             values = (values.float() if values.dtype in _SHORT else values) * share.own
         self._gathering = [self._group.allgather_async(mine) for mine in (indices, values.contiguous())]
 
     def finish(self) -> None:
-        """Wait for all ranks' values and give the parameter their mean, coalesced."""
+        """Wait for all ranks' values, and set the parameter's gradient to their mean, coalesced."""
         rows, values = (gathering.wait() for gathering in self._gathering)
         self._gathering = []
         is_index = rows[:, 0] >= 0

@@ -1,7 +1,7 @@
-"""Batch normalization over the rows of all ranks, however many each of them has.
+"""Batch normalization over the rows of all ranks, whose numbers of rows may differ.
 
-Forward, for each channel. A rank with n_r values (its rows, and the positions in each) has their mean m_r and
-M_r = Σ (x - m_r)². Of the union of two sets A and B,
+Forward, for each channel. A rank with n_r values (rows times positions in each) computes their mean m_r and
+M_r = Σ (x - m_r)². For the union of two sets A and B,
 
     m = m_A + (m_B - m_A) n_B / n                 M = M_A + M_B + (m_B - m_A)² n_A n_B / n
 
@@ -9,16 +9,16 @@ M_r = Σ (x - m_r)². Of the union of two sets A and B,
 
     m = Σ n_r m_r / n                             M = Σ M_r + Σ n_r (m_r - m)²
 
-No large sum of squares is ever subtracted from another. Every rank gathers all (n_r, m_r, M_r) and adds them up in the
-order of ranks, in float64. The variance is M / n; the running variance, unbiased, takes M / (n - 1).
+No large sum of squares is ever subtracted from another. Every rank gathers all (n_r, m_r, M_r) and sums them in the
+order of ranks, in float64. The variance is M / n; the running variance uses the unbiased M / (n - 1).
 
 Backward. With x̂ = (x - m) / s, s = √(M / n + ε), y = w x̂ + b and g = ∂L/∂y (Ioffe & Szegedy 2015, section 3):
 
     ∂L/∂x = w / s · (g - Σ g / n - x̂ Σ g x̂ / n)          ∂L/∂w = Σ_r g x̂          ∂L/∂b = Σ_r g
 
-The sums over n are over all ranks. Those of w and b are over this rank only: like every parameter's, they are averaged
-later on. Where that mean will be a weighted one, rank r's loss counts with its share s_r, and as g is the gradient of
-this rank's loss alone, Σ g becomes Σ_r s_r g / s_r', r' being the rank whose ∂L/∂x it is for.
+The sums divided by n are over all ranks. The gradients of w and b are sums over this rank only: like all gradients of
+parameters, they are averaged later. If this mean is weighted, the loss of rank r is multiplied by its share s_r. Since
+g is the gradient of only this rank's loss, Σ g in ∂L/∂x on rank r' is replaced by Σ_r s_r g / s_r'.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ from hpsearch_comm.group import Group
 
 
 class Statistics(Protocol):
-    """What statistics need of the ranks; a `Group` has it."""
+    """The interface of a group that is needed to exchange statistics; `Group` implements it."""
 
     def allgather(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return all ranks' tensors behind each other."""
+        """Return all ranks' tensors, concatenated."""
         ...
 
     def allreduce(self, tensor: torch.Tensor, op: str) -> torch.Tensor:
-        """Sum the ranks' tensors in place, with the op sum."""
+        """Reduce the ranks' tensors in place; only op "sum" is used."""
         ...
 
 
 class Exchange:
-    """What the layers of a model exchange statistics through. Copies of a model share it.
+    """The group through which a model's layers exchange statistics. Copies of a model share the same object.
 
     Attributes:
         group: The ranks.
-        share: Gives what this rank's gradients will be multiplied by before they are averaged.
+        share: A function that returns the factor of this rank's gradients before they are averaged.
     """
 
     __slots__ = ("group", "share")
@@ -77,25 +77,25 @@ class Exchange:
 class SyncBatchNorm(_BatchNorm):
     """Normalizes each channel by the statistics of the whole batch, over all ranks.
 
-    In training it returns what `torch.nn.BatchNorm1d`, `2d` or `3d` would return on one rank for the rows of all ranks,
-    on CPUs and GPUs, also if ranks have unequal numbers of rows, or none. Its state has the same keys. Running
-    statistics are equal on all ranks. In evaluation it is the ordinary layer and exchanges nothing.
+    In training it returns the result of `torch.nn.BatchNorm1d`, `2d` or `3d` on one rank for the rows of all ranks. It
+    supports CPUs and GPUs. The number of rows may differ between ranks, and may be 0. Its state has the same keys.
+    Running statistics are equal on all ranks. In evaluation it is the ordinary layer and exchanges nothing.
 
-    Each forward pass in training is a collective, and so is its backward pass if its input needs a gradient. In a
-    weighted `DataParallel`, call `set_weight` before the first backward pass that its mean is over; a rank of weight 0
-    has no rows.
+    Each forward pass in training is a collective, and so is its backward pass if its input requires a gradient. In a
+    weighted `DataParallel`, call `set_weight` before the first of the backward passes that are averaged together. A
+    rank with weight 0 must have no rows.
 
     Args:
-        num_features: Channels: the size of the input's dimension 1.
-        group: The ranks. Nothing else may use it during a forward or backward pass, so pass a group of its own,
-            `group.duplicate()`, which all layers of a model may share. `convert_sync_batchnorm` does so. Or the
-            exchange of other layers.
+        num_features: Number of channels: the size of the input's dimension 1.
+        group: The ranks. Nothing else may use the group during a forward or backward pass, so pass a separate one,
+            `group.duplicate()`, for all layers of a model, as `convert_sync_batchnorm` does. It can also be the
+            `exchange` of another layer.
         eps: Added to the variance.
-        momentum: Of the running statistics; None for the mean over all batches.
-        affine: Whether there are a weight and a bias.
-        track_running_stats: Whether there are running statistics.
-        device: Of the parameters.
-        dtype: Of the parameters.
+        momentum: Momentum of the running statistics; None for the mean over all batches.
+        affine: Whether the layer has a weight and a bias.
+        track_running_stats: Whether the layer has running statistics.
+        device: The parameters' device.
+        dtype: The parameters' dtype.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class SyncBatchNorm(_BatchNorm):
         assert isinstance(group, Group)
         return group
 
-    @_disable_dynamo  # which would trace a collective with tensors that have no memory
+    @_disable_dynamo  # dynamo would trace the collective with fake tensors
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Normalize.
 
@@ -127,7 +127,7 @@ class SyncBatchNorm(_BatchNorm):
             input: Of shape (rows, channels, ...).
 
         Raises:
-            UsageError: It has another shape, or all ranks together have fewer than two values for each channel.
+            UsageError: The shape is invalid, or all ranks together have fewer than two values for each channel.
         """
         self._check_input_dim(input)
         if not self.training:
@@ -136,7 +136,7 @@ class SyncBatchNorm(_BatchNorm):
                 input, self.running_mean, self.running_var, self.weight, self.bias, batch_statistics, 0.0, self.eps
             )
         mean, square, count = _gather_statistics(input, self.exchange.group)
-        # Where this rank alone has enough values, the count needn't be read, for which the host would wait for a GPU.
+        # If this rank has at least 2 values, the count isn't read: reading it would make the host wait for the GPU.
         if _values_of(input) < 2 and count < 2:
             raise UsageError(
                 f"batch normalization needs at least 2 values for each channel in training, all ranks together have "
@@ -161,27 +161,27 @@ class SyncBatchNorm(_BatchNorm):
         self.num_batches_tracked.add_(1)
         for running, batch in ((self.running_mean, mean), (self.running_var, square / (count - 1))):
             value = batch.to(running.dtype)
-            if self.momentum is None:  # the host doesn't read how many batches there were
+            if self.momentum is None:  # computed on the device, so that the host doesn't wait for it
                 running.lerp_(value, (1.0 / self.num_batches_tracked.double()).to(running.dtype))
             else:
                 running.lerp_(value, self.momentum)
 
 
 def convert_sync_batchnorm(module: nn.Module, group: Group) -> nn.Module:
-    """Convert every batch normalization in a module to one over all ranks, in place; a collective.
+    """Convert every batch normalization layer in a module to `SyncBatchNorm`, in place; a collective.
 
-    They stay the same objects, with their parameters, running statistics and hooks, so optimizers keep their
-    parameters. All share one new group of the same ranks, whose operations can't mix with those of `group`.
+    The layers stay the same objects, with their parameters, running statistics and hooks, so optimizers remain valid.
+    All layers share a new group of the same ranks, whose operations can't mix with those of `group`.
 
     Args:
-        module: The model, or a batch normalization itself.
+        module: The model, or a batch normalization layer.
         group: The ranks.
 
     Returns:
         The module.
 
     Raises:
-        UsageError: A layer is lazy and has no shape yet, or does something else than torch's batch normalization.
+        UsageError: A layer is lazy and has no shape yet, or overrides `forward`.
     """
     layers = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, _BatchNorm)]
     for name, layer in layers:
@@ -201,16 +201,16 @@ def convert_sync_batchnorm(module: nn.Module, group: Group) -> nn.Module:
 
 
 _REPLACED = (_BatchNorm.forward, nn.SyncBatchNorm.forward, SyncBatchNorm.forward)
-"""What batch normalizations do that become one over all ranks."""
+"""The `forward` methods of layers that can be converted."""
 
 
 def _values_of(input: torch.Tensor) -> int:
-    """Return how many values this rank has for each channel."""
+    """Return the number of values per channel on this rank."""
     return input.numel() // input.shape[1] if input.shape[1] else 0
 
 
 def _gather_statistics(input: torch.Tensor, group: Statistics) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return mean and sum of squared deviations of each channel over all ranks, and their number, in float64."""
+    """Return each channel's mean and sum of squared deviations over all ranks, and the count of values, in float64."""
     channels, count = input.shape[1], _values_of(input)
     row = torch.zeros(1, 1 + 2 * channels, dtype=torch.float64, device=input.device)
     if count:
@@ -227,7 +227,7 @@ def _gather_statistics(input: torch.Tensor, group: Statistics) -> tuple[torch.Te
 
 
 class _Normalize(torch.autograd.Function):
-    """The normalization with given statistics, whose gradient knows that they come from the inputs of all ranks."""
+    """Normalization with given statistics. The gradient includes their dependence on the inputs of all ranks."""
 
     @staticmethod
     def forward(
@@ -264,7 +264,7 @@ class _Normalize(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             share = ctx.exchange.share()
             sums = torch.cat((total, product)).double()
-            # What has no share must not bring its NaNs either.
+            # With share 0, NaNs must be ignored too.
             sums = sums * share if share else torch.zeros_like(sums)
             ctx.exchange.group.allreduce(sums, op="sum")
             sums /= ctx.count * (share or 1.0)

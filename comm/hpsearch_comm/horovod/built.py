@@ -1,4 +1,4 @@
-"""What scripts ask about a build of Horovod: of the libraries that it knows, torch's CUDA and NCCL are used here."""
+"""Horovod's build queries. Only CUDA and NCCL can be available: those that torch was built with."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 
 
 def _no() -> bool:
-    """Return False: ranks use this package's own connections, and torch's CUDA and NCCL."""
+    """Return False: this package has its own transport, and uses CUDA and NCCL through torch."""
     return False
 
 
@@ -38,7 +38,7 @@ def mpi_threads_supported() -> bool:
 
 
 def nccl_built() -> int:
-    """Return the version of the NCCL that torch has, such as 22809; 0 for a torch without it."""
+    """Return the version of torch's NCCL, such as 22809; 0 if torch was built without NCCL."""
     return nccl_version()
 
 

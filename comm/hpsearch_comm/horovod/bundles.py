@@ -1,4 +1,4 @@
-"""Gradients that are reduced together: a parameter's alone, or those of a group of parameters."""
+"""Bundles of parameters whose gradients are reduced in one operation: one parameter, or a group of them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Bundle:
     """Parameters whose gradients are reduced in one operation.
 
     Args:
-        parameters: One, or those of a group.
-        name: By which the ranks find each other.
-        grouped: Whether it is a group.
+        parameters: One parameter, or the parameters of a group.
+        name: The name by which the ranks match the operation.
+        grouped: Whether the bundle is a group.
 
     Attributes:
         passes_left: Backward passes that each parameter's gradient still needs.
-        handle: Of the operation that is under way; None before.
-        contexts: What decompresses each result.
-        gradients: Of the parameters whose gradients are reduced, these and their versions then.
+        handle: Handle of the pending operation; None before it starts.
+        contexts: For each result, the context that `decompress` needs.
+        gradients: For each parameter, its gradient and the gradient's version at the start of the reduction.
     """
 
     __slots__ = ("contexts", "gradients", "grouped", "handle", "name", "parameters", "passes_left")
@@ -43,16 +43,16 @@ class Bundle:
 
     @property
     def active_parameters(self) -> list[torch.Tensor]:
-        """Return the parameters whose gradients are to be reduced: not those that have been frozen since."""
+        """The parameters whose gradients are reduced: those that require a gradient or still have one."""
         return [parameter for parameter in self.parameters if parameter.requires_grad or parameter.grad is not None]
 
     def reset(self, passes: int) -> None:
-        """Begin anew, with so many backward passes to come."""
+        """Reset the bundle for the next `passes` backward passes."""
         self.passes_left = dict.fromkeys(self.parameters, passes)
         self.handle, self.contexts, self.gradients = None, [], {}
 
     def remember_gradients(self) -> None:
-        """Remember the gradients as they are now."""
+        """Record the current gradients and their versions."""
         self.gradients = {
             parameter: (parameter.grad, parameter.grad._version)
             for parameter in self.parameters
@@ -60,28 +60,28 @@ class Bundle:
         }
 
     def changed(self) -> torch.Tensor | None:
-        """Return a parameter whose gradient isn't any more as it was then; None if there is none."""
+        """Return a parameter whose gradient changed since `remember_gradients`; None if none changed."""
         for parameter, (gradient, version) in self.gradients.items():
             if parameter.grad is not gradient or gradient._version != version:
                 return parameter
         return None
 
     def has_started(self, passes: int) -> bool:
-        """Whether a gradient has come, of so many for each parameter, or all are being reduced."""
+        """Return whether a gradient has been computed since `reset(passes)`, or the reduction has started."""
         return self.handle is not None or any(left < passes for left in self.passes_left.values())
 
 
 def name_parameters(
     optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
 ) -> dict[torch.Tensor, str]:
-    """Return the parameters of an optimizer with their names.
+    """Return the name of each parameter of an optimizer.
 
     Args:
-        optimizer: Has the parameters.
-        named_parameters: Their names; None to name them by their places.
+        optimizer: The optimizer.
+        named_parameters: Pairs of name and parameter; None names the parameters by their index.
 
     Raises:
-        UsageError: They aren't pairs, a name stands for two of them, or one has no name.
+        UsageError: named_parameters aren't pairs, two of them have the same name, or a parameter has no name.
     """
     stepped = [
         (f"group {number}, parameter {index}", parameter)
@@ -113,8 +113,8 @@ def form_groups(
     """Divide the parameters into bundles; a collective if a number of groups is given.
 
     Args:
-        names: Those whose gradients are reduced.
-        groups: None, the number of groups, or the parameters of each group; those in none are reduced alone.
+        names: The parameters whose gradients are reduced, with their names.
+        groups: None, the number of groups, or the parameters of each group. A parameter in no group is reduced alone.
         process_set: The ranks that reduce them.
 
     Raises:
@@ -128,7 +128,7 @@ def form_groups(
         formed = [[parameter for parameter in group if parameter in names] for group in groups]
         formed += [[parameter] for parameter in names if parameter not in grouped]
     elif type(groups) is int and groups > 0:
-        # A rank whose parameters come in another order must divide them in the same way.
+        # All ranks must form the same groups, even if the order of their parameters differs.
         order = broadcast_object(list(names.values()), process_set.ranks[0], process_set=process_set)
         indices = {name: index for index, name in enumerate(order)}
         parameters = sorted(names, key=lambda parameter: indices[names[parameter]])

@@ -1,4 +1,4 @@
-"""Compression of tensors that are sent."""
+"""Compression of tensors before they are sent."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from hpsearch_comm.errors import UsageError
 
 
 class Compressor:
-    """Compresses a tensor before an operation and decompresses the result. Subclass it for your own."""
+    """Compresses a tensor before an operation and decompresses the result. Subclass it to write your own."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, object]:
-        """Return what is sent, and what `decompress` needs."""
+        """Return the compressed tensor, and the context that `decompress` needs."""
         raise NotImplementedError("a Compressor must have a static method compress(tensor)")
 
     @staticmethod
@@ -36,11 +36,11 @@ class NoneCompressor(Compressor):
 
 
 class FP16Compressor(Compressor):
-    """Sends floating tensors as float16."""
+    """Sends floating-point tensors as float16."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, object]:
-        """Round a floating tensor to float16."""
+        """Round a floating-point tensor to float16; return other tensors unchanged."""
         return tensor.to(torch.float16) if tensor.dtype.is_floating_point else tensor, tensor.dtype
 
     @staticmethod
@@ -58,10 +58,10 @@ class Compression:
 
 
 def check_compression(compression: object) -> None:
-    """Check that it can compress tensors, before anything is sent.
+    """Check a `compression` argument before anything is sent.
 
     Raises:
-        UsageError: It has no `compress` or no `decompress`.
+        UsageError: The argument has no `compress` or no `decompress`.
     """
     if not (callable(getattr(compression, "compress", None)) and callable(getattr(compression, "decompress", None))):
         raise UsageError(

@@ -1,9 +1,9 @@
-"""The thread in which a process set's ranks agree on what is ready, and carry it out.
+"""A thread per process set, in which the ranks negotiate which operations are ready and execute them.
 
-A rank takes part in an exchange when it has something new to say. Others wait in theirs for it: nothing that they have
-announced can run without it. Only where ranks have announced different names is there more to it: then those whose
-announcement is awaited come again after a short while, if they have nothing new before that, so that the others' news
-aren't held up. In an exchange each rank sends a message and receives those of all.
+The ranks negotiate in exchanges: collectives in which each rank sends a message with its new requests and receives the
+messages of all ranks. A rank enters an exchange when it has a new request, or when it only waits for other ranks. If
+other ranks wait for a rank that has no new request, it enters after a short pause. Otherwise it would delay the other
+ranks' new requests.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from hpsearch_comm.horovod.settings import Settings
 from hpsearch_comm.operations.work import Handle
 
 FRAME_BYTES = 256
-"""What a rank can say in a single collective; a longer message takes another one."""
+"""Size of a rank's frame in the first collective of an exchange. A longer message needs a second collective."""
 _LENGTH_BYTES = 4
 
 
 def exchange(group: Group, message: bytes) -> list[bytes]:
     """Return the messages of all ranks, by rank; a collective.
 
-    Each rank has a frame in one matrix of bytes, of which it fills its own: the bitwise or of all is the matrix of all.
-    That is one allreduce, where an allgather would have to tell the lengths first.
+    Each rank fills its own row of a matrix of zero bytes. A bitwise-or allreduce then returns all rows. This takes one
+    collective; an allgather would first have to exchange the lengths.
     """
     frames = torch.zeros(group.size, FRAME_BYTES, dtype=torch.uint8, device="cpu")
     packed = len(message).to_bytes(_LENGTH_BYTES, "little") + message
@@ -64,12 +64,12 @@ class Controller:
     """Runs the operations of one process set.
 
     Args:
-        group: Carries operations out.
-        control_group: Another group of the same ranks, in which they negotiate; its waits last as long as those of a
-            script.
-        ranks: The process set's ranks, counted in the job.
-        settings: The environment's.
-        carriers: What carries out kinds of operations that concern the job rather than tensors.
+        group: The group that executes the operations.
+        control_group: A second group of the same ranks, for the negotiation. Its timeout must allow for the longest
+            time between two operations of a script.
+        ranks: The process set's ranks, as numbers in the job.
+        settings: The settings from the environment.
+        carriers: By kind, the functions that execute operations on the job rather than on tensors.
     """
 
     def __init__(
@@ -99,10 +99,10 @@ class Controller:
         self._thread.start()
 
     def use_device(self, device: torch.device) -> None:
-        """Take a CUDA device into use, the only one of this rank.
+        """Set the CUDA device of this rank; a rank can use only one.
 
         Raises:
-            ValueError: It is another one than before.
+            ValueError: The rank already uses another device.
         """
         with self._wake:
             if self._device is None:
@@ -115,17 +115,17 @@ class Controller:
             )
 
     def name(self, kind: str, name: str | None) -> str:
-        """Return an operation's full name; those without one are numbered as they come, by kind."""
+        """Return an operation's full name. Operations without a name are numbered per kind, in the order of calls."""
         if name:
             return f"{kind}.{name}"
         with self._wake:
             return f"{kind}.noname.{next(self._counts[kind])}"
 
     def submit(self, entry: Entry) -> None:
-        """Take an operation, which runs when all ranks have asked for it.
+        """Submit an operation. It runs when all ranks have requested it.
 
         Raises:
-            ValueError: One of the same name is under way.
+            ValueError: An operation of the same name is pending.
             HorovodInternalError: The job has ended.
         """
         with self._wake:
@@ -149,20 +149,20 @@ class Controller:
         return entry.handle
 
     def describe_missing(self, name: str) -> str:
-        """Say for whom an operation waits, as far as that is known here."""
+        """Return a text that names the ranks that an operation waits for, as far as this rank can tell."""
         absent = self._negotiation.absent(name)
         other_ranks = [number for rank, number in enumerate(self.ranks) if rank != self.group.rank]
         return f"ranks {absent}, which have not called it" if absent else f"some of ranks {other_ranks}"
 
     def abort(self, reason: str) -> None:
-        """End everything under way, here and on the other ranks, and all that comes, with HorovodInternalError."""
+        """End all pending and later operations with HorovodInternalError, on all ranks."""
         error = HorovodInternalError(reason)
         self._end(error)
         self._control_group.close(error)
         self.group.close(error)
 
     def close(self) -> None:
-        """End the thread, and what is still under way with HorovodInternalError."""
+        """End the thread. Operations that are still pending end with HorovodInternalError."""
         error = HorovodInternalError(
             f"rank {self.ranks[self.group.rank]} has left the job by hvd.shutdown() or its end, while operations were "
             "pending: wait for every handle on every rank before that"
@@ -170,7 +170,7 @@ class Controller:
         with self._wake:
             self._closing = True
             waited_for = bool(self._pending)
-            if waited_for and self._error is None:  # before the thread meets the groups closed
+            if waited_for and self._error is None:  # before the thread fails because its groups are closed
                 self._error = error
             self._wake.notify()
         if waited_for:
@@ -205,7 +205,7 @@ class Controller:
             self._end(error)
 
     def _await_turn(self, pause: float) -> bool:
-        """Wait until this rank is to take part in an exchange; say whether it still is."""
+        """Wait until this rank should enter an exchange; return False if the controller is closing."""
         while not self._closing:
             if self._new or (self._negotiation.open and not self._negotiation.is_awaited):
                 return True
@@ -231,14 +231,14 @@ class Controller:
                     entry.handle.finish(error=reason)
             raise
         if joined is not None and (own_join := self._take(JOIN)) is not None:
-            self._counts.clear()  # ranks that had joined have called less than others
+            self._counts.clear()  # ranks that joined early made fewer calls than others
             recording.mark_phase([own_join], None)
             own_join.handle.finish(joined.numbers[0])
 
     def _stand_in(self, request: Request) -> Entry:
         if request.device == "cpu":
             return stand_in(request, torch.device("cpu"))
-        if self._device is None:  # it has joined without a step
+        if self._device is None:  # the rank joined before its first operation
             self.use_device(torch.device("cuda", self._callers_gpu))
         assert self._device is not None
         assert self._stream is not None
@@ -258,7 +258,7 @@ class Controller:
                 self._run_on_device(reductions, partial(reduce_all, self.group, reductions, self.settings.fusion_bytes))
 
     def _run_on_device(self, entries: list[Entry], step: Callable[[], object]) -> None:
-        """Carry out operations of one kind of device; those of a GPU on a stream of their own, beside the caller's."""
+        """Execute operations on one type of device; GPU operations run on a separate stream, not the caller's."""
         stream = None if entries[0].request.device == "cpu" else self._stream
         recording.mark_phase(entries, recording.OPERATION)
         with contextlib.nullcontext() if stream is None else stream.scope():
@@ -272,7 +272,7 @@ class Controller:
             return self._pending.pop(name, None)
 
     def _end(self, error: BaseException) -> None:
-        """Report an error to all who wait, and to later callers."""
+        """End all pending operations with an error, and keep the error for later calls."""
         error = self._first(error)
         with self._wake:
             entries, self._pending, self._new = list(self._pending.values()), {}, []
@@ -283,7 +283,7 @@ class Controller:
             self.group.close(error)
 
     def _first(self, error: BaseException) -> BaseException:
-        """Return why the job ended: the first error, of which this one may be a consequence."""
+        """Return the first error, which ended the job. `error` may be a consequence of it."""
         with self._wake:
             if self._error is None:
                 self._error = error
@@ -291,7 +291,7 @@ class Controller:
 
 
 def to_horovod_error(error: BaseException) -> HorovodInternalError:
-    """Return the error as one that Horovod's scripts catch."""
+    """Return the error as a HorovodInternalError, which Horovod's scripts catch."""
     if isinstance(error, HorovodInternalError):
         return error
     ours = HorovodInternalError(f"{type(error).__name__}: {error}")

@@ -6,15 +6,15 @@ from hpsearch_comm.errors import CommError, UsageError
 
 
 class HorovodInternalError(CommError, RuntimeError):
-    """A collective failed: the ranks disagree, or one of them is gone.
+    """A collective failed: the ranks disagree, or a rank is gone.
 
-    After a disagreement the job continues; after a rank's death every operation raises this.
+    After a disagreement the job continues. After a rank's death every operation raises this error.
     """
 
 
 class MissingError(HorovodInternalError, NotImplementedError):
-    """Raised by a part of Horovod that isn't supported. Nothing has been sent, and the job continues."""
+    """A part of Horovod's API is not supported. Nothing has been sent, and the job continues."""
 
 
 class OrderError(UsageError, AssertionError):
-    """An optimizer was called at a wrong time, where Horovod raises AssertionError."""
+    """A method of an optimizer was called at the wrong time. Horovod raises AssertionError in these cases."""

@@ -1,15 +1,16 @@
-"""Carries out on a group what the ranks have agreed on.
+"""Executes the operations that the ranks have agreed on.
 
-Small tensors of a kind are reduced together, as each collective costs about the same.
+Small tensors of the same dtype and operator are fused into one allreduce, because a small collective costs about the
+same for any size.
 
 Adasum adds gradients as far as they point in different directions, and averages them as far as they agree (Maleki et
 al., "Scaling Distributed Training with Adaptive Summation", 2020, equation 4): two gradients a and b become
 
     (1 - a·b / 2|a|²) a + (1 - a·b / 2|b|²) b
 
-and those of several ranks are combined in a tree of pairs: neighbours first, then pairs of pairs. Before step d of it,
-2ᵈ ranks hold the same partial result; each rank sends its own to the one at the distance 2ᵈ and combines the two, in
-the order of ranks, so that all get the same bits.
+The gradients of more ranks are combined in a binary tree: neighbours first, then pairs of pairs. Before step d, blocks
+of 2ᵈ ranks hold the same partial result. Each rank exchanges its partial result with the rank at distance 2ᵈ and
+combines the two in the order of ranks, so that all ranks get the same bits.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from hpsearch_comm.horovod.request import Entry, ReduceOp, Request
 from hpsearch_comm.operations.contiguous import flat
 
 TensorIndex = tuple[int, int]
-"""A request, by its place among those that are ready, and one of its tensors."""
+"""The index of a request among the ready requests, and the index of a tensor in the request."""
 
 SMALL_BYTES = 1 << 17
-"""Above this, copying a tensor to where it travels with others takes longer than a collective of its own."""
+"""Size above which copying a tensor into a fused buffer takes longer than a separate collective."""
 
 
 def plan_batches(requests: Sequence[Request], limit: int) -> list[list[TensorIndex]]:
-    """Share the tensors of some allreduces out to collectives; the same on every rank.
+    """Divide the tensors of several allreduces into batches, one per collective.
 
     Args:
-        requests: What is to be reduced now, the same in the same order on every rank.
-        limit: Bytes that travel together at most; 0 lets each tensor travel alone.
+        requests: The ready requests, the same in the same order on every rank.
+        limit: Maximum bytes of a batch; 0 reduces each tensor alone.
 
     Returns:
-        Batches of tensors of one dtype and kind of device, reduced in the same way. Each tensor is in one of them.
+        Batches of tensors with the same dtype, device type, operator and factors. Each tensor is in one batch.
     """
     batches: list[list[TensorIndex]] = []
     filling: dict[tuple[object, ...], tuple[list[TensorIndex], int]] = {}
@@ -48,7 +49,7 @@ def plan_batches(requests: Sequence[Request], limit: int) -> list[list[TensorInd
         for which, (dtype, shape) in enumerate(request.tensors):
             nbytes = prod(shape) * dtype_named(dtype).itemsize
             key = dtype, request.device, request.op, request.prescale_factor, request.postscale_factor
-            if nbytes > min(SMALL_BYTES, limit) or request.op is ReduceOp.ADASUM:  # whose result depends on the whole
+            if nbytes > min(SMALL_BYTES, limit) or request.op is ReduceOp.ADASUM:  # not fused
                 batches.append([(number, which)])
                 continue
             batch, filled = filling.get(key, ([], limit))
@@ -64,8 +65,8 @@ def adasum(group: Group, tensor: torch.Tensor) -> torch.Tensor:
     """Return the Adasum of the ranks' tensors; a collective.
 
     Args:
-        group: Of a power of two ranks.
-        tensor: Of floats; short ones are combined in float32, and rounded once.
+        group: The ranks; their number is a power of two.
+        tensor: A floating-point tensor. float16 and bfloat16 are combined in float32 and rounded once.
     """
     mine = flat(tensor).to(torch.promote_types(tensor.dtype, torch.float32), copy=True)
     theirs = torch.empty_like(mine)
@@ -81,7 +82,7 @@ def adasum(group: Group, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def combine(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Combine two gradients (equation 4). One that is zero changes nothing."""
+    """Combine two gradients (equation 4). If one is zero, the result is the other."""
     a, b = first.to(torch.float64), second.to(torch.float64)
     product, first_square, second_square = a.dot(b), a.dot(a), b.dot(b)
     first_share = 1.0 - float(product / (2 * first_square)) if first_square > 0 else 1.0
@@ -99,26 +100,26 @@ _NAMES = {
 
 
 def stand_in(request: Request, device: torch.device) -> Entry:
-    """Return the zeros that a rank which has joined contributes."""
+    """Return the entry of zeros that a joined rank contributes to an allreduce."""
     zeros = [torch.zeros(shape, dtype=dtype_named(dtype), device=device) for dtype, shape in request.tensors]
     return Entry(request, zeros, in_place=zeros, grouped=True)
 
 
 def execute(group: Group, entry: Entry) -> None:
-    """Carry out an operation that is no allreduce, and return its results to whoever waits for them."""
+    """Execute an operation other than allreduce, and finish its handle with the results."""
     try:
         _KINDS[entry.request.kind](group, entry)
-    except UsageError as error:  # of what all ranks agree on, so that nothing has travelled
+    except UsageError as error:  # raised on all ranks alike, before anything is sent
         entry.handle.finish(error=error)
 
 
 def reduce_all(group: Group, entries: Sequence[Entry], limit: int) -> None:
-    """Carry out allreduces, small ones together; each ends when all of its tensors are reduced.
+    """Execute allreduces, with small tensors fused. Each operation finishes when all of its tensors are reduced.
 
     Args:
         group: The ranks.
-        entries: The same in the same order on every rank.
-        limit: Bytes that travel together at most.
+        entries: The operations, the same in the same order on every rank.
+        limit: Maximum bytes of a fused batch.
     """
     outputs = [
         list(entry.sources) if entry.in_place is not None else [torch.empty_like(source) for source in entry.sources]
@@ -132,7 +133,7 @@ def reduce_all(group: Group, entries: Sequence[Entry], limit: int) -> None:
         targets = [outputs[number][which] for number, which in batch]
         try:
             _reduce_together(group, request, sources, targets)
-        except UsageError as error:  # as above
+        except UsageError as error:  # raised on all ranks alike, before anything is sent
             errors |= {number: error for number, _ in batch}
         for number, _ in batch:
             remaining[number] -= 1
@@ -164,23 +165,23 @@ def _reduce_together(
 
 
 def _reduce(group: Group, request: Request, source: torch.Tensor, target: torch.Tensor) -> None:
-    """Reduce one tensor over the ranks into `target`, which may be the tensor itself."""
+    """Reduce `source` over the ranks into `target`, which may be the same tensor."""
     source = scale(source, request.prescale_factor)
     if request.op is ReduceOp.ADASUM:
-        target.copy_(adasum(group, source.cpu()))  # it is sent from rank to rank, which goes through host memory
+        target.copy_(adasum(group, source.cpu()))  # point-to-point sends go through host memory
     else:
         group.allreduce(source, _group_op(request.op, source.dtype), out=target)
     _settle(target, request, group.size)
 
 
 def _group_op(op: ReduceOp | None, dtype: torch.dtype) -> str:
-    """Name the group's operator. Integers are added, and divided by `_settle`."""
+    """Return the group's name of the operator. For an average of integers it is the sum, which `_settle` divides."""
     assert op is not None
     return "sum" if op is ReduceOp.AVERAGE and not _is_float(dtype) else _NAMES[op]
 
 
 def _settle(target: torch.Tensor, request: Request, size: int) -> None:
-    """Make what has been reduced the result, in place: postscale_factor, and the average of integers."""
+    """Apply postscale_factor and the division for an average of integers to a reduced tensor, in place."""
     if request.postscale_factor != 1.0:
         target.copy_(scale(target, request.postscale_factor))
     if request.op is ReduceOp.AVERAGE and not _is_float(target.dtype):
@@ -188,7 +189,10 @@ def _settle(target: torch.Tensor, request: Request, size: int) -> None:
 
 
 def scale(tensor: torch.Tensor, factor: float) -> torch.Tensor:
-    """Multiply by a factor: integers in float64, cut off towards zero, short floats in float32, others as they are."""
+    """Multiply a tensor by a factor.
+
+    Integers are multiplied in float64 and truncated, float16 and bfloat16 in float32, other dtypes in their own.
+    """
     if factor == 1.0:
         return tensor
     if not _is_float(tensor.dtype):
@@ -236,7 +240,7 @@ def _reducescatter(group: Group, entry: Entry) -> None:
 
 
 def _barrier(_group: Group, entry: Entry) -> None:
-    entry.handle.finish()  # that all have come is what the negotiation has found
+    entry.handle.finish()  # the negotiation has already waited for all ranks
 
 
 _KINDS: dict[str, Callable[[Group, Entry], None]] = {

@@ -69,14 +69,14 @@ def broadcast_async(
 def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Copy the root's tensor into that of each rank, asynchronously; see `broadcast`."""
+    """Copy the root's tensor into the tensor of each rank, asynchronously; see `broadcast`."""
     return start("broadcast", [tensor], name, process_set, root_rank=root_rank, in_place=True)
 
 
 def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """Copy the root's tensor into that of each rank; see `broadcast`."""
+    """Copy the root's tensor into the tensor of each rank; see `broadcast`."""
     return synchronize(broadcast_async_(tensor, root_rank, name, process_set))  # type: ignore[no-any-return]
 
 
@@ -100,9 +100,9 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Send rows to each rank, asynchronously; the result is a pair with and without `splits`.
+    """Send rows to each rank, asynchronously; see `alltoall`.
 
-    See `alltoall`.
+    The result is always a pair of the received rows and their number from each rank, even without `splits`.
     """
     dtype = splits.dtype if isinstance(splits, torch.Tensor) else torch.int32
     rows = tensor.shape[0] if isinstance(tensor, torch.Tensor) and tensor.dim() else 0
@@ -128,17 +128,17 @@ def alltoall(
         process_set: The ranks.
 
     Returns:
-        The received rows, in the order of ranks; with `splits`, a pair of these and the number from each rank.
+        The received rows, in the order of ranks. With `splits`, a pair: the rows, and their number from each rank.
     """
     rows, coming = _Alltoall.apply(tensor, splits, name, process_set)  # type: ignore[no-untyped-call]
     return rows if splits is None else (rows, coming)
 
 
 def _split_rows(rows: int, splits: torch.Tensor | Sequence[int] | None, size: int) -> list[int]:
-    """Return the rows for each rank.
+    """Return the number of rows for each rank.
 
     Raises:
-        ValueError: They can't be shared out so.
+        ValueError: The rows can't be divided in this way.
     """
     if splits is None:
         if rows % size:
@@ -158,7 +158,7 @@ def _split_rows(rows: int, splits: torch.Tensor | Sequence[int] | None, size: in
 
 
 class _Allgather(torch.autograd.Function):
-    """The gradient is the mean, over the ranks, of those of the rows that came from here."""
+    """The gradient is the mean over the ranks of the gradients of this rank's rows."""
 
     @staticmethod
     def forward(
@@ -182,7 +182,7 @@ class _Allgather(torch.autograd.Function):
 
 
 class _Broadcast(torch.autograd.Function):
-    """The root's gradient is the mean of all ranks'; the others' tensors have no part in the result."""
+    """The root's gradient is the mean of all ranks' gradients. The gradient of other ranks is zero."""
 
     @staticmethod
     def forward(
@@ -200,7 +200,7 @@ class _Broadcast(torch.autograd.Function):
 
 
 class _Alltoall(torch.autograd.Function):
-    """The gradients of rows go back to where those came from."""
+    """The gradient of each row is sent back to the rank that sent the row."""
 
     @staticmethod
     def forward(
@@ -218,6 +218,6 @@ class _Alltoall(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         back, _ = synchronize(alltoall_async(gradients[0], ctx.coming, None, ctx.process_set))
-        gradient = back.new_zeros(ctx.shape)  # rows that went nowhere have none
+        gradient = back.new_zeros(ctx.shape)  # rows that were not sent have gradient zero
         gradient[: len(back)] = back
         return gradient, None, None, None

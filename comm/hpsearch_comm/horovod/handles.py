@@ -1,4 +1,4 @@
-"""Operations in progress, by the handles that scripts keep; barrier and join, which have none."""
+"""Pending operations by handle; barrier and join, which block and return no handle."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ def start(
 
     Args:
         kind: See `Request`.
-        tensors: What it is about.
-        name: The user's, or None.
+        tensors: The tensors.
+        name: The name that the user gave, or None.
         process_set: The ranks.
         in_place: Whether the results go into the tensors.
         grouped: Whether the result is a tuple of tensors rather than one.
-        op: Of a reduction.
-        root_rank: Of a broadcast, counted in the job.
-        splits: Gives an alltoall's rows for each rank, by the number of ranks.
-        prescale_factor: Of a reduction.
-        postscale_factor: Of a reduction.
+        op: The operator of a reduction.
+        root_rank: The root of a broadcast, as its rank in the job.
+        splits: For an alltoall, a function that takes the number of ranks and returns the number of rows for each.
+        prescale_factor: The factor before a reduction.
+        postscale_factor: The factor after a reduction.
 
     Raises:
         ValueError: An argument can't be used. Nothing has been announced.
         HorovodInternalError: There is no job, or it has ended.
     """
     controller = current_job().controller(process_set.process_set_id)
-    # Also where nothing comes of it: the next call must not pass for this one on the other ranks.
+    # Take a number even if a check below fails: otherwise other ranks would match the next call with this one.
     full_name = controller.name(f"grouped_{kind}" if grouped else kind, name)
     sources = [_check(kind, tensor, in_place) for tensor in tensors]
     stream = _stream_of(kind, controller, sources)
@@ -86,16 +86,16 @@ def start(
 
 
 def _check(kind: str, tensor: torch.Tensor, in_place: bool) -> torch.Tensor:
-    """Return the tensor's memory without history."""
+    """Return the tensor detached from the autograd graph, after checking it."""
     source = check_tensor(f"hvd.{kind}", tensor)
     return check_target(f"hvd.{kind}_'s tensor", source) if in_place else source
 
 
 def _stream_of(kind: str, controller: Controller, sources: Sequence[torch.Tensor]) -> CudaStream | None:
-    """Return the calling thread's current stream of the tensors' device; None for tensors on the CPU.
+    """Return the calling thread's current CUDA stream on the tensors' device; None for tensors on the CPU.
 
     Raises:
-        ValueError: They are on several devices, or on one that isn't a CUDA device.
+        ValueError: The tensors are on several devices, or on a device other than CPU and CUDA.
     """
     devices = {source.device for source in sources}
     if len(devices) > 1:
@@ -114,17 +114,17 @@ def _root(root_rank: int, ranks: list[int]) -> int:
 
 
 def poll(handle: int) -> bool:
-    """Return whether an operation has ended, so that `synchronize` returns at once."""
+    """Return whether an operation has finished; then `synchronize` returns immediately."""
     if handle not in _pending:
         raise ValueError(f"handle {handle} was not given by an operation, or has been synchronized already")
     return _pending[handle][0].handle.done()
 
 
 def synchronize(handle: int) -> Any:
-    """Wait for an operation's end and return its result; None for a handle that was synchronized already.
+    """Wait for an operation and return its result; None for a handle that was already synchronized.
 
     Raises:
-        HorovodInternalError: It failed.
+        HorovodInternalError: The operation failed.
     """
     if handle not in _pending:
         return None
@@ -139,11 +139,11 @@ def synchronize(handle: int) -> Any:
 
 
 def wait(handle: Handle[Any], controller: Controller) -> Any:
-    """Wait for an operation, say so now and then when it takes long, and end the job where the user wants that."""
+    """Wait for an operation. Log a warning when it stalls, and abort the job after the shutdown time if one is set."""
     settings = controller.settings
     waited, longest = 0.0, settings.shutdown_seconds
     while not handle.done():
-        # Ever more rarely.
+        # The interval between warnings doubles.
         patience = min(waited or settings.stall_seconds, longest - waited)
         try:
             return handle.wait(patience)
@@ -158,12 +158,12 @@ def wait(handle: Handle[Any], controller: Controller) -> Any:
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Wait until every rank of the process set has called it."""
+    """Wait until every rank of the process set has called `barrier`."""
     synchronize(start("barrier", [], None, process_set, grouped=True))
 
 
 def join(device: int = -1) -> int:
-    """Take part, with zeros, in the allreduces of ranks that have more data than this one, until all have joined.
+    """Contribute zeros to the allreduces of ranks that have more data than this rank, until all ranks have joined.
 
     An average still divides by the number of all ranks. Meanwhile the other ranks' allgather, broadcast, alltoall and
     reducescatter, and allreduces with op Min, Max and Product, end with HorovodInternalError.

@@ -1,4 +1,4 @@
-"""The job that this process belongs to between `init` and `shutdown`, and its place there."""
+"""The job that this process belongs to between `init` and `shutdown`, and the process's ranks in it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from hpsearch_comm.horovod.request import Entry, Request
 from hpsearch_comm.horovod.settings import Settings
 
 _PATIENCE = 1e6
-"""Seconds for which a rank waits until others ask for the same, eleven days: as long as their scripts need."""
+"""Timeout of the negotiation in seconds, eleven days: other ranks may compute for any time between operations."""
 _ADD, _REMOVE = "add_process_set", "remove_process_set"
 
 
 class Job:
-    """The ranks of a start of the script, and the process sets that they have made.
+    """The ranks between `init` and `shutdown`, and their process sets.
 
     Args:
-        group: Of all ranks; closed with this.
-        settings: The environment's.
+        group: The group of all ranks; `close` closes it.
+        settings: The settings from the environment.
 
     Attributes:
         group: See above.
         settings: See above.
-        sets: The ranks of each process set, by its number, in all of them; 0 is that of all ranks.
+        sets: The ranks of each process set, by number, including sets without this rank. Set 0 has all ranks.
     """
 
     def __init__(self, group: Group, settings: Settings) -> None:
@@ -40,14 +40,14 @@ class Job:
 
     @property
     def inherited(self) -> bool:
-        """Whether this is the copy of a forked child, who has no part in the job."""
+        """Whether this object is a copy in a forked child, which can't use the job."""
         return self._process != os.getpid()
 
     def controller(self, process_set: int | None) -> Controller:
-        """Return what runs the operations of a process set.
+        """Return the controller of a process set.
 
         Raises:
-            ValueError: It isn't registered, or this rank isn't in it.
+            ValueError: The set isn't registered, or this rank isn't in it.
         """
         if process_set is None or process_set not in self.sets:
             raise ValueError(
@@ -62,11 +62,11 @@ class Job:
         return self._controllers[process_set]
 
     def add_set(self, ranks: Sequence[int]) -> int:
-        """Make a process set, and return its number; every rank calls it.
+        """Create a process set, and return its number; every rank calls it.
 
         Raises:
-            ValueError: There is one of these ranks, or they aren't ranks of this job.
-            HorovodInternalError: The ranks don't request the same; the job continues.
+            ValueError: A set of these ranks exists, or they aren't ranks of this job.
+            HorovodInternalError: The ranks request different sets; the job continues.
         """
         if not ranks or len(set(ranks)) != len(ranks) or not set(ranks) <= set(self.sets[0]):
             raise ValueError(
@@ -79,14 +79,14 @@ class Job:
         return number
 
     def remove_set(self, number: int) -> None:
-        """Remove a process set; every rank calls it. What is under way in it ends with HorovodInternalError."""
+        """Remove a process set; every rank calls it. Its pending operations end with HorovodInternalError."""
         self._ask_all(_REMOVE, self.sets[number])
 
     def close(self) -> None:
         """Leave the job."""
         if self.inherited:
             return
-        self._controllers[0].close()  # whose thread makes and removes the others
+        self._controllers[0].close()  # first: its thread creates and removes the others
         for controller in list(self._controllers.values())[1:]:
             controller.close()
 
@@ -98,7 +98,7 @@ class Job:
         return number
 
     def _add(self, entry: Entry) -> None:
-        """Carry `add_set` out, in the thread in which all ranks' operations run."""
+        """Execute `add_set`, in the controller thread of the set of all ranks."""
         ranks = list(entry.request.numbers)
         group = self.group.subgroup(ranks)
         number = next(self._set_numbers)
@@ -127,21 +127,21 @@ _NOT_INITIALIZED = "Horovod has not been initialized: call hvd.init() before thi
 
 
 def set_current_job(job: Job | None) -> Job | None:
-    """Make this the job of this process; return the one that it was in."""
+    """Set the job of this process; return the previous job."""
     global _job
     before, _job = _job, job
     return before
 
 
 def current_job() -> Job:
-    """Return the job, for an operation.
+    """Return the job of this process, to run an operation.
 
     Raises:
-        HorovodInternalError: There is none, or this process is a forked child.
+        HorovodInternalError: There is no job, or this process is a forked child.
     """
     if _job is None:
         raise HorovodInternalError(_NOT_INITIALIZED)
-    if _job.inherited:  # before it takes any lock, which a thread of its parent's might have held
+    if _job.inherited:  # before any lock is acquired: a thread of the parent may have held it at the fork
         raise HorovodInternalError(
             "a forked child, such as a worker of a data loader, has no part in the job: call collectives in the "
             "process that called hvd.init()"
@@ -155,12 +155,12 @@ def is_current(job: Job) -> bool:
 
 
 def is_initialized() -> bool:
-    """Return whether `init` has been called, and not `shutdown` since."""
+    """Return whether `init` has been called, without a later `shutdown`."""
     return _job is not None
 
 
 def rank() -> int:
-    """Return this process's number in the job."""
+    """Return the rank of this process in the job."""
     return _group().rank
 
 
@@ -170,7 +170,7 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """Return this process's number on its host."""
+    """Return the rank of this process among the ranks on its host."""
     return _group().local_rank
 
 
@@ -180,12 +180,12 @@ def local_size() -> int:
 
 
 def cross_rank() -> int:
-    """Return the number of this rank's host, among those that have a rank with this local rank."""
+    """Return the index of this rank's host among the hosts that have this local rank."""
     return [host[_group().local_rank] for host in _hosts_with_local_rank()].index(rank())
 
 
 def cross_size() -> int:
-    """Return the number of hosts that have a rank with this local rank."""
+    """Return the number of hosts that have this local rank."""
     return len(_hosts_with_local_rank())
 
 

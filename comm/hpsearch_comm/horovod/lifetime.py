@@ -1,4 +1,4 @@
-"""How a process enters and leaves a job, and its trace, which rank 0 writes."""
+"""init and shutdown of a job, and the timeline that rank 0 writes."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _lock = threading.RLock()
 
 
 def init(comm: Sequence[int] | None = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-    """Start or join the job that the launcher has described in the environment; without one, a job of one rank.
+    """Start or join the job that the launcher describes in the environment. Without a launcher, the job has one rank.
 
-    A second call changes nothing. After `shutdown` on every rank it starts another job of the same ranks; under a
-    launcher that continues without dead ranks (`--min-np`), of the remaining ones, renumbered.
+    A second call changes nothing. After `shutdown` on every rank, `init` starts another job of the same ranks. Under a
+    launcher that continues without dead ranks (`--min-np`), the new job has the remaining ranks, renumbered.
 
     Args:
-        comm: None or an empty list: all ranks.
-        process_sets: Sets to create at once, the same on every rank; "dynamic" means none, as process sets can always
+        comm: None or an empty list, which mean all ranks.
+        process_sets: Process sets to create, the same on every rank. "dynamic" creates none: process sets can always
             be added later.
 
     Raises:
         ValueError: A process set can't be created.
-        MissingError: comm is something else.
-        ConfigurationError: The environment can't be used; names the variable.
-        RendezvousError: Not all ranks started; names the missing ones.
+        MissingError: comm names ranks, or is an MPI communicator.
+        ConfigurationError: A variable of the environment is invalid; the error names it.
+        RendezvousError: Not all ranks started; the error names the missing ranks.
     """
     with _lock:
         if is_initialized():
@@ -48,7 +48,7 @@ def init(comm: Sequence[int] | None = None, process_sets: Sequence[ProcessSet] |
             )
         settings = Settings.read(os.environ)
         set_current_job(meet(lambda group: Job(group, settings)))
-        # Registered after the group's own, it runs before that.
+        # atexit runs handlers in reverse order: this one runs before that of the group.
         atexit.register(shutdown)
         try:
             if settings.timeline:
@@ -71,11 +71,11 @@ def shutdown() -> None:
 
 
 def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
-    """Start a trace of this job's operations, which rank 0 writes; a running one ends.
+    """Start a timeline of this job's operations, written by rank 0. A running timeline ends.
 
     Args:
         file_path: The file, on rank 0's host.
-        mark_cycles: Whether exchanges between ranks are marked.
+        mark_cycles: Whether each exchange of the negotiation is marked.
 
     Raises:
         ConfigurationError: The file can't be written.
@@ -90,5 +90,5 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
 
 
 def stop_timeline() -> None:
-    """End the trace, if there is one."""
+    """End the timeline. Without a running timeline, do nothing."""
     recording.record(None)

@@ -1,4 +1,4 @@
-"""How the ranks of a job meet: as the environment says, or as a launcher does that goes on without dead ones."""
+"""The rendezvous of a job's ranks: from the environment, or through a launcher that continues without dead ranks."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from hpsearch_comm.group import Group
 from hpsearch_comm.roster import LauncherLine
 
 _MOST_FAILURES = 3
-"""Of equally many ranks to meet: those that die meanwhile make them fewer."""
+"""Failed attempts in sequence with the same number of ranks. The count restarts when a rank has died."""
 _APART = (RendezvousError, PeerLost, CommTimeoutError, RefusedError)
-"""What a rank that is lost while others meet makes of it: its port may be that of another's next try by then."""
+"""Errors of a rendezvous in which a rank was lost. Its port may already be in use by another rank's next attempt."""
 _starts = itertools.count()
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
 def meet(begin: Callable[[Group], _T]) -> _T:
-    """Meet the other ranks, and begin a job with them.
+    """Connect to the other ranks, and create a job with them.
 
     Args:
-        begin: Makes the job of the group, together with the other ranks.
+        begin: A function that creates the job from the group; all ranks call it together.
 
     Raises:
-        ConfigurationError: The environment can't be used; names the variable.
+        ConfigurationError: A variable of the environment is invalid; the error names it.
         RendezvousError: Not all ranks came, or the launcher is gone.
     """
     line = _launcher()
     if line is None:
-        # Each start has a name of its own, so that no rank meets one that is still in the job before.
+        # Each start has a unique name, so that a rank can't connect to one that is still in the previous job.
         return _begin(environment.init(name=f"horovod {next(_starts)}"), begin)
     arguments = environment.read_environment(os.environ)
     interface, host = arguments.options.get("interface"), arguments.options.get("host")
@@ -59,13 +59,13 @@ def meet(begin: Callable[[Group], _T]) -> _T:
 
 
 def set_done(is_done: bool = True) -> None:
-    """Tell the launcher whether this process may take as long as it likes until it comes to meet others, or ends."""
+    """Report to the launcher whether this process is done, so that the launcher sets no deadline for it."""
     if line := _launcher():
         line.send_done(is_done)
 
 
 def is_elastic() -> bool:
-    """Whether a launcher says who meets, and goes on without ranks that have died."""
+    """Return whether the launcher manages the rendezvous and continues without dead ranks (`--min-np`)."""
     return _launcher() is not None
 
 

@@ -1,4 +1,4 @@
-"""What Horovod's API has and this one hasn't: the names, and what to use instead."""
+"""Names of Horovod's API that are missing here, and what to use instead."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from hpsearch_comm.horovod.errors import MissingError
 
 
 class MissingNameError(MissingError, AttributeError):
-    """A name of Horovod's that isn't there: an AttributeError too, so that `hasattr` and `getattr` can ask for it."""
+    """A name of Horovod's API is missing. It is an AttributeError too, so that `hasattr` and `getattr` work."""
 
 
 def missing_from(module: str, instead: Mapping[str, str]) -> Callable[[str], NoReturn]:
-    """Return a module's `__getattr__`, which says of a name of Horovod's what to use instead.
+    """Return a module's `__getattr__`, whose error names the replacement for a missing name of Horovod's.
 
     Args:
         module: The module's name.
-        instead: For each name what to use.
+        instead: For each missing name, a text that says what to use instead.
     """
 
     def __getattr__(name: str) -> NoReturn:

@@ -1,7 +1,7 @@
-"""Which operations are ready: the part of the negotiation that neither waits nor sends.
+"""Decisions on which operations are ready: the part of the negotiation that neither waits nor sends.
 
-Each rank announces what it is asked for, under a name. After each exchange every rank has seen the same messages, takes
-them in in the same way, and so comes to the same decisions in the same order: no rank is above the others.
+Each rank announces its requests by name. After each exchange every rank has received the same messages and processes
+them in the same way. So all ranks make the same decisions in the same order, without a coordinator.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from hpsearch_comm.errors import CommError
 from hpsearch_comm.horovod.request import ReduceOp, Request
 
 _OWN_ROWS = frozenset(("allgather", "alltoall"))
-"""Kinds in which each rank may have another number of rows."""
+"""Kinds for which the number of rows may differ between ranks."""
 _ADDING = frozenset((ReduceOp.SUM, ReduceOp.AVERAGE, ReduceOp.ADASUM))
-"""Operators to which zeros add nothing."""
+"""Operators for which zeros don't change the result."""
 _SHARES_ROWS = _OWN_ROWS | {"reducescatter"}
 
 
 def find_disagreement(requests: Mapping[int, Request], joined: Sequence[int]) -> str | None:
-    """Return why what the ranks have announced under one name can't be carried out; None if it can.
+    """Return the reason why the ranks' requests of one name can't be executed; None if they can.
 
     Args:
-        requests: By rank, the lowest first. Ranks that have joined needn't have announced anything.
-        joined: The ranks that have.
+        requests: Requests by rank, the lowest rank first. Ranks that have joined may be missing.
+        joined: The ranks that have joined.
     """
     first_rank, first = next(iter(requests.items()))
     for rank, request in requests.items():
@@ -49,7 +49,7 @@ def find_disagreement(requests: Mapping[int, Request], joined: Sequence[int]) ->
 
 
 def _aspects(first: Request, other: Request) -> list[tuple[str, Any, Any]]:
-    """Pair what two requests say; what comes first is what a user should hear of first."""
+    """Return the properties of two requests in pairs. The error names the first pair that differs."""
     return [
         ("operation", first.kind, other.kind),
         ("number of tensors", len(first.tensors), len(other.tensors)),
@@ -70,46 +70,46 @@ def _shapes(request: Request) -> str:
 
 
 def _of_all(values: Any) -> Any:
-    """Return the one value, or the list of several."""
+    """Return the value if there is exactly one, or else the list of all values."""
     values = list(values)
     return values[0] if len(values) == 1 else values
 
 
 JOIN = "join"
-"""Name and kind of what a rank announces that takes part with zeros from now on, until all have announced it."""
+"""Name and kind of a join: the rank contributes zeros until all ranks have joined."""
 _MOST_KNOWN = 4096
-"""Requests that have a number. A program with more of them just writes the others out each time."""
+"""Maximum number of requests that are sent as a number. Any further request is written out each time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Every rank that must take part has announced something under one name."""
+    """A name that every required rank has announced, and what to do about it."""
 
     request: Request
-    """That of the lowest rank which has announced it; those of the others may differ in the number of rows. The number
-    of a join is the rank that came last."""
+    """The request of the lowest rank that announced the name. Other ranks' requests may differ in the number of rows.
+    The number in a join request is the rank that joined last."""
     refusal: str = ""
-    """Why it can't be carried out: the ranks have announced different things, or one that can't be done now."""
+    """Why the operation can't be executed; empty if it can."""
 
 
 class Negotiation:
-    """What has been announced, by whom.
+    """The requests that have been announced, by name and rank.
 
     Args:
-        rank: This rank, counted in the process set.
-        ranks: The process set's ranks, counted in the job: what errors and joins name.
+        rank: This process's rank in the process set.
+        ranks: The process set's ranks, as numbers in the job. Errors and joins use these numbers.
     """
 
     def __init__(self, rank: int, ranks: Sequence[int]) -> None:
         self._rank = rank
         self._ranks = ranks
-        self._announced: dict[str, dict[int, Request]] = {}  # by name and rank, in the order in which they came
+        self._announced: dict[str, dict[int, Request]] = {}  # by name and rank, in the order of announcement
         self._numbers: dict[Request, int] = {}
         self._numbered: list[Request] = []
 
     @property
     def open(self) -> bool:
-        """Whether anything has been announced that isn't ready yet."""
+        """Whether some announced operation isn't ready yet."""
         return bool(self._announced)
 
     @property
@@ -118,31 +118,31 @@ class Negotiation:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether this rank is one that others wait for."""
+        """Whether other ranks wait for this rank."""
         missing = any(self._rank not in requests for requests in self._announced.values())
         return missing and self._rank not in self._joined
 
     def absent(self, name: str) -> list[int]:
-        """Name the ranks that haven't announced it, in the job's numbers; none where nothing is known of it."""
+        """Return the ranks, as numbers in the job, that haven't announced `name`; empty if no rank has announced it."""
         requests = self._announced.get(name)
         if requests is None:
             return []
         return [number for rank, number in enumerate(self._ranks) if rank not in requests and rank not in self._joined]
 
     def write(self, requests: Sequence[Request]) -> bytes:
-        """Return this rank's message: what it is newly asked for."""
+        """Return this rank's message with its new requests."""
         entries = [
             number if (number := self._numbers.get(request)) is not None else request.write() for request in requests
         ]
         return json.dumps(entries, separators=(",", ":")).encode() if entries else b""
 
     def process_messages(self, messages: Sequence[bytes]) -> list[Decision]:
-        """Take in the messages of all ranks, by rank; return what is to be done now, the same on every rank."""
+        """Process the messages of all ranks, by rank; return the decisions, which are the same on every rank."""
         for rank, message in enumerate(messages):
             if message:
                 self._read(rank, message)
         ready = [name for name in self._announced if not self.absent(name)]
-        # A join ends behind what its ranks are to take part in.
+        # A join finishes after the operations that the joined ranks contribute zeros to.
         return [self._decide(name) for name in sorted(ready, key=lambda name: name == JOIN)]
 
     def _read(self, rank: int, message: bytes) -> None:

@@ -1,7 +1,7 @@
-"""Equal starts, and objects sent between ranks.
+"""Broadcast of parameters and optimizer states, and of Python objects.
 
-Objects are sent as pickles, as in Horovod: reading one can run code of the rank that wrote it. Ranks are processes of
-one user that have proven the job's secret to each other.
+Objects are pickled, as in Horovod. Unpickling can run code of the sending rank. Ranks are processes of one user that
+have authenticated each other with the job's secret.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def broadcast_parameters(
     """Copy the root's tensors to all ranks, in place.
 
     Args:
-        params: `model.state_dict()`, `model.named_parameters()` or `model.parameters()`. Names, or without names the
-            order, must be the same on all ranks.
+        params: `model.state_dict()`, `model.named_parameters()` or `model.parameters()`. The names must be the same on
+            all ranks; without names, the order must be the same.
         root_rank: The rank whose tensors are sent.
 
     Raises:
-        UsageError: It is something else; it is a ValueError.
+        UsageError: params has another type, or an item is not a tensor. The error is a ValueError.
         HorovodInternalError: The ranks' tensors have different shapes or dtypes.
     """
     if isinstance(params, Mapping):
@@ -56,7 +56,7 @@ def broadcast_parameters(
             )
     handles = [broadcast_async_(tensor.detach(), root_rank, name) for name, tensor in named]
     failure: HorovodInternalError | None = None
-    for handle in handles:  # all of them, so that none is under way behind an error
+    for handle in handles:  # wait for all, so that none is pending when an error is raised
         try:
             synchronize(handle)
         except HorovodInternalError as error:
@@ -73,7 +73,7 @@ def broadcast_object(
     Args:
         obj: An object that can be pickled; used on the root only.
         root_rank: The rank in the job whose object is sent.
-        name: By which the ranks match calls; without one, the n-th call on a rank matches the n-th on another.
+        name: The name by which the ranks match calls. Without names, the n-th calls of all ranks match.
         process_set: The ranks.
 
     Raises:
@@ -97,7 +97,7 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
 
     Args:
         obj: An object that can be pickled.
-        name: By which the ranks match calls; without one, the n-th call on a rank matches the n-th on another.
+        name: The name by which the ranks match calls. Without names, the n-th calls of all ranks match.
 
     Raises:
         UsageError: A rank's object can't be pickled; raised on all ranks.
@@ -113,17 +113,19 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
 ) -> None:
-    """Copy the root's optimizer state and options to all ranks, whether or not they have stepped yet.
+    """Copy the root's optimizer state and options to all ranks.
 
-    An optimizer without state gets zero gradients for parameters that have none, as Horovod's scripts expect.
+    The optimizers may or may not have taken a step. If an optimizer has no state, its parameters without a gradient get
+    a zero gradient, as Horovod's scripts expect.
 
     Args:
-        optimizer: Of the same class, with the same groups of the same parameters, on every rank.
+        optimizer: The optimizer. Its class and parameter groups must be the same on every rank.
         root_rank: The rank whose state is sent.
-        model: Defines which parameters have sparse gradients.
+        model: The model; its sparse embeddings define which of these zero gradients are sparse.
 
     Raises:
-        UsageError: It is torch.optim.LBFGS, as in Horovod, or the ranks' groups of parameters differ; raised on all.
+        UsageError: The optimizer is torch.optim.LBFGS, as in Horovod, or the ranks' parameter groups differ. Raised on
+            all ranks.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise UsageError("the state of torch.optim.LBFGS can't be broadcast: make the optimizer behind a restart anew")
@@ -133,7 +135,7 @@ def broadcast_optimizer_state(
     mine = rank() == root_rank
     tensors: list[torch.Tensor] = []
     data, reason = _pickled(optimizer.state_dict(), tensors) if mine else (b"", "")
-    tensors = [tensor.cpu() for tensor in tensors]  # the others' are on the CPU until they are loaded
+    tensors = [tensor.cpu() for tensor in tensors]  # the other ranks receive them on the CPU before loading
     kinds = [(tensor.dtype, tensor.shape) for tensor in tensors]
     data, reason, kinds = broadcast_object((data, reason, kinds), root_rank, "optimizer_state")
     if reason:
@@ -146,14 +148,14 @@ def broadcast_optimizer_state(
 
 
 class _TensorPickler(pickle.Pickler):
-    """Writes an object but for its dense tensors, which it puts into a list."""
+    """Pickles an object without its dense tensors, which it appends to a list."""
 
     def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor]) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self._tensors = tensors
 
     def persistent_id(self, obj: Any) -> int | None:
-        """Return a dense tensor's place in the list."""
+        """Return a dense tensor's index in the list; None for other objects."""
         if not isinstance(obj, torch.Tensor) or obj.layout is not torch.strided:
             return None
         self._tensors.append(obj)
@@ -161,7 +163,7 @@ class _TensorPickler(pickle.Pickler):
 
 
 class _TensorUnpickler(pickle.Unpickler):
-    """Reads an object, and puts the tensors where they were."""
+    """Unpickles an object whose dense tensors are in a list."""
 
     def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor]) -> None:
         super().__init__(file)
@@ -173,12 +175,15 @@ class _TensorUnpickler(pickle.Unpickler):
 
 
 def _pickled(obj: Any, tensors: list[torch.Tensor] | None = None) -> tuple[bytes, str]:
-    """Return an object as bytes, or the reason why it can't be; its dense tensors go into the list, if there is one."""
+    """Return an object's pickle and an empty reason, or no bytes and the reason why it can't be pickled.
+
+    With `tensors`, dense tensors are appended to this list instead of being pickled.
+    """
     file = io.BytesIO()
     pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL) if tensors is None else _TensorPickler(file, tensors)
     try:
         pickler.dump(obj)
-    except Exception as error:  # whatever an object's own code raises
+    except Exception as error:  # an object's code can raise any exception
         return b"", f"{type(obj).__name__}: {error}"
     return file.getvalue(), ""
 

@@ -1,7 +1,7 @@
-"""An optimizer whose gradients, or steps, are those of all ranks.
+"""An optimizer that reduces gradients, or combines steps, over all ranks.
 
-Gradients are reduced while the backward pass goes on. With Adasum an optimizer steps on this rank's gradients, and
-combines what the ranks' steps change.
+The reduction of gradients is overlapped with the backward pass. With Adasum each rank steps on its own gradients, and
+the ranks' parameter changes are combined.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ from hpsearch_comm.horovod.request import ReduceOp
 
 
 class Distributed(RankOptimizer):
-    """What both kinds have in common. The class of the given optimizer comes behind it, and does the steps.
+    """Base class of both kinds of distributed optimizers.
+
+    `DistributedOptimizer` creates a subclass of this class and of the original optimizer's class, which does the steps.
 
     Attributes:
-        backward_passes_per_step: Backward passes before a step.
+        backward_passes_per_step: Number of backward passes before a step.
         process_set: The ranks that reduce gradients.
     """
 
@@ -45,7 +47,7 @@ class Distributed(RankOptimizer):
     _parameter_names: dict[torch.Tensor, str]
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Change the number of backward passes before a step; between two steps."""
+        """Change the number of backward passes before a step. Call it between steps."""
         check_passes(passes)
         self.backward_passes_per_step = passes
 
@@ -54,7 +56,7 @@ _BETWEEN = "must come before loss.backward() or behind optimizer.step()"
 
 
 class Averaged(Distributed):
-    """Steps on gradients that have been reduced over the ranks."""
+    """Reduces gradients over the ranks, then steps on them."""
 
     def _begin(self, groups: int | Sequence[Sequence[torch.Tensor]] | None) -> None:
         self._synchronized = False
@@ -70,7 +72,7 @@ class Averaged(Distributed):
         return size() > 1 and self.process_set.included()
 
     def _unwatched(self) -> dict[torch.Tensor, str]:
-        """Return parameters, with their names, that need gradients and are in no bundle."""
+        """Return the parameters that require gradients and are in no bundle, with their names."""
         watched = {parameter for bundle in self._bundles for parameter in bundle.parameters}
         named = self._parameter_names.items()
         return {tensor: name for tensor, name in named if tensor.requires_grad and tensor not in watched}
@@ -85,20 +87,24 @@ class Averaged(Distributed):
         self._bundles += bundles
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Change the number of backward passes before a step; between two steps."""
+        """Change the number of backward passes before a step. Call it between steps.
+
+        Raises:
+            OrderError: Some gradients have been computed since the last step. The error is an AssertionError.
+        """
         self._check_between_steps(f"set_backward_passes_per_step() {_BETWEEN}")
         super().set_backward_passes_per_step(passes)
         self._reset()
 
     def synchronize(self) -> None:
-        """Wait until every gradient is that of all ranks.
+        """Wait until every gradient has been reduced over the ranks.
 
         Raises:
-            HorovodInternalError: One couldn't be reduced.
-            OrderError: One has been changed since it was computed; it is an AssertionError.
+            HorovodInternalError: A gradient couldn't be reduced.
+            OrderError: A gradient was changed after it was computed. The error is an AssertionError.
         """
         try:
-            if self._reduces():  # what has been frozen before, too
+            if self._reduces():  # parameters that were frozen so far, too
                 self._watch(form_groups(self._unwatched(), None, self.process_set))
             for bundle in self._bundles:
                 if bundle.handle is None and bundle.active_parameters:
@@ -112,7 +118,7 @@ class Averaged(Distributed):
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Make `step()` inside use the gradients as they are, as after `synchronize()` and clipping."""
+        """Make `step()` inside this context use the gradients as they are, for example after clipping them."""
         self._should_synchronize = False
         try:
             yield
@@ -120,10 +126,10 @@ class Averaged(Distributed):
             self._should_synchronize = True
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Step on the gradients of all ranks.
+        """Step on the reduced gradients.
 
         Args:
-            closure: Evaluates the model anew; its gradients are reduced each time.
+            closure: A function that evaluates the model again; its gradients are reduced after each call.
         """
         if self._should_synchronize:
             if self._synchronized:
@@ -139,19 +145,19 @@ class Averaged(Distributed):
         self._synchronized = False
         return super().step(closure)
 
-    step.hooked = True  # type: ignore[attr-defined]  # torch's hooks run in the step of the class behind this one
+    step.hooked = True  # type: ignore[attr-defined]  # torch's hooks run in the step of the base class
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients.
+        """Reset the gradients.
 
         Raises:
-            OrderError: Some are being reduced; it is an AssertionError.
+            OrderError: Some gradients are being reduced. The error is an AssertionError.
         """
         self._check_between_steps(f"zero_grad() {_BETWEEN}")
         super().zero_grad(set_to_none)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state on this rank; `broadcast_optimizer_state` brings it to the others."""
+        """Load a state on this rank; `broadcast_optimizer_state` copies it to other ranks."""
         self._reset()
         self._synchronized, self._should_synchronize = False, True
         super().load_state_dict(state_dict)
@@ -162,10 +168,10 @@ class Averaged(Distributed):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Answer torch.amp.GradScaler, which is about to divide gradients by its factor: they must be reduced by then.
+        """Return False: torch.amp.GradScaler must unscale the gradients itself, after they have been reduced.
 
         Raises:
-            OrderError: They aren't.
+            OrderError: The gradients haven't been reduced.
         """
         self._check_between_steps("synchronize() must come before GradScaler.step()")
         return False
@@ -206,15 +212,15 @@ class Averaged(Distributed):
             return
         compressed = [self._compression.compress(gradient) for gradient in gradients]
         bundle.contexts = [context for _, context in compressed]
-        # Not in place: until the backward pass ends, other nodes may read what autograd has made a gradient of.
+        # Not in place: until the backward pass ends, other autograd nodes may read the gradient's memory.
         reduction = ReductionArguments("allreduce", self._op, 1.0 / self._predivide, self._predivide, self.process_set)
         bundle.handle = reduction.start([tensor for tensor, _ in compressed], bundle.name, grouped=bundle.grouped)
 
     def _gradient(self, parameter: torch.Tensor, bundle: Bundle) -> torch.Tensor:
-        """Return a gradient as it is reduced: zeros where this rank has computed none."""
+        """Return the gradient to reduce; zeros if this rank has computed none."""
         gradient = parameter.grad
         if gradient is None:
-            # Sparse, if it has ever been: other ranks send theirs so.
+            # Sparse if the gradient was sparse before: other ranks send sparse gradients.
             gradient = torch.zeros_like(parameter, requires_grad=False)
             if parameter in self._sparse_dims:
                 gradient = gradient.to_sparse(self._sparse_dims[parameter])
@@ -252,7 +258,7 @@ class Averaged(Distributed):
 
 
 def _on_gradient(reference: weakref.ref[Averaged], bundle: Bundle, parameter: torch.Tensor) -> None:
-    """Tell an optimizer that a gradient has been computed, as long as there is one."""
+    """Report a computed gradient to the optimizer, if the optimizer still exists."""
     optimizer = reference()
     if optimizer is not None:
         optimizer._count_gradient(bundle, parameter)
@@ -264,27 +270,27 @@ def _remove(hooks: Sequence[RemovableHandle]) -> None:
 
 
 class Combined(Distributed):
-    """Steps on this rank's gradients, and combines the steps of all ranks by Adasum (Maleki et al., 2021)."""
+    """Steps on this rank's gradients, and combines the steps of all ranks by Adasum (Maleki et al., 2020)."""
 
     def synchronize(self) -> None:
-        """Do nothing: gradients stay this rank's own."""
+        """Do nothing: gradients are not reduced."""
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Refuse: a step is always combined with those of the other ranks.
+        """Raise an error: a step is always combined with the steps of the other ranks.
 
         Raises:
-            OrderError: Always; it is an AssertionError.
+            OrderError: Always. The error is an AssertionError.
         """
         raise OrderError("skip_synchronize() doesn't go with op=hvd.Adasum: a step always is that of all ranks")
         yield
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Step, and let the step be that of all ranks.
+        """Step on this rank's gradients, then combine the steps of all ranks.
 
         Args:
-            closure: Evaluates the model anew.
+            closure: A function that evaluates the model again.
         """
         parameters = [parameter for parameter in self._parameter_names if parameter.requires_grad]
         before = [parameter.detach().clone() for parameter in parameters]
@@ -315,28 +321,28 @@ def DistributedOptimizer(
 ) -> Any:
     """Return an optimizer of the same class, with the same groups and state, that steps on the gradients of all ranks.
 
-    A gradient is reduced as soon as it is computed, during `loss.backward()`; `step()` waits for all. A gradient that
-    this rank didn't compute counts as zero. Don't use the original optimizer afterwards.
+    A gradient is reduced as soon as it is computed, during `loss.backward()`; `step()` waits for all reductions. A
+    gradient that this rank didn't compute counts as zero. Don't use the original optimizer afterwards.
 
-    With op=Adasum each rank steps on its own gradients, and the resulting differences are combined for each parameter.
+    With op=Adasum each rank steps on its own gradients. The change of each parameter is then combined over the ranks.
 
     Args:
-        optimizer: Its groups and state are used.
+        optimizer: The optimizer whose groups and state are used.
         named_parameters: `model.named_parameters()`: the names by which the ranks match gradients. They must be the
             same on all ranks. None names the parameters by their index in the optimizer.
         compression: How gradients are compressed.
         backward_passes_per_step: Backward passes whose gradients are summed before they are reduced.
         op: Average, Sum, Min, Max, Product or Adasum.
-        gradient_predivide_factor: With op=Average, gradients are divided by it before the sum, and by the number of
-            ranks over it afterwards, in case sums are too large for their dtype.
-        num_groups: Deprecated: groups.
+        gradient_predivide_factor: With op=Average, gradients are divided by this factor before the sum, and by
+            size / factor after it. This avoids an overflow of the sum.
+        num_groups: Deprecated; use groups.
         groups: A number of groups, or a list of lists of parameters: gradients of a group are reduced together.
         sparse_as_dense: Whether sparse gradients are reduced as dense ones.
-        process_set: The ranks that reduce gradients. Others step on their own.
+        process_set: The ranks that reduce gradients. Other ranks step on their own gradients.
 
     Raises:
-        UsageError: An argument can't be used, or a parameter's name is missing or used twice; it is a ValueError.
-        MissingError: Adasum with a process set of some ranks.
+        UsageError: An argument is invalid, or a parameter's name is missing or used twice. The error is a ValueError.
+        MissingError: op is Adasum and process_set is not the set of all ranks.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise UsageError(f"hvd.DistributedOptimizer takes a torch.optim.Optimizer, got {type(optimizer).__name__}")
@@ -356,7 +362,7 @@ def DistributedOptimizer(
         type(optimizer).__name__, (kind, type(optimizer)), {"__module__": __name__, "__doc__": kind.__doc__}
     )
     distributed: Distributed = cls.__new__(cls)
-    # But for a scheduler's own step, that the given one may have.
+    # Leave out `step`: a learning-rate scheduler may have replaced it on the original optimizer.
     distributed.__dict__.update({name: value for name, value in vars(optimizer).items() if name != "step"})
     distributed._compression = compression
     distributed._op = op

@@ -1,4 +1,4 @@
-"""Subsets of the job's ranks, which run operations among themselves."""
+"""Process sets: subsets of the job's ranks that run operations among themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ProcessSet:
     """A subset of ranks. It can be used after it was passed to `init` or `add_process_set` on every rank.
 
     Args:
-        ranks: Their numbers in the job.
+        ranks: The ranks, as numbers in the job.
     """
 
     mpi_comm = None
@@ -27,7 +27,7 @@ class ProcessSet:
 
     @property
     def process_set_id(self) -> int | None:
-        """Its number in the job; None while it isn't registered."""
+        """The set's number in the job; None if the set isn't registered."""
         if self._registered is None:
             return None
         its_job, number = self._registered
@@ -39,14 +39,14 @@ class ProcessSet:
         return self._ranks
 
     def size(self) -> int | None:
-        """Return the number of ranks; None while the set isn't registered."""
+        """Return the number of ranks; None if the set isn't registered."""
         return None if self.process_set_id is None else len(self.ranks)
 
     def rank(self) -> int | None:
-        """Return this process's number in the set; None while that isn't registered.
+        """Return this process's rank in the set; None if the set isn't registered.
 
         Raises:
-            ValueError: This process isn't in it.
+            ValueError: This process isn't in the set.
         """
         if self.process_set_id is None:
             return None
@@ -77,10 +77,10 @@ global_process_set: ProcessSet = _GlobalProcessSet([])
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
-    """Register a process set; every rank calls it with the same ranks, including those outside.
+    """Register a process set. Every rank of the job calls it with the same ranks, also ranks outside the set.
 
     Raises:
-        ValueError: There is one of the same ranks, or they aren't ranks of this job.
+        ValueError: A set of the same ranks exists, or they aren't ranks of this job.
         HorovodInternalError: The ranks disagree; the job continues.
     """
     if not isinstance(process_set, ProcessSet):
@@ -91,10 +91,10 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Remove a process set; every rank calls it. Its pending operations end with HorovodInternalError.
+    """Remove a process set; every rank of the job calls it. Its pending operations end with HorovodInternalError.
 
     Returns:
-        Whether there was one; the set of all ranks stays.
+        Whether the set was removed; False for the set of all ranks, and for a set that isn't registered.
     """
     number = process_set.process_set_id
     if not number:

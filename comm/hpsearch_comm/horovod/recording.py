@@ -1,7 +1,7 @@
-"""When each operation was asked for, negotiated and carried out: a trace for Chrome's viewer or Perfetto.
+"""The timeline of operations: a trace for Chrome's viewer or Perfetto.
 
-Each has a row of its own name, with a span `NEGOTIATE_ALLREDUCE` from the call on this rank until all ranks had called
-it, and a span `ALLREDUCE` while it ran. Small ones that run together have spans of one length.
+Each operation name has a row. A span `NEGOTIATE_ALLREDUCE` lasts from the call on this rank until all ranks have called
+the operation, and a span `ALLREDUCE` while it runs. Small operations that are fused have spans of the same length.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from hpsearch_comm.timeline.trace_event import metadata_event, span_event
 
 _CYCLES = 0
 NEGOTIATION, OPERATION = "NEGOTIATE_", ""
-"""Phases, as they begin a span's name."""
+"""Phases: prefixes of a span's name."""
 
 
 class Recording:
-    """A trace that is being written. Safe between threads.
+    """Writes a trace. Thread-safe.
 
     Args:
         path: The file.
         rank: This rank.
-        mark_cycles: Whether exchanges of the ranks' news are marked.
+        mark_cycles: Whether each exchange of the negotiation is marked.
 
     Raises:
         ConfigurationError: The file can't be written.
     """
 
     def __init__(self, path: Path, rank: int, mark_cycles: bool) -> None:
-        since = (time.time_ns() - time.monotonic_ns()) // 1000  # what makes its times those of a clock on the wall
+        since = (time.time_ns() - time.monotonic_ns()) // 1000  # the offset of monotonic time from wall-clock time
         self._file = TraceFile(
             path,
             rank,
@@ -51,20 +51,20 @@ class Recording:
         self._closed = False
 
     def begin_phase(self, entries: Sequence[Entry], phase: str | None) -> None:
-        """End the phase that each entry is in, and begin another one; None for none."""
+        """End the current phase of each entry, and begin `phase`; with None, begin no other phase."""
         with self._lock:
             if not self._closed:
                 self._begin_phase(entries, phase)
 
     def mark_cycle(self) -> None:
-        """Mark an exchange of the ranks' news."""
+        """Mark an exchange of the negotiation."""
         with self._lock:
             if self._mark_cycles and not self._closed:
                 now = time.monotonic_ns()
                 self._file.append([span_event(self._rank, _CYCLES, "CYCLE_START", "cycle", now, now)])
 
     def close(self) -> None:
-        """End the phases that entries are in, and the file."""
+        """End the current phases of all entries, and close the file."""
         with self._lock:
             self._begin_phase(list(self._phases), None)
             self._closed = True
@@ -90,7 +90,7 @@ _swap = threading.Lock()
 
 
 def record(recording: Recording | None) -> None:
-    """Write operations into this trace from now on, or into none; the one before is closed."""
+    """Record operations into this trace from now on; with None, record nothing. The previous trace is closed."""
     global _recording
     with _swap:
         before, _recording = _recording, recording
@@ -99,12 +99,12 @@ def record(recording: Recording | None) -> None:
 
 
 def mark_phase(entries: Sequence[Entry], phase: str | None) -> None:
-    """Take note that operations are negotiated, carried out, or, with None, have ended."""
+    """Record that operations have entered a phase; with None, that they have ended."""
     if (recording := _recording) is not None:
         recording.begin_phase(entries, phase)
 
 
 def mark_cycle() -> None:
-    """Record an exchange of the ranks' requests."""
+    """Mark an exchange of the negotiation in the current trace."""
     if (recording := _recording) is not None:
         recording.mark_cycle()

@@ -33,7 +33,7 @@ __all__ = [
 
 
 class ReductionArguments(NamedTuple):
-    """How tensors are reduced.
+    """The arguments of a reduction.
 
     Attributes:
         kind: allreduce or reducescatter.
@@ -55,7 +55,7 @@ class ReductionArguments(NamedTuple):
     def compute(
         self, tensors: Sequence[torch.Tensor], name: str | None, compression: type[Compressor], *, grouped: bool = False
     ) -> list[torch.Tensor]:
-        """Wait for the results; differentiable."""
+        """Reduce the tensors, and return the results; differentiable."""
         check_compression(compression)
         compressed = [compression.compress(tensor) for tensor in tensors]
         results = _Reduce.apply(self, name, grouped, *(short for short, _ in compressed))  # type: ignore[no-untyped-call]
@@ -79,8 +79,8 @@ class ReductionArguments(NamedTuple):
 class _Reduce(torch.autograd.Function):
     """The gradient of an allreduce is the same reduction of the gradients.
 
-    That of a reducescatter's sum is the gathered one times the number of ranks, as Horovod has it; that of a mean, as
-    it is: the gradient of the mean of the ranks' losses in place of their sum.
+    The gradient of a reducescatter is the allgather of the gradients. With op Sum it is multiplied by the number of
+    ranks, as in Horovod. In both cases it is the gradient of the ranks' summed losses times the number of ranks.
     """
 
     @staticmethod
@@ -160,8 +160,8 @@ def allreduce(
 
     Args:
         tensor: Of the same shape and dtype on every rank.
-        average: Deprecated: True for op=Average, False for op=Sum.
-        name: By which the ranks match calls; without one, the n-th call on a rank matches the n-th on another.
+        average: Deprecated; True means op=Average, False means op=Sum.
+        name: The name by which the ranks match calls. Without names, the n-th calls of all ranks match.
         compression: How the tensor is compressed.
         op: Average (default), Sum, Min, Max, Product or Adasum.
         prescale_factor: Factor of the tensor before the reduction.
@@ -169,8 +169,8 @@ def allreduce(
         process_set: The ranks.
 
     Raises:
-        HorovodInternalError: The ranks disagree, and the job continues; or one is gone, and the job is over.
-        ValueError: An argument can't be used.
+        HorovodInternalError: The ranks disagree, and the job continues; or a rank is gone, and the job has ended.
+        ValueError: An argument is invalid.
     """
     reduction = ReductionArguments("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
     return reduction.compute([tensor], name, compression)[0]
@@ -258,8 +258,8 @@ def reducescatter(
     """Reduce the ranks' tensors, and return this rank's share of the rows; differentiable.
 
     Args:
-        tensor: Of the same shape and dtype on every rank. If the number of rows doesn't divide, the first ranks get one
-            more.
+        tensor: Of the same shape and dtype on every rank. If the number of rows is not divisible by the number of
+            ranks, the first ranks get one more row.
         name: See `allreduce`.
         compression: How the tensor is compressed.
         op: Average, Sum, Min, Max or Product.
@@ -331,10 +331,10 @@ def sparse_allreduce_async(
 
 
 def reduce_op(op: int | None, average: bool | None) -> ReduceOp:
-    """Return the operator that is meant by `op` or the older `average`.
+    """Return the operator for the argument `op` or the deprecated `average`.
 
     Raises:
-        ValueError: Both are given, or there is no such operator.
+        ValueError: Both are given, or the value is invalid.
     """
     if average is not None:
         if op is not None:

@@ -1,4 +1,4 @@
-"""What a rank asks for by a name: what the others must ask for as well, how that is written down, and who waits."""
+"""Requests: the description of an operation that the ranks must agree on; and entries: a rank's pending operations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpsearch_comm.operations.work import Handle
 
 
 class ReduceOp(IntEnum):
-    """How tensors are combined; Horovod's numbers."""
+    """Reduction operators, with Horovod's values."""
 
     AVERAGE = 0
     SUM = 1
@@ -25,38 +25,38 @@ class ReduceOp(IntEnum):
     PRODUCT = 5
 
     def __str__(self) -> str:
-        """Say it as scripts write it."""
+        """Return the name as scripts write it, such as `Average`."""
         return self.name.capitalize()
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One operation, on one tensor or on several that go together."""
+    """One operation, on one tensor or on several that are grouped."""
 
     name: str
-    """By which the ranks find each other, such as `allreduce.conv1.weight`."""
+    """The name by which the ranks match requests, such as `allreduce.conv1.weight`."""
     kind: str
-    """allreduce, allgather, broadcast, alltoall, reducescatter, barrier, join, or what process sets need."""
+    """allreduce, allgather, broadcast, alltoall, reducescatter, barrier, join, or adding or removing a process set."""
     tensors: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """dtype and shape of each."""
+    """dtype and shape of each tensor."""
     op: ReduceOp | None = None
     numbers: tuple[int, ...] = ()
-    """A broadcast's root, counted in the process set; the ranks of a process set that is added or removed."""
+    """The root of a broadcast, as its rank in the process set; the ranks of a process set to add or remove."""
     prescale_factor: float = 1.0
     postscale_factor: float = 1.0
     device: str = "cpu"
-    """cpu or cuda: where the tensors are."""
+    """The tensors' device type: cpu or cuda."""
 
     def write(self) -> list[Any]:
-        """Return it as a list for JSON."""
+        """Return the request as a list for JSON."""
         return [getattr(self, name) for name in self.__slots__]
 
     @classmethod
     def read(cls, written: Any) -> Request:
-        """Read it back.
+        """Return the request that `write` has written.
 
         Raises:
-            CommError: It isn't one.
+            CommError: The value isn't a request.
         """
         try:
             name, kind, tensors, op, numbers, *others = written
@@ -70,19 +70,19 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """An operation on its way: what this rank has been asked for, on which tensors, and who waits for it."""
+    """A pending operation of this rank: its request, its tensors and its handle."""
 
     request: Request
     sources: Sequence[torch.Tensor] = ()
-    """Without history."""
+    """The input tensors, detached from the autograd graph."""
     in_place: Sequence[torch.Tensor] | None = None
-    """The caller's tensors, whose memory the sources are, where the results are to go there; None makes new ones."""
+    """For an in-place operation, the caller's tensors, which share the memory of `sources`. None: results are new."""
     splits: torch.Tensor | None = None
-    """Of an alltoall: rows for each rank."""
+    """For an alltoall, the number of rows for each rank."""
     grouped: bool = False
-    """Whether the result is a list of tensors rather than one."""
+    """Whether the result is a tuple of tensors rather than one tensor."""
     ready: Event | None = None
-    """Of CUDA tensors: the point that the caller's stream had come to at the call."""
+    """For CUDA tensors, an event recorded on the caller's stream at the call."""
     handle: Handle[Any] = field(init=False)
     _stream: CudaStream | None = field(default=None, init=False)
     _finished: Event | None = field(default=None, init=False)
@@ -92,7 +92,7 @@ class Entry:
         self.handle = Handle(self.request.name)
 
     def begin(self, stream: CudaStream | None) -> None:
-        """Make the stream of the operation wait for the tensors; None for the CPU."""
+        """Make the operation's stream wait for the input tensors; None for the CPU."""
         self._stream = stream
         if stream is not None:
             if self.ready is not None:
@@ -101,11 +101,11 @@ class Entry:
                 stream.keep(source)
 
     def finish(self, results: Sequence[torch.Tensor], value: Any = None) -> None:
-        """Finish the handle with the results; of an operation in place, the caller's own tensors.
+        """Finish the handle with the results. For an in-place operation, they are the caller's tensors.
 
         Args:
-            results: Tensors.
-            value: What the caller gets in place of them.
+            results: The result tensors.
+            value: The value that the caller receives instead of the tensors.
         """
         results = self._results = results if self.in_place is None else self.in_place
         if self._stream is not None:
@@ -113,7 +113,7 @@ class Entry:
         self.handle.finish(value or (tuple(results) if self.grouped else results[0]))
 
     def lend(self, stream: CudaStream | None) -> None:
-        """Make a stream wait for the results, on the GPU, and use them."""
+        """Make a stream wait for the results on the GPU, and mark their memory as used by the stream."""
         if stream is not None and self._finished is not None:
             stream.follow(self._finished)
             for result in self._results:

@@ -1,12 +1,12 @@
-"""Horovod's variables that mean something here.
+"""Horovod's environment variables that are supported.
 
-HOROVOD_CYCLE_TIME                 milliseconds after which a rank that others wait for looks again; 1
-HOROVOD_FUSION_THRESHOLD           bytes of small tensors that are reduced together; 0 for each by itself; 2 MiB
-HOROVOD_STALL_CHECK_DISABLE        1 says nothing of operations that wait for ranks which haven't called them
-HOROVOD_STALL_CHECK_TIME_SECONDS   seconds after which that is said; 60
-HOROVOD_STALL_SHUTDOWN_TIME_SECONDS   seconds after which such an operation ends the job; 0 for never, as without it
-HOROVOD_TIMELINE                   file of a trace that rank 0 writes; DYNAMIC for one that start_timeline() names
-HOROVOD_TIMELINE_MARK_CYCLES       1 marks in it when ranks exchange their news
+HOROVOD_CYCLE_TIME                 pause in milliseconds of a rank that others wait for, between exchanges; default 1
+HOROVOD_FUSION_THRESHOLD           maximum bytes of small tensors that are fused; 0 disables fusion; default 2 MiB
+HOROVOD_STALL_CHECK_DISABLE        1 disables warnings about operations that some ranks haven't called
+HOROVOD_STALL_CHECK_TIME_SECONDS   seconds before such a warning; default 60
+HOROVOD_STALL_SHUTDOWN_TIME_SECONDS   seconds after which a stalled operation ends the job; default 0 (never)
+HOROVOD_TIMELINE                   timeline file that rank 0 writes; DYNAMIC if start_timeline() sets the file
+HOROVOD_TIMELINE_MARK_CYCLES       1 marks each exchange of the negotiation in the timeline
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from hpsearch_comm.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the environment says."""
+    """The settings from the environment."""
 
     cycle_seconds: float
     fusion_bytes: int
     stall_seconds: float
     shutdown_seconds: float = math.inf
     timeline: str = ""
-    """Empty for none."""
+    """The timeline file; empty for no timeline."""
     mark_cycles: bool = False
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> Settings:
-        """Read the variables. An empty one counts as not set.
+        """Read the variables. An empty variable counts as not set.
 
         Raises:
-            ConfigurationError: One can't be used; names it.
+            ConfigurationError: A variable is invalid; the error names it.
         """
         timeline = env.get("HOROVOD_TIMELINE", "").strip()
         return cls(

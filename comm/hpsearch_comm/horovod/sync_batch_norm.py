@@ -14,14 +14,14 @@ from hpsearch_comm.horovod.request import ReduceOp
 class SyncBatchNorm(data_parallel.SyncBatchNorm):
     """Normalizes each channel by the statistics of the whole batch, over all ranks.
 
-    See `hpsearch_comm.SyncBatchNorm`, the same for a group. Ranks may have unequal numbers of rows.
+    `hpsearch_comm.SyncBatchNorm` does the same for a group. The number of rows may differ between ranks.
 
     Args:
-        num_features: Channels: the size of the input's dimension 1.
+        num_features: Number of channels: the size of the input's dimension 1.
         eps: Added to the variance.
-        momentum: Of the running statistics; None for the mean over all batches.
-        affine: Whether there are a weight and a bias.
-        track_running_stats: Whether there are running statistics.
+        momentum: Momentum of the running statistics; None for the mean over all batches.
+        affine: Whether the layer has a weight and a bias.
+        track_running_stats: Whether the layer has running statistics.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class SyncBatchNorm(data_parallel.SyncBatchNorm):
 
 
 class _Job:
-    """The ranks of the job, which find each other by name: one layer after another computes on every rank."""
+    """The ranks of the job. All layers can use the same names, because layers run in sequence on every rank."""
 
     def allgather(self, tensor: torch.Tensor) -> torch.Tensor:
         return allgather(tensor, name="sync_batch_norm.statistics")
@@ -46,7 +46,7 @@ class _Job:
 
 
 class _OfTheJob(Exchange):
-    """The one that all layers share, also those of a model that is read from a file."""
+    """The exchange that all layers share. Unpickling returns the same object."""
 
     def __reduce__(self) -> str:
         return "_EXCHANGE"

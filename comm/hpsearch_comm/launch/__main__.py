@@ -17,14 +17,15 @@ from hpsearch_comm.launch.streams import Writer
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code.
 
-    It is that of the rank that failed first, or 128 and the signal that killed it; 0 if all have ended well; 1 where
-    ranks couldn't be started or a host was lost; 2 where the command line can't be read.
+    Returns:
+        The exit code of the rank that failed first, or 128 plus the signal that killed it; 0 if all ranks succeeded; 1
+        if ranks couldn't be started or a host was lost; 2 if the command line is invalid.
     """
     _open_standard_streams()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # were it ignored, nobody would learn how an agent has ended
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, agents' exit codes would be lost
     try:
         return _run(argv)
-    except KeyboardInterrupt:  # before the launcher, or after it, while a pager holds up the end
+    except KeyboardInterrupt:  # before the launcher runs, or after it, while a pager blocks the output
         return 128 + signal.SIGINT
 
 
@@ -44,7 +45,7 @@ def _run(argv: Sequence[str] | None) -> int:
         code = int(interrupted.code or 0)
     writer.finish()
     if isinstance(writer.error, BrokenPipeError):
-        return 128 + signal.SIGPIPE  # nobody reads any more, as with `| head`
+        return 128 + signal.SIGPIPE  # the reader has closed the pipe, as `| head` does
     if writer.error is not None:
         print(f"hpsearch_comm.launch: error: expected to write the ranks' output, got: {writer.error}", file=sys.stderr)
         return 1
@@ -52,12 +53,12 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Lead those that are closed nowhere, lest a file or a socket become one of them."""
+    """Open /dev/null for closed standard streams. Otherwise a file or a socket could get one of their descriptors."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # which takes the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor
 
 
 if __name__ == "__main__":

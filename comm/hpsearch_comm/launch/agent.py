@@ -1,8 +1,8 @@
-"""The launcher's hand on a host: starts its ranks, sends what they write, says how they end, and leaves nothing behind.
+"""The launcher's agent on a host: starts the host's ranks, forwards their output and exit codes, and ends leftovers.
 
-It hears the launcher on its standard input. Where that ends, or the launcher is silent for too long, the ranks are
-ended: with SIGTERM, and after a while with SIGKILL. If the agent itself is killed, the kernel kills the ranks, and on
-the launcher's own host the launcher what they have started.
+The agent receives frames from the launcher on its standard input. If the input ends, or the launcher is silent for too
+long, the agent ends the ranks: with SIGTERM, and after a grace period with SIGKILL. If the agent itself is killed, the
+kernel kills the ranks. On the launcher's own host, the launcher then kills the processes that the ranks started.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ from hpsearch_comm.launch.variables import SECRET, rank_variables, without_other
 from hpsearch_comm.launch.version import source_digest, version
 
 _MOST_BYTES = 1 << 16
-"""Of a line that a rank says."""
+"""Maximum length of a line that a rank sends to the launcher."""
 _MOST_DRAINED = 16
-"""Pieces read from a pipe of a rank that has ended: what it wrote itself fits in. A child of its may write on."""
+"""Maximum number of reads from an ended rank's pipe: enough for all its own output. Its children may still write."""
 _GRACE_SECONDS = 5.0
-"""Between SIGTERM and SIGKILL, where the launcher is gone."""
+"""Time between SIGTERM and SIGKILL if the launcher is gone."""
 _LEAVING_SECONDS = 1.0
-"""For what ranks have started to end by itself behind them, as helpers that clear up do; and again when it was told."""
+"""Time for an ended rank's children to end on their own, as cleanup helpers do; and between SIGTERM and SIGKILL."""
 _LAST_SECONDS = 30.0
-"""After which what can't be killed is left, and named."""
+"""Time after which the agent stops waiting for processes that can't be killed. It prints their ids."""
 _TICK_SECONDS = 0.05
 _CAN_NOT_RUN, _NOT_FOUND = 126, 127  # as in shells
 
 
 def read_lines(sock: socket.socket) -> Iterator[bytes]:
-    """Yield the lines that a rank says, each with its end, until the rank is gone.
+    """Yield the lines that a rank sends, with their line ends, until the rank is gone.
 
     Raises:
-        LaunchError: One has no end.
+        LaunchError: A line is too long.
     """
     with sock.makefile("rb") as stream, contextlib.suppress(OSError):
         while (line := stream.readline(_MOST_BYTES)).endswith(b"\n"):
@@ -68,37 +68,37 @@ def read_lines(sock: socket.socket) -> Iterator[bytes]:
 
 
 class Agent:
-    """Serves one launcher, from greeting to end.
+    """Runs the ranks of one host for a launcher.
 
     Args:
-        silence: Seconds without a word from the launcher after which it is gone; 0 where only the end of input says so.
+        silence: Seconds without a frame after which the launcher counts as gone; 0 for no such limit.
     """
 
     def __init__(self, silence: float) -> None:
         self._silence = silence
         self._last_heard = time.monotonic()
         self._events: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        """What threads have heard, for the main one to deal with."""
+        """Actions from other threads, for the main thread to run."""
         self._launcher = Writer()
         self._held_port: socket.socket | None = None
         self._ranks: dict[int, RankProcess] = {}
         self._outputs = selectors.DefaultSelector()
-        """What ranks write, and what their children still write when they have ended."""
+        """The ranks' output pipes. Their children may still write when the ranks have ended."""
         self._forwarding = threading.Lock()
         self._input: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        """For rank 0."""
+        """Standard input for rank 0."""
         self._to_ranks: dict[int, tuple[socket.socket, Writer]] = {}
-        """By which ranks are told whom they meet, where the job goes on without dead ones."""
+        """By rank, the socket for rosters, if the job continues without dead ranks."""
         self._launcher_gone = False
         self._kill_at = math.inf
-        """When ranks that were told to end are killed."""
+        """When the ranks are killed, after they were asked to end."""
         self._leaving: dict[int | None, float] = {}
-        """When what ranks have left is told to end: all of it (None), or the process group of one that has died."""
+        """When leftover processes get SIGTERM: all of them (None), or those of a dead rank's process group."""
         self._terminated: set[int] = set()
-        """The processes that were."""
+        """The leftover processes that got SIGTERM."""
 
     def run(self) -> int:
-        """Serve until the ranks have ended and nothing is left of them; return the exit code."""
+        """Run until the ranks and their leftover processes have ended; return the exit code."""
         adopt_orphans()
         numbers = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         with handle_signals(numbers, lambda number: self._events.put(partial(self._on_signal, number))):
@@ -120,14 +120,14 @@ class Agent:
             "digest": source_digest(),
             "version": version(),
             "identity": host_identity(),
-            # Client, its port, server and its port; see ssh(1).
+            # Client address, client port, server address, server port; see ssh(1).
             "ssh": os.environ.get("SSH_CONNECTION", "").split()[::2],
         }
-        # On a line of its own, whatever a login has written before.
+        # On a separate line: the login may have written an incomplete line before.
         self._send(b"\n" + GREETING + json.dumps(facts).encode() + b"\n")
 
     def _listen(self) -> None:
-        """Hear the launcher."""
+        """Read the launcher's frames."""
         try:
             with open(0, "rb", closefd=False) as stream:
                 for frame in read_frames(stream):
@@ -171,7 +171,7 @@ class Agent:
 
     def _start(self, order: dict[str, Any]) -> None:
         ranks, command = range(*order["ranks"]), order["command"]
-        base = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # the agent's own
+        base = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # set for the agent
         base = without_other_launchers(base | order["environment"])
         base.setdefault("PYTHONUNBUFFERED", "1")
         base[SECRET] = order["secret"]
@@ -205,7 +205,7 @@ class Agent:
         self._send(pack(FrameKind.FAILED, code, reason.encode("utf-8", "replace")))
         self._end(grace)
 
-    # What ranks write and read, in threads.
+    # Input and output of ranks, in threads.
 
     def _forward_outputs(self) -> None:
         while self._outputs.get_map():
@@ -214,7 +214,7 @@ class Agent:
             self._launcher.wait_for_room()
 
     def _forward(self, key: selectors.SelectorKey) -> bool:
-        """Send what there is in a stream. Returns whether there was anything."""
+        """Send a chunk of a stream's available data. Returns whether there was any."""
         with self._forwarding:
             try:
                 data = os.read(key.fd, CHUNK)
@@ -228,7 +228,7 @@ class Agent:
             return bool(data)
 
     def _forward_remaining(self) -> bool:
-        """Send what is left in the streams. Returns whether there was anything."""
+        """Send a chunk of each stream's available data. Returns whether there was any."""
         with self._forwarding:
             keys = list(self._outputs.get_map().values())
         return any([self._forward(key) for key in keys])
@@ -238,7 +238,7 @@ class Agent:
             while data := self._input.get():
                 write_all(stdin.fileno(), data)
                 self._send(pack(FrameKind.INPUT_TAKEN))
-        except OSError:  # it reads no more
+        except OSError:  # rank 0 has closed its input
             self._send(pack(FrameKind.INPUT_TAKEN, 1))
         stdin.close()
 
@@ -272,11 +272,11 @@ class Agent:
         self._end(_GRACE_SECONDS)
 
     def _end(self, seconds: float) -> None:
-        """End the ranks, and kill them after so many seconds."""
+        """Send SIGTERM to the ranks, and kill them after `seconds`."""
         if self._kill_at == math.inf and seconds > 0:
             for rank in self._running():
                 rank.signal(signal.SIGTERM)
-                rank.signal(signal.SIGCONT)  # one that is stopped would not hear of it
+                rank.signal(signal.SIGCONT)  # a stopped process would not receive SIGTERM
         self._kill_at = min(self._kill_at, time.monotonic() + seconds)
 
     def _check_deadlines(self) -> None:
@@ -303,27 +303,27 @@ class Agent:
         return (bool(self._ranks) or self._kill_at < math.inf) and not self._running()
 
     def _running(self) -> list[RankProcess]:
-        """Return those that haven't been reaped."""
+        """Return the ranks that haven't been reaped."""
         return [rank for rank in self._ranks.values() if rank.process.returncode is None]
 
     def _is_done(self) -> bool:
-        """Whether all is over, and all that was written is on its way."""
+        """Return whether all processes have ended, and all their output has been sent."""
         if not self._has_no_ranks():
             return False
         if descendants():
             is_over = time.monotonic() > self._leaving.get(None, math.inf) + _LAST_SECONDS
         else:
             is_over = not self._forward_remaining()
-        # Last, since another thread may have sent something a moment ago.
+        # Checked last: another thread may have queued output just before.
         return is_over and (self._launcher.is_idle or self._launcher_gone)
 
 
 def hold_port() -> socket.socket:
-    """Take a free port, for as long as the socket is open, that rank 0 can nevertheless listen on.
+    """Reserve a free port while the returned socket is open. Rank 0 can still listen on it.
 
-    The socket is bound with SO_REUSEADDR and never listens. The kernel gives such a port to nobody who asks for any
-    port, and to no outgoing connection; but who names it, and sets SO_REUSEADDR too, may bind and listen. So do ranks
-    of this package, and torch.distributed's store.
+    The socket is bound with SO_REUSEADDR and never listens. The kernel doesn't assign such a port to a socket that asks
+    for any free port, or to an outgoing connection. A socket that names the port and sets SO_REUSEADDR can bind and
+    listen, as ranks of this package and torch.distributed's store do.
 
     Raises:
         OSError: No port is free.
@@ -342,11 +342,11 @@ def meeting_address(alone: bool, interface: str | None, seen: Sequence[str]) -> 
 
     Args:
         alone: Whether all ranks are on this host.
-        interface: The user's choice: an interface, an address or a network; None takes what was seen.
-        seen: Addresses by which another host has reached this one, or seen it, the likeliest first.
+        interface: The user's choice: an interface, an address or a network. With None, `seen` is used.
+        seen: Addresses of this host in ssh connections with other hosts, the most likely first.
 
     Raises:
-        ConfigurationError: There is no such interface, or no address that other hosts could reach.
+        ConfigurationError: There is no such interface, or no address that other hosts can reach.
     """
     if interface:
         return local_address(None, interface)
@@ -362,7 +362,10 @@ def meeting_address(alone: bool, interface: str | None, seen: Sequence[str]) -> 
 
 
 def _is_of_this_host(address: str) -> bool:
-    """Whether it isn't, as behind a jump host or a translated address, another one's. With a scope, it is of no use."""
+    """Return whether an address is this host's, and usable: behind a jump host or NAT it may be another host's.
+
+    An IPv6 address with a scope is not usable.
+    """
     try:
         ipaddress.ip_address(address)
     except ValueError:
@@ -371,9 +374,9 @@ def _is_of_this_host(address: str) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run an agent. The one argument is the silence, in seconds, that it bears."""
+    """Run an agent. The optional argument is `Agent`'s `silence` in seconds."""
     argv = sys.argv[1:] if argv is None else argv
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # were it ignored, nobody would learn how a rank has ended
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, ranks' exit codes would be lost
     try:
         return Agent(float(argv[0]) if argv else 0.0).run()
     finally:

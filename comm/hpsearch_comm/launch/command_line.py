@@ -1,4 +1,4 @@
-"""The command line of the launcher: what may stand there, and what is wrong with it."""
+"""The launcher's command line: its parser, and checks of the arguments."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def read_job(arguments: argparse.Namespace, env: Mapping[str, str]) -> LaunchJob:
-    """Make a job of what the command line and the environment say.
+    """Return the job that the command line and the environment describe.
 
     Args:
-        arguments: What `make_parser()` has read.
+        arguments: The arguments, parsed by `make_parser()`.
         env: The launcher's environment.
 
     Raises:
-        ConfigurationError: They don't go together, or a file can't be read.
+        ConfigurationError: The arguments are invalid or contradict each other, or a file can't be read.
     """
     host_ranks = _host_ranks(arguments)
     least, elastic_timeout = _elastic(arguments, host_ranks[-1].ranks.stop)
@@ -131,7 +131,7 @@ def _host_ranks(arguments: argparse.Namespace) -> tuple[HostRanks, ...]:
 
 
 def _elastic(arguments: argparse.Namespace, size: int) -> tuple[int | None, float]:
-    """Return how many ranks suffice, and how long one is waited for."""
+    """Return the minimum number of ranks (None if the job is not elastic), and the timeout for meeting again."""
     least, seconds = arguments.min_np, arguments.elastic_timeout
     if least is not None and not 1 <= least <= size:
         raise ConfigurationError(f"expected --min-np to be a whole number from 1 to {size} (-np), got {least}")
@@ -179,7 +179,7 @@ def _content(file: str) -> str:
 
 def _current_directory() -> str:
     try:
-        return os.getcwd()  # noqa: PTH109  # as it is, not as a path of parts
+        return os.getcwd()  # noqa: PTH109  # as a string, not as a Path
     except OSError as error:
         raise ConfigurationError(
             f"expected a directory to start in, got {error.strerror} for this one: name another (--wdir)"

@@ -1,7 +1,4 @@
-"""The launcher's end of one agent: a process, ssh or the agent itself, with frames both ways.
-
-And what it means when the agent doesn't come up.
-"""
+"""The launcher's connection to an agent, through a local process or ssh, and errors when the agent doesn't start."""
 
 from __future__ import annotations
 
@@ -26,21 +23,21 @@ from hpsearch_comm.launch.version import search_path
 
 _AGENT = "hpsearch_comm.launch.agent"
 _PROBES = 4
-"""Unanswered ones in a row after which ssh counts the other host as gone."""
+"""Unanswered keepalive messages in sequence after which ssh counts the other host as gone."""
 _ENDING_SECONDS = 5.0
 _TAIL = 4000
-"""Bytes of what is said beside the frames that are kept, for an error."""
+"""Bytes of output outside the frames that are kept for an error message."""
 
 
 class Connection:
-    """Starts an agent, and speaks with it.
+    """Starts an agent, and exchanges frames with it.
 
     Args:
-        job: Of which it starts some ranks.
-        host_ranks: The host and its ranks.
+        job: The job.
+        host_ranks: The host, and the ranks that the agent starts.
 
     Raises:
-        LaunchError: The command can't be run.
+        LaunchError: The agent's command can't be run.
     """
 
     def __init__(self, job: LaunchJob, host_ranks: HostRanks) -> None:
@@ -56,7 +53,7 @@ class Connection:
                 stdin=source,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                # A terminal's Ctrl-C comes to the launcher alone, and ssh can't ask the terminal for a password.
+                # Ctrl-C reaches only the launcher, and ssh can't ask for a password on the terminal.
                 start_new_session=True,
             )
         except OSError as error:
@@ -67,22 +64,22 @@ class Connection:
         finally:
             os.close(source)
         self.greeting: dict[str, Any] = {}
-        """What the agent has said of itself and its host; empty until it has."""
+        """The agent's version and facts about its host; empty until the greeting arrives."""
         self.alive = set(host_ranks.ranks)
-        """The ranks whose end hasn't been told."""
+        """The ranks whose end hasn't been reported."""
         self.is_open = True
-        """Whether more may come from the agent."""
+        """Whether the agent may send more frames."""
         self._diagnostics = b""
         self._writer = Writer()
         self._errors_read = threading.Event()
 
     @property
     def diagnostics(self) -> str:
-        """The end of what came beside the frames: from ssh, a login, the agent's own mishaps."""
+        """The end of the output outside the frames: from ssh, the login, and errors of the agent."""
         return self._diagnostics.decode("utf-8", "replace")
 
     def read_greeting(self) -> None:
-        """Wait for the agent's first line, or the end of what comes."""
+        """Wait for the agent's greeting, or the end of its output."""
         assert self.process.stdout
         for line in self.process.stdout:
             if line.startswith(GREETING):
@@ -91,10 +88,10 @@ class Connection:
             self._remember(line)
 
     def read(self) -> Iterator[Frame]:
-        """Yield what the agent sends behind its greeting, until the end.
+        """Yield the frames that the agent sends after its greeting, until the end of its output.
 
         Raises:
-            LaunchError: What came makes no sense; names the host.
+            LaunchError: The output is no valid frame; the error names the host.
         """
         try:
             yield from read_frames(cast(BufferedReader, self.process.stdout))
@@ -102,7 +99,7 @@ class Connection:
             raise LaunchError(f"{self.name}: {error}") from None
 
     def read_errors(self) -> Iterator[str]:
-        """Yield the last lines of what is written to stderr, as it comes."""
+        """Yield the last line of stderr each time data arrives."""
         assert self.process.stderr
         for data in read_chunks(self.process.stderr.fileno()):
             self._remember(data)
@@ -111,15 +108,15 @@ class Connection:
         self._errors_read.set()
 
     def send(self, message: bytes) -> None:
-        """Put a frame on its way."""
+        """Queue a frame for the agent."""
         self._writer.write(self._input, message)
 
     def close_input(self) -> None:
-        """Close the agent's input: it ends its ranks, and itself."""
+        """Close the agent's input. The agent then ends its ranks and exits."""
         self._writer.close(self._input)
 
     def exit_code(self) -> int | None:
-        """Return how the process has ended; None where it goes on for seconds after it has nothing more to say."""
+        """Return the process's exit code; None if it is still running seconds after the end of its output."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(_ENDING_SECONDS)
             self._errors_read.wait(_ENDING_SECONDS)
@@ -130,14 +127,14 @@ class Connection:
 
 
 def agent_process(job: LaunchJob, host_ranks: HostRanks) -> tuple[list[str], dict[str, str]]:
-    """Return the command line that brings up an agent on a host, and that process's environment: without the secret.
+    """Return the command line that starts an agent on a host, and its environment without the secret.
 
-    By ssh nothing is asked, as nobody could answer: keys must be known on both sides. What a configuration says of
-    forwarding, and of connections that are kept for later, is left out; what it says of host keys isn't touched.
+    ssh runs in batch mode: it asks for nothing, so keys must be set up on both sides. The options override the user's
+    settings of forwarding and of shared connections (ControlMaster), but not of host keys.
     """
     environment = {name: value for name, value in job.environment.items() if name != SECRET}
     path, name = search_path(), host_ranks.host.name
-    # Without the working directory in the path of modules.
+    # -P: the working directory is not in the module search path.
     agent = [job.python, "-P", "-m", _AGENT]
     if name == LOCAL:
         return agent, environment | {"PYTHONPATH": path}
@@ -149,20 +146,20 @@ def agent_process(job: LaunchJob, host_ranks: HostRanks) -> tuple[list[str], dic
         f"ServerAliveCountMax={_PROBES}",
     )
     words = [word for option in options for word in ("-o", option)]
-    # For a login shell of any kind.
+    # Valid in any login shell.
     remote = "exec " + shlex.join(["env", f"PYTHONPATH={path}", *agent, f"{job.silence:g}"])
     return ["ssh", "-T", "-a", "-x", *job.ssh, *words, "--", name, remote], environment
 
 
 def describe_failure(host: str, python: str, code: int | None, output: str, local: bool) -> str:
-    """Return why an agent hasn't come up, and what to do.
+    """Return a message that says why an agent hasn't started, and what to do.
 
     Args:
-        host: Where.
-        python: The interpreter that was to run it.
-        code: The exit code of ssh, or of the agent on this host; None where it still runs.
-        output: What was written to stderr, and by a login to stdout.
-        local: Whether it was started without ssh.
+        host: The agent's host.
+        python: The interpreter for the agent.
+        code: The exit code of ssh, or of the agent on this host; None if it is still running.
+        output: The output on stderr, and of the login on stdout.
+        local: Whether the agent was started without ssh.
     """
     actual = f"got: {_last_lines(output)}" if output.strip() else f"got exit code {code}"
     if "No module named" in output and "hpsearch_comm" in output:

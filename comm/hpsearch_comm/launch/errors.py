@@ -1,4 +1,4 @@
-"""What keeps ranks from being started, or from going on."""
+"""The launcher's error."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from hpsearch_comm.errors import CommError
 
 
 class LaunchError(CommError):
-    """Ranks couldn't be started on a host, or the host was lost; names it, and what to do.
+    """Ranks couldn't be started on a host, or the host was lost. The message names the host and what to do.
 
     Attributes:
-        exit_code: What the launcher ends with.
+        exit_code: The launcher's exit code.
     """
 
     def __init__(self, message: str, exit_code: int = 1) -> None:

@@ -1,7 +1,7 @@
-"""What the launcher and an agent send each other: frames of a kind, a number and some bytes.
+"""The protocol between the launcher and an agent: frames of a kind, a number and some bytes.
 
-Before its first frame an agent writes one line of text, its greeting. A login may have written to the same stream
-before it, so all that precedes this line is set aside.
+Before its first frame an agent writes one line of text, its greeting. The login may have written to the same stream
+before, so the launcher skips all output before this line.
 """
 
 from __future__ import annotations
@@ -16,53 +16,53 @@ from typing import Any, NamedTuple
 from hpsearch_comm.launch.errors import LaunchError
 
 GREETING = b"hpsearch_comm.launch.agent "
-"""Begins an agent's first line; JSON follows."""
+"""The start of an agent's greeting; JSON follows on the same line."""
 
 MOST_BYTES = 1 << 26
-"""In a frame. The longest one holds an environment and a command line, which the kernel bounds."""
+"""Maximum payload of a frame. The longest has an environment and a command line, whose size the kernel limits."""
 
 _HEADER = struct.Struct("!BiI")
 
 
 class FrameKind(IntEnum):
-    """What a frame is for."""
+    """Kinds of frames."""
 
     # To an agent.
     CHOOSE_ADDRESS = 1
-    """Choose where the ranks meet: JSON."""
+    """Choose the address at which the ranks meet; JSON."""
     START = 2
-    """Start the ranks: JSON."""
+    """Start the ranks; JSON."""
     INPUT = 3
-    """Bytes for rank 0's standard input; none at its end."""
+    """Bytes for rank 0's standard input; empty at the end of input."""
     SIGNAL = 4
     """Send the signal of this number to all ranks."""
     END = 5
-    """End all ranks; after so many milliseconds by force."""
+    """End all ranks, and kill them after this number of milliseconds."""
     ALIVE = 6
-    """The launcher is still there."""
+    """The launcher is alive."""
     TO_RANK = 7
-    """Bytes for the rank of this number, on its channel."""
+    """Bytes for the rank of this number, on its elastic socket."""
     KILL = 8
     """Kill the rank of this number."""
     # From an agent.
     ADDRESS = 9
-    """Where the ranks can meet: JSON."""
+    """The address at which the ranks can meet; JSON."""
     FAILED = 10
-    """The agent can't do what it was told; with an exit code and the reason."""
+    """The agent can't execute an order; with an exit code and the reason."""
     STDOUT = 11
-    """What the rank of this number has written there."""
+    """Output on stdout of the rank of this number."""
     STDERR = 12
-    """What the rank of this number has written there."""
+    """Output on stderr of the rank of this number."""
     ENDED = 13
-    """The rank of this number has ended; JSON: its exit code, or minus the signal."""
+    """The rank of this number has ended; JSON of its exit code, or of minus the signal that killed it."""
     INPUT_TAKEN = 14
-    """Rank 0 has the bytes of the last INPUT; or, with the number 1, wants no more."""
+    """Rank 0 has read the bytes of the last INPUT; with the number 1, rank 0 reads no more."""
     FROM_RANK = 15
-    """A line that the rank of this number says on its channel."""
+    """A line that the rank of this number sends on its elastic socket."""
 
 
 class Frame(NamedTuple):
-    """One message."""
+    """A message between the launcher and an agent."""
 
     kind: FrameKind
     number: int = 0
@@ -70,7 +70,7 @@ class Frame(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """The JSON that the payload is."""
+        """The payload, parsed as JSON."""
         return json.loads(self.payload)
 
 
@@ -85,10 +85,10 @@ def pack_value(kind: FrameKind, value: Any, number: int = 0) -> bytes:
 
 
 def read_frames(stream: BufferedReader) -> Iterator[Frame]:
-    """Yield the frames that a stream brings, until its end.
+    """Yield the frames of a stream, until its end.
 
     Raises:
-        LaunchError: What it brings are no frames.
+        LaunchError: The data is no valid frame.
     """
     while len(header := stream.read(_HEADER.size)) == _HEADER.size:
         kind, number, length = _HEADER.unpack(header)

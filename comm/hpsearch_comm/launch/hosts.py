@@ -1,6 +1,6 @@
-"""Which hosts there are, how many ranks each takes, and which rank runs where: `-H`, hostfiles, and their mistakes.
+"""Hosts and their slots, from `-H` or a hostfile, and the assignment of ranks to hosts.
 
-A hostfile's formats are those of Horovod and Open MPI (`host slots=N`, also with `max_slots`) and of MPICH (`host:N`).
+Hostfiles can have the format of Horovod and Open MPI (`host slots=N`, also with `max_slots`) or of MPICH (`host:N`).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ LOCAL = "localhost"
 _NAME = re.compile(r"(?:[A-Za-z0-9_][\w.+-]*@)?(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+\])", re.ASCII)
 _MOST_SLOTS = 2**20
 _IGNORED = re.compile(r"max[_-]slots=[1-9][0-9]*")
-"""Open MPI's bound on oversubscription, which there is none of here."""
+"""Open MPI's limit of oversubscription. It is ignored, because hosts are never oversubscribed here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host, as the user names it."""
+    """A host that the user has named."""
 
     name: str
-    """A name, an address or an alias of ssh's, also with a user; IPv6 without brackets."""
+    """A host name, an address or an ssh alias, optionally with a user. IPv6 addresses have no brackets."""
     slots: int
-    """How many ranks it takes."""
+    """Maximum number of ranks on the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +40,23 @@ class HostRanks:
 
 
 def parse_hosts(text: str) -> tuple[Host, ...]:
-    """Read `host1:2,host2:4`; without a number it is one slot. A host that is named twice has the slots of both.
+    """Parse a list such as `host1:2,host2:4`. A host without a number has one slot. Slots of repeated hosts are added.
 
     Raises:
-        ConfigurationError: It can't be read; says which part.
+        ConfigurationError: An entry is invalid; the error names it.
     """
     return _merge(_parse_host(entry.strip(), f"-H {text}") for entry in text.split(","))
 
 
 def parse_hostfile(text: str, file: str) -> tuple[Host, ...]:
-    """Read a hostfile: a host per line, `host slots=N` or `host:N`; what follows a `#` is a comment.
+    """Parse a hostfile with one host per line, `host slots=N` or `host:N`. A `#` starts a comment.
 
     Args:
-        text: Its content.
-        file: Its name, for errors.
+        text: The file's content.
+        file: The file's name, for errors.
 
     Raises:
-        ConfigurationError: A line can't be read, or there is no host; names file and line.
+        ConfigurationError: A line is invalid, or there is no host. The error names the file and the line.
     """
     hosts = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -70,7 +70,7 @@ def parse_hostfile(text: str, file: str) -> tuple[Host, ...]:
 
 
 def assign_ranks(hosts: Sequence[Host], size: int) -> tuple[HostRanks, ...]:
-    """Return which ranks run where: each host is filled in turn.
+    """Return the ranks of each host. Hosts are filled one after the other.
 
     Raises:
         ConfigurationError: There are fewer slots than ranks.
@@ -92,12 +92,12 @@ def assign_ranks(hosts: Sequence[Host], size: int) -> tuple[HostRanks, ...]:
 
 
 def merge_local(hosts: Iterable[Host], here: Callable[[str], bool]) -> tuple[Host, ...]:
-    """Make one of all names of this host, at the place of the first, whose name becomes `localhost`."""
+    """Merge all names of this host into one host `localhost`, at the position of the first."""
     return _merge(Host(LOCAL, host.slots) if here(host.name) else host for host in hosts)
 
 
 def is_here(name: str) -> bool:
-    """Whether a name or an address is this host's, so that no ssh is needed. One with a user isn't."""
+    """Return whether a name or an address is this host's, so that ssh isn't needed; False if it includes a user."""
     if "@" in name:
         return False
     if name.lower().rstrip(".") in (LOCAL, socket.gethostname().lower()):
@@ -105,11 +105,11 @@ def is_here(name: str) -> bool:
     try:
         return all(is_local(address) for address in resolve(name))
     except ConfigurationError:
-        return False  # an alias of ssh's, or a mistake, of which ssh will speak
+        return False  # an ssh alias, or a mistake that ssh will report
 
 
 def _parse_host(text: str, where: str) -> Host:
-    # An address of IPv6 has colons of its own, and stands in brackets.
+    # An IPv6 address contains colons, so it must be in brackets.
     match = re.fullmatch(r"((?:[^@:\[\]]*@)?\[[^\]]*\]|[^:\[\]]*)(?::(.*))?", text)
     if match is None or not _NAME.fullmatch(match[1]):
         raise ConfigurationError(

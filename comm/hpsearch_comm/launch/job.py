@@ -1,4 +1,4 @@
-"""What is to be started, and how: all that the command line says."""
+"""The description of a job, from the command line."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from hpsearch_comm.launch.hosts import HostRanks
 
 @dataclass(frozen=True, slots=True)
 class LaunchJob:
-    """One start of some ranks."""
+    """A job: its ranks, command, environment and options."""
 
     host_ranks: tuple[HostRanks, ...]
-    """Which ranks run on which host, in the order of the ranks."""
+    """The ranks of each host, in the order of the ranks."""
     command: tuple[str, ...]
     """The program and its arguments."""
     python: str
     """The interpreter that runs the agents."""
     directory: str
-    """In which the ranks start, on every host."""
+    """The ranks' working directory, on every host."""
     secret: str = field(repr=False)
-    """The group's, in hexadecimal digits."""
+    """The group's secret, in hexadecimal digits."""
     environment: Mapping[str, str] = field(repr=False)
-    """The launcher's own."""
+    """The launcher's environment."""
     exports: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Variables that count before all others but those that say which rank a process is."""
+    """Variables that override all others, except those that define a process's rank."""
     interface: str | None = None
-    """By which rank 0's host is reached."""
+    """The interface, address or network at which other hosts reach rank 0's host."""
     ssh: tuple[str, ...] = ()
-    """Options of ssh's, which the user wishes on top of their own configuration of it."""
+    """Additional ssh options."""
     start_timeout: float = 60.0
-    """Seconds in which all hosts must have answered."""
+    """Seconds within which all hosts must answer."""
     silence: float = 60.0
-    """Seconds without a word between two hosts after which each counts the other as gone."""
+    """Seconds without a message after which the launcher and an agent count each other as gone."""
     prefix: bool = True
-    """Whether each line begins with its rank."""
+    """Whether each output line starts with its rank."""
     output: Path | None = None
-    """Directory of a file for each rank's output."""
+    """Directory for one output file per rank; None for no files."""
     least: int | None = None
-    """How many ranks suffice for the others to go on without those that have died; None where all must be there."""
+    """Minimum number of ranks to continue without dead ranks; None if all ranks are required."""
     elastic_timeout: float = 600.0
-    """Seconds for which ranks that meet anew wait for one that doesn't come."""
+    """Seconds for which ranks that meet again wait for a missing rank."""
     verbose: bool = False
-    """Whether to say what is done."""
+    """Whether to log what is started where."""
 
     @property
     def size(self) -> int:

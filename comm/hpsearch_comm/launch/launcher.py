@@ -1,9 +1,9 @@
-"""Starts an agent on each host, and goes on until all ranks have ended: the launcher itself.
+"""The launcher: starts an agent on each host, and runs until all ranks have ended.
 
-The rank that failed first is named: what the others raise, they mostly raise because of it. The order in which ranks
-end says little: one that raises in a `with comm.init()` tells the others, who may be quicker
-to end than itself. So a rank whose last words are that another one is lost is only a witness, and counts as the first
-to fail where nobody else failed.
+The launcher reports the rank that failed first, because the other ranks' errors are mostly consequences. The order in
+which ranks end is not reliable: a rank that raises inside `with comm.init()` informs the other ranks, which may end
+before it. So a rank whose last error says that another rank was lost is a witness. A witness counts as the first
+failure only if all failed ranks are witnesses.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hpsearch_comm.launch.variables import forwarded_variables
 from hpsearch_comm.launch.version import source_digest, version
 from hpsearch_comm.roster import DONE, Coming, read_message
 
-# torch.distributed's own hook begins each line with the rank; groups of exceptions are drawn as a tree.
+# torch.distributed's hook prefixes each line with the rank; exception groups are drawn as a tree.
 _MARGIN = rb"^(?:\[rank\d+\]: ?)?[ |]*"
 _BEGIN = re.compile(_MARGIN + rb"(?:\+ Exception Group )?Traceback \(most recent call last\):", re.MULTILINE)
 _WITNESS = re.compile(
@@ -42,12 +42,12 @@ _WITNESS = re.compile(
 
 
 def is_witness(stderr: bytes) -> bool:
-    """Whether a rank says, in the end of what it wrote to stderr, that it fails because of another."""
+    """Return whether the end of a rank's stderr says that the rank failed because of another rank."""
     return _WITNESS.search(stderr) is not None
 
 
 def last_traceback(stderr: bytes) -> bytes:
-    """Return the last traceback in what a rank wrote to stderr, and what follows it; empty where there is none."""
+    """Return the last traceback in a rank's stderr and the text after it; empty if there is no traceback."""
     begins = [match.start() for match in _BEGIN.finditer(stderr)]
     return stderr[begins[-1] :] if begins else b""
 
@@ -58,18 +58,21 @@ class Death:
 
     rank: int
     code: int
-    """Its exit code, or minus the signal that killed it."""
+    """The exit code, or minus the signal that killed the rank."""
     witness: bool
-    """Whether it says that it fails because of another."""
+    """Whether the rank failed because of another rank, according to its stderr."""
 
     @property
     def exit_code(self) -> int:
-        """What a shell would make of it."""
+        """The exit code as in a shell: 128 plus the signal for a killed rank."""
         return self.code if self.code > 0 else 128 - self.code
 
 
 def first_failure(deaths: Sequence[Death]) -> Death | None:
-    """Return the rank that failed first of those that failed by themselves, in the order in which that was seen."""
+    """Return the first failure that is no witness, in the order of observation.
+
+    If all are witnesses, return the first; None if there are no failures.
+    """
     return min(deaths, key=lambda death: death.witness, default=None)
 
 
@@ -77,23 +80,24 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PASSED_ON = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2)
 _STREAMS = {FrameKind.STDOUT: STDOUT, FrameKind.STDERR: STDERR}
 _GRACE_SECONDS = 5.0
-"""For the others to end by themselves once a rank has failed, and again once they were told to."""
+"""Time for other ranks to end on their own after a rank has failed; and again between SIGTERM and SIGKILL."""
 _UNDONE = "; the others have ended without meeting again: what it alone was to do, such as saving, isn't done"
-"""Of a loss that has hindered nobody: whoever is rank 0 of those that meet again does what the one before did."""
+"""Added to the report of a loss if the other ranks ended without meeting again. If ranks meet again, the new rank 0
+takes over the work of the lost one."""
 _QUIET_SECONDS = 10.0
-"""For which ranks may wait, without a word, for others whose work is done."""
+"""Time after which a message says that ranks wait for others whose work is done."""
 _TICK_SECONDS = 0.1
 _LAST_SECONDS = 60.0
-"""For agents to clear up at the end: longer than what they wait for themselves."""
+"""Time for agents to clean up at the end; longer than the agents' own timeouts."""
 _ALIVE_PER_SILENCE = 6
-"""Words to an agent in the time after which it would count the launcher as gone."""
+"""Number of ALIVE frames per `silence` seconds."""
 
 
 class Launcher:
-    """Runs one job.
+    """Runs a job.
 
     Args:
-        job: What to start.
+        job: The job.
         writer: Writes to standard output and error.
 
     Raises:
@@ -106,32 +110,32 @@ class Launcher:
         self._output = Output(writer, range(job.size), job.prefix, job.output)
         self._connections: list[Connection] = []
         self._events: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        """What threads and signal handlers have heard, for the main thread to deal with."""
+        """Events from threads and signal handlers, for the main thread to handle."""
         self._input_taken: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        """Whether rank 0 wants more, for each piece of standard input that it has taken."""
+        """For each chunk of standard input that rank 0 has read, whether rank 0 reads more."""
         self._meeting_address: dict[str, Any] = {}
-        """Address and port, once they are chosen."""
+        """The address and port at which ranks meet; empty until they are chosen."""
         self._running = False
         least = job.size if job.least is None else job.least
         self._membership = Membership((host_ranks.ranks for host_ranks in job.host_ranks), least)
         self._killed: set[int] = set()
-        """Ranks that were killed because others waited for them in vain."""
+        """Ranks that were killed because they didn't come to meet the others in time."""
         self._deaths: list[Death] = []
         self._lost: list[str] = []
-        """What there is to say of hosts that were lost, since ranks last met."""
+        """Messages about hosts that were lost since the ranks last met."""
         self._failed_at = self._killed_at = math.inf
-        """When the ranks are killed, since they were told to end."""
+        """When the job failed, and when ranks that were asked to end are killed."""
         self._interrupted = self._stopping = False
         self._next_check = self._next_keepalive = 0.0
 
     def run(self) -> int:
-        """Start the ranks and wait until they have ended, and all agents with them; return the exit code.
+        """Start the ranks, wait until all ranks and agents have ended, and return the exit code.
 
         Raises:
             LaunchError: A host can't be reached, or its ranks can't be started.
-            SystemExit: A signal came before they were.
+            SystemExit: A signal arrived before the ranks were started.
         """
-        adopt_orphans()  # of an agent here that is killed by force
+        adopt_orphans()  # the ranks' children, if this host's agent is killed
         with handle_signals(_PASSED_ON, lambda number: self._events.put(partial(self._on_signal, number))):
             try:
                 self._connect()
@@ -160,7 +164,7 @@ class Launcher:
         self._compare_hosts()
 
     def _compare_hosts(self) -> None:
-        """See that all agents are of this very version, and each on another host."""
+        """Check that all agents have this version of the package, and run on different hosts."""
         digest, machines = source_digest(), dict[str, str]()
         for name, greeting in ((connection.name, connection.greeting) for connection in self._connections):
             if greeting.get("digest") != digest:
@@ -177,7 +181,7 @@ class Launcher:
     def _start(self) -> None:
         """Start the ranks on all hosts, once the meeting address is known."""
         job, first, others = self._job, self._connections[0], self._connections[1:]
-        if first.local:  # as the other hosts have seen it
+        if first.local:  # this host's addresses, as the other hosts see them
             seen = [address for connection in others for address in connection.greeting["ssh"][:1]]
         else:
             seen = first.greeting["ssh"][1:]
@@ -199,7 +203,7 @@ class Launcher:
                 "elastic": job.least is not None,
             }
             connection.send(pack_value(FrameKind.START, self._meeting_address | order))
-        # Reading in the background of a terminal would stop this process; it fails instead.
+        # Make a read from the terminal in the background fail instead of stopping this process.
         signal.signal(signal.SIGTTIN, signal.SIG_IGN)
         start_thread(self._forward_input)
 
@@ -215,10 +219,10 @@ class Launcher:
                 )
             self._step()
 
-    # In threads of their own.
+    # In separate threads.
 
     def _listen(self, connection: Connection) -> None:
-        """Pass on what an agent says, and show what its ranks write, as long as there is room for it."""
+        """Read an agent's frames: queue events for the main thread, and write the ranks' output."""
         connection.read_greeting()
         try:
             for frame in connection.read():
@@ -236,7 +240,7 @@ class Launcher:
             self._events.put(partial(self._log, text))
 
     def _forward_input(self) -> None:
-        """Read what rank 0 is ready to take: a piece at a time, so that little is on its way."""
+        """Forward standard input to rank 0: read the next chunk only after rank 0 has read the last one."""
         for data in read_chunks(0):
             self._connections[0].send(pack(FrameKind.INPUT, 0, data))
             if not self._input_taken.get():
@@ -246,7 +250,7 @@ class Launcher:
     # While they run.
 
     def _step(self) -> None:
-        """Wait a moment for something to happen, and deal with it."""
+        """Wait briefly for an event and handle it, then check the deadlines."""
         with contextlib.suppress(queue.Empty):
             event = self._events.get(timeout=_TICK_SECONDS)
             event()
@@ -300,10 +304,10 @@ class Launcher:
         self._on_loss(text)
         self._meet()
 
-    # Where the others go on without ranks that have died.
+    # For jobs that continue without dead ranks.
 
     def _on_loss(self, text: str) -> None:
-        """Take a loss for no failure of the job if enough ranks are left, and nobody has asked for its end."""
+        """Handle the loss of ranks: the job fails if too few ranks are left, or if it is already ending."""
         if self._stopping or not self._may_meet():
             self._failed_at = min(self._failed_at, time.monotonic())
             return
@@ -312,11 +316,11 @@ class Launcher:
         self._output.log(f"{text}: {remaining}, of {self._job.least} that must be (--min-np)")
 
     def _may_meet(self) -> bool:
-        """Whether ranks that have come to meet may: also those that handle a signal which has asked for their end."""
+        """Return whether ranks may meet. They may still do so while they handle a signal that asks them to end."""
         return self._membership.suffices and self._failed_at == math.inf
 
     def _on_rank_message(self, connection: Connection, rank: int, line: bytes) -> None:
-        """Take what a rank says of its meeting the others."""
+        """Handle a rank's message about meeting the others."""
         try:
             message = read_message(line)
         except ValueError as error:
@@ -328,14 +332,14 @@ class Launcher:
             self._membership.set_done(rank, done=message == DONE)
 
     def _meet(self) -> None:
-        """Tell the waiting ranks to meet, if no other rank is awaited."""
+        """Send the waiting ranks their rosters, if all expected ranks have come."""
         if not self._may_meet():
             return
         rosters = self._membership.meet()
         for rank, roster in rosters.items():
             self._connection_of(rank).send(pack(FrameKind.TO_RANK, rank, roster.to_line()))
         if rosters:
-            # What has been lost before is no reason for what fails from now on.
+            # Earlier losses are not the cause of later failures.
             self._deaths, self._lost = [], []
             if len(rosters) < self._job.size:
                 verb = "goes" if len(rosters) == 1 else "go"
@@ -346,7 +350,7 @@ class Launcher:
                 )
 
     def _check_late_ranks(self, now: float) -> None:
-        """Kill the ranks for which others have waited for too long, and name those that may take longer."""
+        """Kill the ranks that others have waited for too long, and log the ranks that may take longer."""
         since, seconds = self._membership.waiting_since, self._meeting_timeout()[0]
         if since is None or not self._may_meet():
             return
@@ -362,7 +366,7 @@ class Launcher:
         self._meet()
 
     def _meeting_timeout(self) -> tuple[float, str]:
-        """Return for how long a rank is waited for, and the option that says so."""
+        """Return how many seconds ranks wait for a missing rank, and the option that sets it."""
         if self._membership.meetings:
             return self._job.elastic_timeout, "--elastic-timeout"
         return self._job.start_timeout, "--start-timeout"
@@ -393,7 +397,7 @@ class Launcher:
                 connection.process.kill()
 
     def _end(self, seconds: float) -> None:
-        """Make all agents end their ranks, and kill them after so many seconds. Another call can only shorten this."""
+        """Make all agents end their ranks, and kill them after `seconds`. Later calls can only shorten the time."""
         killed_at = time.monotonic() + seconds
         if killed_at < self._killed_at:
             self._killed_at = killed_at
@@ -403,7 +407,7 @@ class Launcher:
         return next(connection for connection in self._connections if rank in connection.host_ranks.ranks)
 
     def _broadcast(self, message: bytes) -> None:
-        """Send a frame to every agent that is there."""
+        """Send a frame to every agent that has started."""
         for connection in self._connections:
             if connection.greeting:
                 connection.send(message)
@@ -412,11 +416,11 @@ class Launcher:
         if self._job.verbose:
             self._output.log(text)
 
-    # Behind them.
+    # After the ranks have ended.
 
     def _close_connections(self) -> None:
-        """Close all agents, which end what still runs, and wait for them."""
-        self._writer.abandon()  # an agent that has much to say must not wait for this process
+        """Close the input of all agents, which then end their remaining processes, and wait for the agents."""
+        self._writer.abandon()  # agents with much output must not be blocked by this process
         for connection in self._connections:
             connection.close_input()
             if not connection.greeting:
@@ -427,7 +431,7 @@ class Launcher:
                 connection.process.wait(max(0.0, deadline - time.monotonic()))
 
     def _report_end(self) -> int:
-        """Say how it ended, and return the exit code."""
+        """Log how the job ended, and return the exit code."""
         self._output.finish_all()
         undone = _UNDONE if self._failed_at == math.inf else ""
         for text in self._lost:
@@ -438,7 +442,7 @@ class Launcher:
             return killed if self._lost or self._killed_at < math.inf else 0
         reason = last_traceback(self._output.tail(first.rank))
         if reason and not first.witness and any(death.witness for death in self._deaths):
-            # What they wrote because of it may stand behind it.
+            # Consequent errors of other ranks may follow it in the output.
             self._output.log(f"what {self._membership.name(first.rank)} wrote:")
             self._output.repeat(first.rank, reason)
         self._output.log(f"{self._describe(first)}{undone}")
@@ -462,5 +466,5 @@ def _raise(error: LaunchError) -> None:
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # most of the real-time ones have none
+    except ValueError:  # most real-time signals have no name
         return "real-time"

@@ -1,7 +1,7 @@
-"""Which ranks are there, and which of them meet next, where a job goes on without those that have died.
+"""The ranks of a job that continues without dead ranks: which are alive, and which meet next.
 
-Pure: it is told what happens, and when. Ranks have here the numbers that they were started with; those that meet are
-numbered anew, in the same order.
+This module does no I/O and reads no clock: callers pass events and times. It identifies ranks by their original
+numbers. Ranks that meet get new numbers in the same order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Membership:
 
     Args:
         hosts: The ranks of each host.
-        least: How many must be there, or have ended well, so that the others may go on.
+        least: Minimum number of ranks that are alive or have succeeded, for the job to continue.
     """
 
     def __init__(self, hosts: Iterable[Iterable[int]], least: int) -> None:
@@ -24,41 +24,45 @@ class Membership:
         self._least = least
         self.alive = set().union(*self._hosts)
         self.succeeded: list[int] = []
-        """Those that have ended with exit code 0."""
+        """Ranks that have ended with exit code 0."""
         self._done: set[int] = set()
-        """Ranks whose work is done, but for what they do by themselves."""
+        """Ranks whose collective work is done. They may still work alone, such as to save results."""
         self._notified: list[int] = []
-        """Those of them that `waiting_notice` has named."""
+        """The ranks that the last `waiting_notice` named."""
         self._coming: dict[int, Coming] = {}
         self.meetings = 0
-        """How many there have been."""
+        """Number of times that ranks have met."""
         self._numbers: dict[int, int] = {}
-        """Of those who have met last, by rank."""
+        """The new number of each rank that met last, by original rank."""
         self.waiting_since: float | None = None
-        """When the first of those who wait has come; None where none does."""
+        """When the first waiting rank came; None if no rank is waiting."""
 
     @property
     def suffices(self) -> bool:
-        """Whether enough ranks are there, or have ended well."""
+        """Whether enough ranks are alive or have succeeded."""
         return len(self.alive) + len(self.succeeded) >= self._least
 
     def name(self, rank: int) -> str:
-        """Return which rank this is, if it is another one by now."""
+        """Return a rank's name for messages, with its new number if that differs."""
         number = self._numbers.get(rank, rank)
         return f"rank {rank}" if number == rank else f"rank {rank}, now rank {number},"
 
     @property
     def awaited(self) -> list[int]:
-        """The ranks that those who have come wait for, until they come or end."""
+        """The living ranks that waiting ranks wait for; empty if no rank is waiting."""
         return sorted(self.alive - self._coming.keys()) if self._coming else []
 
     @property
     def late(self) -> list[int]:
-        """Those of them that must come some time: all but those whose work is done."""
+        """The awaited ranks that must come in time: those whose work isn't done."""
         return [rank for rank in self.awaited if rank not in self._done]
 
     def waiting_notice(self) -> str:
-        """Say, once, who waits for ranks alone whose work is done, however long it takes; empty where nobody does."""
+        """Return a message if ranks wait only for ranks whose work is done, which have no time limit.
+
+        Returns:
+            The message, once for the same awaited ranks; otherwise an empty string.
+        """
         done = self.awaited
         if not done or self.late or done == self._notified:
             return ""
@@ -79,7 +83,7 @@ class Membership:
         (self._done.add if done else self._done.discard)(rank)
 
     def end(self, rank: int, succeeded: bool) -> None:
-        """Record that a rank has ended, or is given up."""
+        """Record that a rank has ended or is lost."""
         if rank in self.alive:
             self.alive.remove(rank)
             if succeeded:
@@ -107,7 +111,7 @@ class Membership:
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
-    """Return which ranks these are: `rank 3`, or `ranks 0 to 4, 6 and 8`. There is one or more, in rising order."""
+    """Return a text such as `rank 3` or `ranks 0 to 4, 6 and 8`. `ranks` is not empty and in ascending order."""
     spans: list[list[int]] = []
     for rank in ranks:
         if spans and rank == spans[-1][-1] + 1:

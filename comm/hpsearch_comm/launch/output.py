@@ -1,4 +1,4 @@
-"""What ranks write, on its way to the terminal and to files: in lines, so that those of several ranks never mix."""
+"""The ranks' output to the terminal and to files. It is written in lines, so that lines of several ranks never mix."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.streams import Writer
 
 MOST_BYTES = 1 << 20
-"""Of a line: a longer one is passed on in pieces."""
+"""Maximum length of a line; a longer line is written in pieces."""
 
 
 def split_lines(data: bytes) -> tuple[list[bytes], bytes]:
-    """Return the lines that are complete, each with its end, and what has come of the next one.
+    """Return the complete lines with their line ends, and the incomplete last line.
 
-    A line is also one state of a progress bar, which ends with a carriage return.
+    A carriage return also ends a line, as in progress bars.
     """
     *lines, last = data.splitlines(keepends=True) or [b""]
-    # Of a carriage return at the very end it isn't known yet whether it ends a line, or a line feed follows.
+    # A carriage return at the end of the data may still be followed by a line feed.
     if last.endswith(b"\n") or len(last) > MOST_BYTES:
         return [*lines, last], b""
     return lines, last
 
 
 class Page:
-    """Where lines of many streams are written, each with its stream's prefix.
+    """Formats the lines of many streams for one output, each line with its stream's prefix.
 
-    A piece of a line is followed by the rest of it, or by a line end where another stream's comes first.
+    If another stream writes after a piece of a line, the piece is ended with a line end first.
     """
 
     def __init__(self) -> None:
         self._open: Hashable = None
-        """Whose line isn't at its end."""
+        """The stream whose line is incomplete; None if there is none."""
         self._returned = False
-        """Whether the next piece of it begins at its begin, after a carriage return."""
+        """Whether the last piece ended with a carriage return, so that the next piece needs the prefix again."""
 
     def put(self, stream: Hashable, prefix: bytes, piece: bytes) -> bytes:
-        """Take a line, or a piece of one; return what to write.
+        """Return the bytes to write for a line or a piece of a line.
 
         Args:
-            stream: Whose it is; not None.
-            prefix: What the line begins with.
-            piece: The line with its end, or what there is of it.
+            stream: The stream of the line; not None.
+            prefix: The prefix of the stream's lines.
+            piece: The line with its line end, or a piece of the line.
         """
         end = b"" if self._open in (None, stream) else b"\n"
         start = prefix if end or self._open is None or self._returned else b""
@@ -58,9 +58,9 @@ class Page:
 
 STDOUT, STDERR = 1, 2
 _PIECE_SECONDS = 0.2
-"""After which a terminal shows a line that isn't complete, such as a question."""
+"""Time after which a terminal shows an incomplete line, such as a prompt."""
 _TAIL = 1 << 15
-"""Bytes of a rank's stderr that are kept, to see why it failed."""
+"""Bytes of a rank's stderr that are kept for the report of a failure."""
 
 
 @dataclass(slots=True)
@@ -68,22 +68,22 @@ class _Rank:
     prefix: bytes
     file: BinaryIO | None
     incomplete: dict[int, bytes] = field(default_factory=lambda: {STDOUT: b"", STDERR: b""})
-    """What has come of the next line, by stream."""
+    """The incomplete last line, by stream."""
     began: dict[int, float] = field(default_factory=dict)
-    """When it was last added to, by stream."""
+    """When the stream last received data, by stream."""
     tail: bytes = b""
 
 
 class Output:
-    """Writes the lines of all ranks to this process's standard output and error, and all that each writes to a file.
+    """Writes the ranks' lines to this process's standard output and error, and each rank's output to a file.
 
-    Threads may call it at the same time.
+    Thread-safe.
 
     Args:
         writer: Writes to standard output and error.
-        ranks: All of them.
-        prefix: Whether each line begins with its rank.
-        directory: Where each rank's file is made; None for no files.
+        ranks: All ranks.
+        prefix: Whether each line starts with its rank.
+        directory: Directory of the ranks' files; None for no files.
 
     Raises:
         LaunchError: A file can't be written.
@@ -105,16 +105,16 @@ class Output:
         except OSError as error:
             raise _unwritable(error) from None
         pages = {stream: Page() for stream in (STDOUT, STDERR)}
-        if _is_one_file(STDOUT, STDERR):  # a line of one must end there before one of the other begins
+        if _is_one_file(STDOUT, STDERR):  # both streams go to the same file, so they share a page
             pages[STDERR] = pages[STDOUT]
         self._pages = pages
         self._terminals = {stream for stream in pages if os.isatty(stream)}
 
     def feed(self, rank: int, stream: int, data: bytes) -> None:
-        """Take what a rank has written.
+        """Write a chunk of a rank's output.
 
         Raises:
-            LaunchError: Its file can't be written.
+            LaunchError: The rank's file can't be written.
         """
         state = self._ranks[rank]
         if state.file is not None:
@@ -131,22 +131,22 @@ class Output:
             state.began[stream] = time.monotonic()
 
     def finish(self, rank: int) -> None:
-        """Show what a rank that has ended has begun to write."""
+        """Write the incomplete lines of a rank that has ended."""
         with self._lock:
             for stream in self._pages:
                 self._show_incomplete(rank, stream)
 
     def finish_all(self) -> None:
-        """Show what anybody has begun to write, such as what a rank has left behind for a while."""
+        """Write the incomplete lines of all ranks. Children of an ended rank may have written some."""
         for rank in self._ranks:
             self.finish(rank)
 
     def tail(self, rank: int) -> bytes:
-        """Return the end of what a rank has written to stderr."""
+        """Return the end of a rank's stderr."""
         return self._ranks[rank].tail
 
     def flush_stale_lines(self) -> None:
-        """Show what has waited for long enough."""
+        """Write incomplete lines that have waited for `_PIECE_SECONDS`, if the output is a terminal."""
         now = time.monotonic()
         with self._lock:
             for rank, state in self._ranks.items():
@@ -155,11 +155,11 @@ class Output:
                         self._show_incomplete(rank, stream)
 
     def repeat(self, rank: int, data: bytes) -> None:
-        """Show once more what a rank wrote to stderr."""
+        """Write part of a rank's stderr again."""
         self._put(rank, STDERR, *(line + b"\n" for line in data.splitlines()))
 
     def log(self, text: str) -> None:
-        """Write a line of the launcher's own to standard error."""
+        """Write a message of the launcher to standard error."""
         line = f"{text}\n".encode("utf-8", "replace")
         with self._lock:
             self._writer.write(STDERR, self._pages[STDERR].put("launcher", b"hpsearch_comm.launch: ", line))

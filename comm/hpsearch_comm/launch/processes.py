@@ -1,8 +1,8 @@
-"""The ranks of one host as processes, and what they leave behind.
+"""The ranks of one host as processes, and the end of their descendants.
 
-The kernel hands orphans to the nearest ancestor that asks for them, which ends them. See prctl(2),
-PR_SET_CHILD_SUBREAPER and PR_SET_PDEATHSIG. What escapes: a process that a rank has started on another host, if the
-agent there is killed by force; the kernel ends the ranks themselves.
+The launcher and agents are subreapers: the kernel makes them the parents of orphaned descendants, which they end. See
+prctl(2), PR_SET_CHILD_SUBREAPER and PR_SET_PDEATHSIG. One case is not covered: if an agent on another host is killed
+with SIGKILL, the kernel kills the ranks there, but processes that the ranks started may remain.
 """
 
 from __future__ import annotations
@@ -27,20 +27,22 @@ from hpsearch_comm.roster import VARIABLE, describe_socket
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PATIENCE = 30.0
-"""Seconds after which a process that even SIGKILL doesn't end, such as one that waits for a dead disk, is left."""
+"""Seconds to wait for processes that SIGKILL doesn't end, such as those that wait for a dead disk."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends."""
+    """Become the parent of every descendant whose parent ends."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with(parent: int, number: int) -> None:
     """Make the kernel send this process a signal when its parent ends. Safe between fork and exec.
 
+    The signal is also sent when the parent's thread that forked ends, so this thread must keep running.
+
     Args:
-        parent: The parent's process id, to see whether it has ended already. Its thread that forked must live on.
+        parent: The parent's process id, to check whether the parent has already ended.
         number: The signal.
     """
     _prctl(_PR_SET_PDEATHSIG, number)
@@ -54,7 +56,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def descendants(group: int | None = None) -> list[int]:
-    """List the processes that descend from this one, or those in a process group; those that have ended count too."""
+    """Return the ids of this process's descendants, including zombies. With `group`, only those in a process group."""
     processes = [child.pid for child in psutil.Process().children(recursive=True)]
     return processes if group is None else [process for process in processes if _group_of(process) == group]
 
@@ -66,14 +68,14 @@ def _group_of(process: int) -> int | None:
 
 
 def end(processes: Iterable[int], number: int) -> None:
-    """Send processes a signal; those that have ended, or are another user's, don't count."""
+    """Send a signal to processes. Ignore processes that have ended or belong to another user."""
     for process in processes:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(process, number)
 
 
 def end_descendants() -> None:
-    """Kill all descendants, and wait until they are gone."""
+    """Kill all descendants, and wait until they have ended."""
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
         end(descendants(), signal.SIGKILL)
@@ -87,16 +89,16 @@ def end_descendants() -> None:
 
 
 class RankProcess:
-    """A rank's process, in a group of its own.
+    """A rank's process, in a separate process group.
 
     If this process ends, the kernel kills the rank.
 
     Args:
-        rank: Its number.
+        rank: The rank's number.
         command: The program and its arguments.
-        environment: All of its variables.
-        with_input: Whether its standard input is a pipe; else it is empty.
-        elastic: Whether it has a socket by which the launcher tells it whom it meets.
+        environment: The rank's complete environment.
+        with_input: Whether standard input is a pipe; otherwise it is empty.
+        elastic: Whether the rank gets a socket for messages about meeting again.
 
     Raises:
         OSError: The program can't be run.
@@ -107,7 +109,7 @@ class RankProcess:
     ) -> None:
         self.rank = rank
         self.elastic_socket: socket.socket | None = None
-        """This end of the socket."""
+        """The agent's end of the socket; None if `elastic` is False."""
         with contextlib.ExitStack() as exits:
             inherited: list[int] = []
             if elastic:
@@ -123,7 +125,7 @@ class RankProcess:
                 stderr=subprocess.PIPE,
                 process_group=0,
                 pass_fds=inherited,
-                # It takes no lock that another thread of this process may hold.
+                # Safe after fork: acquires no lock that another thread may hold.
                 preexec_fn=partial(die_with, os.getpid(), signal.SIGKILL),
             )
         assert self.process.stdout
@@ -132,23 +134,23 @@ class RankProcess:
             self.process.stdout: FrameKind.STDOUT,
             self.process.stderr: FrameKind.STDERR,
         }
-        """Its standard output and error, which don't block."""
+        """The rank's standard output and error, in non-blocking mode."""
         for stream in self.outputs:
             os.set_blocking(stream.fileno(), False)
 
     def signal(self, number: int) -> None:
-        """Send a signal to the rank and what it has started, but for what has left its process group."""
-        # It hasn't been reaped, so the group's number can be nobody else's.
+        """Send a signal to the rank's process group: the rank, and its descendants that haven't left the group."""
+        # The rank hasn't been reaped, so the group's id can't have been reused.
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
 
 
 def reap(ranks: Sequence[RankProcess]) -> list[RankProcess]:
-    """Take leave of all children that have ended, orphans among them; return the ranks, those killed by a signal first.
+    """Reap all children that have ended, including adopted orphans; return the ranks, those killed by a signal first.
 
-    Ranks that are found together have ended between two looks. One that was killed can't have failed because of
-    another, which has raised at most.
+    The order of ranks that ended between two calls is unknown. A rank that was killed can't have failed because of
+    another rank's error, so it comes first.
     """
     by_process = {rank.process.pid: rank for rank in ranks}
     ended = []

@@ -1,4 +1,4 @@
-"""What may wait, each in a thread of its own, and signals: the main thread waits for a queue of events alone."""
+"""Blocking reads and writes in threads, and signal handling. The main thread waits only for its event queue."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from typing import Any
 
 CHUNK = 1 << 16
 _MUCH = 1 << 20
-"""Bytes in a queue from which on a `Writer` has no room."""
+"""Queued bytes above which a `Writer` has no room."""
 
 
 def start_thread(target: Callable[..., object], *arguments: object) -> None:
-    """Run a function in a thread that nobody waits for when the process ends."""
+    """Run a function in a daemon thread."""
     threading.Thread(target=target, args=arguments, daemon=True).start()
 
 
 def read_chunks(descriptor: int) -> Iterator[bytes]:
-    """Yield what a stream brings, until its end or until it can't be read."""
+    """Yield the chunks of a stream, until its end or until it can't be read."""
     with contextlib.suppress(OSError):
         while data := os.read(descriptor, CHUNK):
             yield data
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of it, and wait as long as it takes.
+    """Write all data, and block until it is written.
 
     Raises:
-        OSError: It can't be written, such as that nobody reads a pipe any more.
+        OSError: The data can't be written, for example because the reader of a pipe has closed it.
     """
     remaining = memoryview(data)
     while remaining:
@@ -39,9 +39,9 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 class Writer:
-    """Writes in a thread: a pager may be left alone for hours, and another host may not answer.
+    """Writes in a thread, because writes can block: a pager may wait for hours, and a host may not answer.
 
-    What is left to write is bounded: whoever passes on what others write waits for room first.
+    To limit the queue, callers that forward output call `wait_for_room` first.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Writer:
         self._changed = threading.Condition()
         self._abandoned = False
         self.error: OSError | None = None
-        """Why nothing can be written any more, such as that nobody reads a pipe."""
+        """The error of the first failed write, after which nothing more is written; None if there is none."""
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -61,28 +61,28 @@ class Writer:
         self._queue.put((descriptor, data))
 
     def close(self, descriptor: int) -> None:
-        """Close a descriptor when all before is written, and write nothing more: its number may be another one's."""
+        """Close a descriptor after all queued data is written. Then write nothing more: the number may be reused."""
         self._queue.put((descriptor, None))
 
     @property
     def is_idle(self) -> bool:
-        """Whether all is written, or can't be."""
+        """Whether no data is waiting to be written."""
         return not self._waiting
 
     def wait_for_room(self) -> bool:
-        """Wait until little is left to write; return whether there is still somebody for whom more is of use."""
+        """Wait until the queue has room; return False if the writer was abandoned, so that output is of no use."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting <= _MUCH or self._abandoned)
         return not self._abandoned
 
     def abandon(self) -> None:
-        """Let nobody wait for room any more."""
+        """Make `wait_for_room` return False immediately, for all current and later calls."""
         with self._changed:
             self._abandoned = True
             self._changed.notify_all()
 
     def finish(self) -> None:
-        """Wait until all is written. The thread has ended then."""
+        """Wait until all data is written and the thread has ended."""
         self._queue.put(None)
         self._thread.join()
 
@@ -104,7 +104,7 @@ class Writer:
 
 @contextlib.contextmanager
 def handle_signals(numbers: Sequence[int], handler: Callable[[int], object]) -> Iterator[None]:
-    """Have signals handled as long as the context lasts. One that is ignored, as by nohup, stays so."""
+    """Handle signals within the context. Signals that are ignored, as with nohup, stay ignored."""
     handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     former: dict[int, Any] = {number: signal.signal(number, lambda number, _: handler(number)) for number in handled}
     try:

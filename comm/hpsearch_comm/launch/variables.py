@@ -1,7 +1,7 @@
-"""The environment of a rank: what goes along to other hosts, and what says which rank it is.
+"""The environment of a rank: variables that are forwarded to other hosts, and variables that define the rank.
 
-As with horovodrun, all variables of the launcher go along but those that say something of its own host or login. They
-travel through ssh, within the agent's instructions; none is part of a command line.
+As with horovodrun, all variables of the launcher are forwarded, except those that describe its host or login. They are
+sent through ssh in the agent's orders, never on a command line.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ _OF_A_HOST = re.compile(
     r"_|BASH_.*|DBUS_.*|DISPLAY|HOME|HOST|HOSTNAME|HOSTTYPE|LOGNAME|LS_COLORS|MACHTYPE|MAIL|OLDPWD|OSTYPE|PWD|SHELL|"
     r"SHLVL|SSH_.*|TERM|TERM_.*|TMPDIR|TMUX.*|TTY|USER|WAYLAND_.*|WINDOWID|XAUTHORITY|XDG_.*"
 )
-"""What each host has of its own, by ssh and by its login."""
+"""Variables of a host, set by ssh and the login."""
 _OF_LAUNCHERS = re.compile(
     "|".join([*LAUNCHERS, ELASTIC, "TORCHELASTIC_.*", "(?:GROUP|ROLE)_(?:RANK|WORLD_SIZE|NAME)"])
 )
-"""By which another launcher, that may have started this one, says which rank a process is."""
+"""Variables by which other launchers define a process's rank. Another launcher may have started this one."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def forwarded_variables(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a rank of another host gets from the launcher's environment."""
+    """Return the variables of the launcher's environment that are forwarded to ranks on other hosts."""
     return {name: value for name, value in env.items() if not _OF_A_HOST.fullmatch(name) and name != SECRET}
 
 
 def without_other_launchers(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables but for those of a launcher that has started this one: its ranks are others."""
+    """Return the variables without those of another launcher that started this one: its ranks are different."""
     return {name: value for name, value in env.items() if not _OF_LAUNCHERS.fullmatch(name)}
 
 
 def parse_exports(definitions: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
-    """Read what `-x NAME` and `-x NAME=VALUE` ask for.
+    """Return the variables that `-x NAME` and `-x NAME=VALUE` define.
 
     Args:
-        definitions: What follows each `-x`.
-        env: Where the value of a bare name is.
+        definitions: The values of the `-x` options.
+        env: The environment, with the values for `-x NAME`.
 
     Raises:
-        ConfigurationError: A name isn't one, isn't set, or is the secret's.
+        ConfigurationError: A name is invalid, isn't set, or is that of the secret.
     """
     exports = {}
     for definition in definitions:
@@ -64,14 +64,14 @@ def parse_exports(definitions: Sequence[str], env: Mapping[str, str]) -> dict[st
 
 
 def rank_variables(rank: int, ranks: range, size: int, address: str, port: int) -> dict[str, str]:
-    """Return the variables that say which rank a process is, as torchrun names them.
+    """Return the variables that define a process's rank, with torchrun's names.
 
     Args:
-        rank: Its number.
-        ranks: Those of its host.
+        rank: The rank.
+        ranks: The ranks of its host.
         size: Number of ranks on all hosts.
-        address: Rank 0's host, as every rank reaches it.
-        port: A port there that is kept for it.
+        address: Address of rank 0's host that every rank can reach.
+        port: A port that is reserved on rank 0's host.
     """
     return {
         "RANK": str(rank),

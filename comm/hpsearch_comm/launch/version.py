@@ -1,4 +1,4 @@
-"""Which hpsearch_comm this is: ranks of unlike ones may not understand each other."""
+"""The version of hpsearch_comm: ranks with different versions may not be compatible."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def source_digest() -> str:
-    """Return a digest of the package's source, which is the same on two hosts exactly where the source is."""
+    """Return a digest of the package's source, equal on two hosts if and only if the source is."""
     digest = hashlib.sha256()
     for file in sorted(_PACKAGE.rglob("*.py")):
         digest.update(f"{file.relative_to(_PACKAGE).as_posix()}\0".encode())
@@ -20,7 +20,7 @@ def source_digest() -> str:
 
 
 def version() -> str:
-    """Return the version for people to read; the place where the package lies is part of it."""
+    """Return the version and the package's directory as text."""
     try:
         number = importlib.metadata.version("hpsearch")
     except importlib.metadata.PackageNotFoundError:
@@ -29,6 +29,6 @@ def version() -> str:
 
 
 def search_path() -> str:
-    """Return a PYTHONPATH with which a process started from here imports this very package, as this process does."""
+    """Return a PYTHONPATH with which another process imports the same hpsearch_comm as this process."""
     root, path = str(_PACKAGE.parent), os.environ.get("PYTHONPATH")
     return f"{root}{os.pathsep}{path}" if path else root

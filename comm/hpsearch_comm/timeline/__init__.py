@@ -1,9 +1,9 @@
-"""Traces of a rank: operations, their phases and the backward pass, for Chrome's viewer or Perfetto.
+"""Traces of operations, their phases and backward passes, for Chrome's viewer or Perfetto.
 
     with Group(..., timeline="trace.json") as group: ...
 
-Each rank writes its own part, `trace.rank3.json` next to the path, which is readable as it is, also after a crash. The
-parts of all ranks are merged into one trace afterwards, wherever they have been copied to:
+Each rank writes a part, such as `trace.rank3.json` in the directory of `trace.json`. A part is a valid trace, also
+after a crash. To merge the parts of all ranks into one trace, copy them to one host and run:
 
     python -m hpsearch_comm.timeline merge trace.json trace.rank*.json
 """

@@ -12,7 +12,7 @@ from hpsearch_comm.timeline.merging import merge
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code: 2 where the parts can't be joined."""
+    """Run the command line; return the exit code, which is 2 if the parts can't be merged."""
     parser = argparse.ArgumentParser(prog="python -m hpsearch_comm.timeline", description=__doc__)
     command = parser.add_subparsers(required=True).add_parser("merge", help="write one trace from the parts of a group")
     command.add_argument("out", type=Path, metavar="OUT", help="the trace to write")

@@ -1,14 +1,14 @@
-"""How far the clocks of two hosts lie apart, so that a timeline can show their ranks side by side.
+"""The offset between the clocks of two hosts, which puts the ranks of a trace on one time axis.
 
-Ranks of one host share a monotonic clock; those of several hosts don't. Each round of an exchange that ends on no rank
-before it began on every rank bounds the difference from both sides. With our stamps s (before) and e (after), rank 0's
-S and E, and d = rank 0's clock - ours at the same instant:
+Ranks on one host share a monotonic clock; ranks on different hosts don't. An exchange ends on no rank before it has
+begun on every rank. So each round of an exchange bounds the offset from both sides. With our timestamps s (before) and
+e (after), rank 0's S and E, and d = rank 0's clock - ours at the same instant:
 
     we began before rank 0 was done:   s + d < E     d < E - s
     rank 0 began before we were done:  S < e + d     d > S - e
 
-The tightest bounds of all rounds leave an interval as wide as the quickest round; its middle is the answer. (The idea
-of NTP, RFC 5905, with both directions in one exchange.)
+Fast rounds give tight bounds. The middle of the interval that all rounds leave is the estimate. (This is the idea of
+NTP, RFC 5905, with both directions in one exchange.)
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def compare_clocks(
     """Compare this rank's clock with that of rank 0. Every rank of the group calls it.
 
     Args:
-        exchange: Gives each rank's value to every rank, by rank: a group's `gather_in`.
+        exchange: A function that returns the values of all ranks, by rank, such as a group's `gather_in`.
         rank: This rank.
-        now: The clock.
+        now: The clock, in nanoseconds.
 
     Returns:
-        The nanoseconds to add to this rank's clock to have rank 0's; and what that showed when they began, the same
-        number on every rank.
+        The nanoseconds to add to this rank's clock to get rank 0's clock; and the start of the comparison on rank 0's
+        clock, the same number on every rank.
     """
     stamps: list[tuple[int, int]] = []
     for _ in range(_ROUNDS):
@@ -44,7 +44,7 @@ def compare_clocks(
 
 
 def offset_from(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) -> int:
-    """Return the middle of what the stamps (before, after) of common rounds leave possible, in their unit."""
+    """Return the middle of the interval of possible offsets, from (before, after) timestamps of common rounds."""
     least = max(begin - our_end for (begin, _), (_, our_end) in zip(theirs, ours, strict=True))
     most = min(end - our_begin for (_, end), (our_begin, _) in zip(theirs, ours, strict=True))
     return (least + most) // 2

@@ -1,4 +1,4 @@
-"""Joins the parts of several ranks into one trace, on the clock of rank 0."""
+"""Merges the parts of several ranks into one trace, on the clock of rank 0."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ class _Part:
     path: Path
     rank: int
     size: int
-    """Of the group."""
+    """Number of ranks in the group."""
     clock: tuple[int, int] | None
-    """Nanoseconds from this rank's clock to rank 0's, and when that was found; None where the rank ended before."""
+    """Nanoseconds to add to get rank 0's clock, and when clocks were compared; None if the rank ended before that."""
 
 
 def merge(target: Path, paths: Sequence[Path]) -> list[int]:
-    """Write one trace from the parts of a group's ranks; it replaces what stood there only once it is whole.
+    """Write one trace from the parts of a group's ranks. An existing file is replaced when the trace is complete.
 
     Args:
-        target: The file to write; its user alone can read it.
+        target: The file to write; only its user can read it.
         paths: The parts, in any order.
 
     Returns:
-        The ranks of the group that have no part among them.
+        The ranks of the group whose parts are missing.
 
     Raises:
-        ConfigurationError: A file isn't a part, or they don't belong together.
+        ConfigurationError: A file isn't a part, or the parts aren't from the same run.
         OSError: A file can't be read or written.
     """
     if target.is_file() and _begins_a_part(target):
@@ -73,7 +73,7 @@ def _read(path: Path) -> _Part:
         if first["name"] != PART:
             raise KeyError(PART)
         rank, size = int(first["pid"]), int(first["args"]["size"])
-        # Others may have this name, too, but not as metadata.
+        # Other events may have this name too, but only this one is metadata.
         clocks = (event for event in events if (event["name"], event["ph"]) == (CLOCK, "M"))
         values = [(int(clock["args"]["nanoseconds"]), int(clock["args"]["start"])) for clock in clocks]
         if not 0 <= rank < size <= _MOST_RANKS:
@@ -103,7 +103,7 @@ def _check(parts: Sequence[_Part]) -> None:
 
 
 def _on_one_clock(part: _Part) -> Iterator[str]:
-    """Return the texts of a part's events."""
+    """Yield the JSON texts of a part's events, with times on rank 0's clock."""
     for event in _events(part.path):
         try:
             if "ts" in event:
@@ -116,7 +116,7 @@ def _on_one_clock(part: _Part) -> Iterator[str]:
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
-    """Return the whole events of a part; where a rank was killed, its last line may have no end."""
+    """Yield the complete events of a part. If the rank was killed, the last line may be incomplete."""
     with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
             text = line.strip().rstrip(",")

@@ -1,11 +1,11 @@
 """The file of one rank's events.
 
-It is a JSON array of Chrome's Trace Event Format, which chrome://tracing and https://ui.perfetto.dev load. It lacks its
-closing bracket until the rank is done; the format allows that, so the part of a crashed rank loads as it is. Each event
-stands on a line of its own.
+It is a JSON array in Chrome's Trace Event Format, which chrome://tracing and https://ui.perfetto.dev load. The closing
+bracket is missing until the rank has ended. The format allows that, so the part of a crashed rank is valid. Each event
+is on a separate line.
 
-A trace shows what a training does, and its path may lie where others write, such as /tmp: files are made anew, for
-their user alone, and whatever stands in their place is replaced, never opened.
+A trace shows details of a training, and its directory may be writable by others, such as /tmp. So files are created
+new and readable only by their user. An existing file is replaced, never opened.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _log = logging.getLogger(__name__)
 
 
 def part_path(path: Path, rank: int) -> Path:
-    """Return the file of one rank's events: `trace.rank3.json` beside `trace.json`.
+    """Return the file of one rank's events: for `trace.json`, `trace.rank3.json` in the same directory.
 
     Raises:
-        ConfigurationError: There is a directory in the trace's place.
+        ConfigurationError: The path is a directory.
     """
     if path.is_dir():
         raise ConfigurationError(f"the timeline's path must be a file, got the directory {path} (rank {rank})")
@@ -35,26 +35,26 @@ def part_path(path: Path, rank: int) -> Path:
 
 
 def scratch_beside(path: Path) -> Path:
-    """Return a name in the same directory that nobody can guess, for a file that is to replace this one."""
+    """Return an unguessable path in the same directory, for a temporary file that will replace `path`."""
     return path.with_name(f".{secrets.token_hex(8)}.scratch")
 
 
 def create_private(path: Path) -> int:
-    """Make a file that its user alone can read; return its descriptor, open for writing.
+    """Create a file that only its user can read; return its descriptor, open for writing.
 
     Raises:
-        FileExistsError: Something stands there, be it a link.
-        OSError: It can't be made.
+        FileExistsError: The path exists, also as a link.
+        OSError: The file can't be created.
     """
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
 
 class TraceFile:
-    """A file of events, appended as they come. It replaces one of the same name.
+    """A file to which events are appended. It replaces an existing file of the same name.
 
     Args:
         path: The file.
-        rank: Whose events these are.
+        rank: The rank whose events are written.
         first: JSON texts of the first events.
 
     Raises:
@@ -64,7 +64,7 @@ class TraceFile:
     def __init__(self, path: Path, rank: int, first: Sequence[str]) -> None:
         self.path = path
         self.lost = 0
-        """Events that couldn't be written, because the disk was full for instance."""
+        """Number of events that couldn't be written, for example because the disk was full."""
         scratch = scratch_beside(self.path)
         try:
             self._file = create_private(scratch)
@@ -83,7 +83,7 @@ class TraceFile:
         self._write("[\n" + "".join(f"{event},\n" for event in first))
 
     def append(self, events: Sequence[str]) -> None:
-        """Write JSON texts of events. A disk that fails costs events, never the training."""
+        """Write JSON texts of events. If that fails, events are lost, but no error is raised."""
         if self.lost or not self._write("".join([f"{event},\n" for event in events])):
             self.lost += len(events)
 
@@ -101,7 +101,7 @@ class TraceFile:
                 remaining = remaining[os.pwrite(self._file, remaining, self._size + len(data) - len(remaining)) :]
         except OSError as error:
             _log.warning("the timeline %s is cut short: %s", self.path, error.strerror)
-            with contextlib.suppress(OSError):  # so that no half of an event stands before what may still come
+            with contextlib.suppress(OSError):  # remove an incomplete event, as more text may follow
                 os.ftruncate(self._file, self._size)
             return False
         self._size += len(data)

@@ -1,10 +1,11 @@
-"""Records what a rank does.
+"""Records the operations, phases and backward passes of a rank.
 
-An event costs the caller a tuple in a queue; a thread turns the queue into text and writes it twice a second. In the
-trace a rank is a process, with a row for each thread that calls operations, and one for each work queue that
+To record an event, the caller only appends a tuple to a queue. A thread formats and writes the queued events twice a
+second. In the trace a rank is a process, with a row for each thread that calls operations, and for each work queue that
 runs asynchronous ones. A group and its duplicates share a timeline; the duplicates' operations have their group's name.
-An operation has its bytes, algorithm and rates in its `args`, and, if it was asynchronous, how long it was queued and
-how much of it lay within the backward pass. (A blocking one hides behind nothing: it holds the backward pass up.)
+The `args` of an operation are its bytes, algorithm and rates. An asynchronous operation also has the time that it was
+queued, and the part of its time that was hidden (overlapped with the backward pass). A blocking operation is never
+hidden, because it blocks the backward pass.
 """
 
 from __future__ import annotations
@@ -36,18 +37,19 @@ from hpsearch_comm.timeline.trace_event import (
 
 _FLUSH_SECONDS = 0.5
 _AT_ONCE = 32
-"""Events per write: writing releases the interpreter's lock, so the caller waits for it some microseconds at most."""
+"""Events per write. The batch is small, so that the writer thread holds the GIL only for some microseconds."""
 _PENDING = 16384
-"""Events in memory at most; past that, the caller writes them."""
+"""Maximum number of events in memory; above it, the caller writes them."""
 
 _CALLER = 1
 
 
 class Timeline:
-    """Records what one rank does. Safe between threads.
+    """Records the operations, phases and backward passes of one rank. Thread-safe.
 
     Args:
-        path: The part lies beside it, as `trace.rank3.json`. Its directory must exist on each host.
+        path: The path of the trace. The part is written to the same directory, such as `trace.rank3.json` for
+            `trace.json`. The directory must exist on each host.
         rank: This rank.
         size: The number of ranks, for the bus bandwidth.
 
@@ -57,7 +59,7 @@ class Timeline:
 
     def __init__(self, path: str | os.PathLike[str], rank: int, size: int) -> None:
         self.on = True
-        """Whether events are recorded: until it is closed."""
+        """Whether events are recorded; False after `close`."""
         self.rank = rank
         self.size = size
         self._process = os.getpid()
@@ -84,7 +86,7 @@ class Timeline:
         )
         self._writer = threading.Thread(target=self._keep_writing, name=f"timeline of rank {rank}", daemon=True)
         self._writer.start()
-        # A script that ends with an exception closes nothing, and its last events are those that tell why.
+        # A script that ends with an exception doesn't close the timeline, but its last events show the cause.
         atexit.register(self.close)
 
     def operation(
@@ -94,8 +96,8 @@ class Timeline:
 
         Args:
             name: allreduce, broadcast, ...
-            nbytes: S of `bandwidth`.
-            algorithm: The one that runs.
+            nbytes: Bytes of the operation: S in `trace_event`.
+            algorithm: The name of the algorithm.
             sequence: The operation's number in its group.
             queued: `time.monotonic_ns()` when an asynchronous operation was called; 0 for a blocking one.
             group: The group's name.
@@ -107,15 +109,15 @@ class Timeline:
         return _Phase(self, name)
 
     def begin_backward(self) -> None:
-        """Mark the beginning of a backward pass. Does nothing within one."""
+        """Mark the start of a backward pass. Within a backward pass, do nothing."""
         if not self._backward_since:
             self._backward_since = time.monotonic_ns()
 
     def end_backward(self) -> None:
-        """Mark the end of the backward pass. Does nothing outside of one."""
+        """Mark the end of the backward pass. Outside a backward pass, do nothing."""
         since, now = self._backward_since, time.monotonic_ns()
         if since:
-            self._backwards.append((since, now))  # first: the queue must not miss the pass between the two lines
+            self._backwards.append((since, now))  # first: the work queue's thread must always see the pass
             self._backward_since = 0
             self._add((span_event, self._thread(), "backward", "backward", since, now))
 
@@ -129,18 +131,18 @@ class Timeline:
             self.end_backward()
 
     def queue_thread(self, group: str = "") -> None:
-        """Say that the calling thread is the work queue of the group with this name. Each has a row of its own."""
+        """Register the calling thread as the work queue of a group. Each work queue has a separate row."""
         row = self._work_queues.get(group)
         if row is None:
             row = self._work_queues[group] = self._new_row(f"work queue of {group}" if group else "work queue")
         self._threads[threading.get_ident()] = row
 
     def set_clock(self, offset: int, start: int) -> None:
-        """Note the nanoseconds to add to this host's monotonic clock to have rank 0's; see `clock.compare_clocks`.
+        """Record the offset of this host's monotonic clock; see `clock.compare_clocks`.
 
         Args:
-            offset: The nanoseconds.
-            start: When that was found, on rank 0's clock: the same on every rank, and another one in each run.
+            offset: The nanoseconds to add to this host's clock to get rank 0's clock.
+            start: When the clocks were compared, on rank 0's clock. It is the same on every rank, and identifies a run.
         """
         self._add((metadata_event, CLOCK, {"nanoseconds": offset, "start": start}))
 
@@ -148,9 +150,10 @@ class Timeline:
         """Return this rank's totals so far.
 
         Returns:
-            `operations`, `bytes`, `seconds` of all operations; `asynchronous_seconds` of those that could overlap with
-            the caller; `hidden_seconds`, the part of these that lay within a backward pass; `hidden_share`, hidden by
-            asynchronous, 0 where there was none; `backward_seconds`; `lost_events`, which couldn't be written.
+            `operations`, `bytes`, `seconds`: count, bytes and time of all operations. `asynchronous_seconds`: time of
+            asynchronous operations. `hidden_seconds`: the part of it within a backward pass. `hidden_share`:
+            hidden_seconds / asynchronous_seconds, or 0 without asynchronous operations. `backward_seconds`: time of
+            backward passes. `lost_events`: number of events that couldn't be written.
         """
         self._write()
         totals = dict(self._totals)
@@ -160,8 +163,8 @@ class Timeline:
         return totals
 
     def close(self) -> None:
-        """Write what is left, the summary and the end of the part; what is recorded later is dropped."""
-        if self._closing.is_set() or os.getpid() != self._process:  # a forked child's copy has nothing to say
+        """Write the remaining events and the summary, and close the part. Later events are dropped."""
+        if self._closing.is_set() or os.getpid() != self._process:  # a copy in a forked child writes nothing
             return
         self.on = False
         self._closing.set()
@@ -196,7 +199,7 @@ class Timeline:
         self._add((operation_event, self._thread(), operation, end, hidden, failure, self.size))
 
     def _hidden(self, begin: int, end: int) -> int:
-        """Return the nanoseconds between two moments that lay within backward passes."""
+        """Return the nanoseconds from `begin` to `end` that are within backward passes."""
         since = self._backward_since
         hidden = max(0, end - max(begin, since)) if since else 0
         for first, last in tuple(self._backwards):
@@ -221,7 +224,7 @@ class Timeline:
                 self._file.append([event[0](self.rank, *event[1:]) for event in batch])
 
     def _count(self, make_event: object, *fields: Any) -> None:
-        """Add an event to the totals: here rather than where it is recorded, so that only one thread does it."""
+        """Add an event to the totals. `_write` calls this with its lock held, so that no two threads do it at once."""
         totals = self._totals
         if make_event is operation_event:
             _, operation, end, hidden, *_ = fields
@@ -238,7 +241,7 @@ class Timeline:
 
 @dataclass(slots=True)
 class _Phase:
-    """A part of an operation under way."""
+    """A context manager that records a phase of an operation."""
 
     timeline: Timeline
     name: str
@@ -255,7 +258,7 @@ class _Phase:
 
 @dataclass(slots=True)
 class _Operation(Ran):
-    """An operation under way."""
+    """A context manager that records an operation."""
 
     timeline: Timeline
 
@@ -267,7 +270,7 @@ class _Operation(Ran):
 
 
 class NoTimeline:
-    """The timeline of a group that has none: every call does nothing."""
+    """A timeline that records nothing, for groups without a timeline."""
 
     on = False
 
@@ -296,7 +299,7 @@ class NoTimeline:
         """Do nothing."""
 
     def summary(self) -> dict[str, float]:
-        """Return nothing."""
+        """Return an empty dict."""
         return {}
 
     def close(self) -> None:
@@ -309,7 +312,7 @@ _NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
 def open_timeline(
     path: str | os.PathLike[str] | Timeline | NoTimeline | None, rank: int, size: int
 ) -> Timeline | NoTimeline:
-    """Return the timeline of a group: that of another one, or one that does nothing where no path is given.
+    """Return a group's timeline: `path` itself if it is a timeline, a new one for a path, or a `NoTimeline` for None.
 
     Raises:
         ConfigurationError: The path can't be written.

@@ -1,22 +1,22 @@
-"""The lines of a trace: JSON texts of Chrome's Trace Event Format.
+"""The events of a trace, as JSON texts of Chrome's Trace Event Format.
 
-Times come in nanoseconds of this host's monotonic clock and go out in microseconds of it. The texts are put together by
-hand: that takes a third of the time of `json.dumps`.
+Times are given in nanoseconds of this host's monotonic clock and written in microseconds. Most texts are formatted
+without `json.dumps`, which would take three times as long.
 
-Rates of a collective are those of nccl-tests, so that figures can be put beside anybody else's. With S the bytes of the
-operation and t its seconds:
+Rates of a collective are defined as in nccl-tests, so that they can be compared with other libraries. With S the bytes
+of the operation and t its seconds:
 
-    algbw = S / t              what the caller sees
-    busbw = algbw · factor     what each rank's bus would carry under the best algorithm there is
+    algbw = S / t              the rate that the caller sees
+    busbw = algbw · factor     the rate of each rank's bus under an optimal algorithm
 
-The factor makes rates of different numbers of ranks n comparable. In an allreduce of S bytes, for instance, each rank
-must send its contribution to (n - 1)/n of the elements and the results of its own 1/n of them to n - 1 ranks:
-2 S (n - 1)/n bytes, hence 2 (n - 1)/n. Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md, "Bus bandwidth".
+The factor makes rates for different numbers of ranks n comparable. In an allreduce of S bytes, for example, each rank
+must send its contribution to (n - 1)/n of the elements, and the results of its own 1/n of them to n - 1 ranks. These
+are 2 S (n - 1)/n bytes, so the factor is 2 (n - 1)/n. Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md, "Bus bandwidth".
 
     operation                       S                                  factor
     allreduce                       the tensor                         2 (n - 1)/n
-    allgather, reduce_scatter       all parts together                 (n - 1)/n
-    alltoall                        what one rank sends                (n - 1)/n
+    allgather, reduce_scatter       the parts of all ranks             (n - 1)/n
+    alltoall                        the tensor that one rank sends     (n - 1)/n
     broadcast                       the tensor                         1
 """
 
@@ -32,7 +32,7 @@ _SHARED = frozenset({"allgather", "reduce_scatter", "alltoall"})
 
 
 def bus_factor(operation: str, size: int) -> float:
-    """Return busbw / algbw of an operation among `size` ranks; 1 for operations that have no such convention."""
+    """Return busbw / algbw of an operation among `size` ranks; 1 if nccl-tests defines no factor."""
     if operation == "allreduce":
         return 2 * (size - 1) / size
     if operation in _SHARED:
@@ -41,7 +41,7 @@ def bus_factor(operation: str, size: int) -> float:
 
 
 def algorithm_bandwidth(nbytes: int, seconds: float) -> float:
-    """Return algbw in GB/s (10⁹ bytes per second); 0 where no time has passed."""
+    """Return algbw in GB/s (10⁹ bytes per second); 0 if `seconds` is 0."""
     return nbytes / seconds / 1e9 if seconds > 0 else 0.0
 
 
@@ -51,36 +51,36 @@ def bus_bandwidth(operation: str, nbytes: int, seconds: float, size: int) -> flo
 
 
 PART, CLOCK = "part", "clock"
-"""Names of the events that say of a part what a trace of all ranks needs."""
+"""Names of the metadata events that are needed to merge parts."""
 
 
 def metadata_event(rank: int, name: str, values: Mapping[str, Any], thread: int = 0) -> str:
-    """Say something of a rank, or of a row of it.
+    """Return a metadata event of a rank, or of one of its rows.
 
     Args:
         rank: The rank.
-        name: `PART` tells the group's `size`; `CLOCK` the `nanoseconds` to add to this part's times to have them on
-            rank 0's clock, and the `start` of the run; the others are the format's own: `process_name`, `thread_name`,
-            `process_sort_index`, `process_labels`.
-        values: What is said.
+        name: `PART` has the group's `size`. `CLOCK` has the `nanoseconds` to add to this part's times to get rank 0's
+            clock, and the `start` of the comparison of clocks. Other names are defined by the format: `process_name`,
+            `thread_name`, `process_sort_index`, `process_labels`.
+        values: The event's `args`.
         thread: The row.
     """
     return json.dumps({"name": name, "ph": "M", "pid": rank, "tid": thread, "args": values})
 
 
 def span_event(rank: int, thread: int, name: str, category: str, begin: int, end: int) -> str:
-    """Add a phase or a backward pass."""
+    """Return the event of a phase or a backward pass."""
     return f"{_span(rank, thread, name, category, begin, end)}}}"
 
 
 @dataclass(slots=True)
 class Ran:
-    """An operation that has run."""
+    """The description of an operation."""
 
     name: str
     """allreduce, broadcast, ..."""
     nbytes: int
-    """S of `bandwidth`."""
+    """Bytes of the operation: S above."""
     algorithm: str
     sequence: int
     """The operation's number in its group."""
@@ -92,15 +92,15 @@ class Ran:
 
 
 def operation_event(rank: int, thread: int, operation: Ran, end: int, hidden: int, failure: str, size: int) -> str:
-    """Add an operation.
+    """Return the event of an operation.
 
     Args:
-        rank: Where it ran.
+        rank: The rank.
         thread: The row.
-        operation: What ran.
-        end: When it was done.
-        hidden: Nanoseconds within the backward pass.
-        failure: The error's class; empty where there was none.
+        operation: The operation.
+        end: When the operation ended.
+        hidden: Nanoseconds of the operation within backward passes.
+        failure: Name of the error's class; empty without an error.
         size: The number of ranks.
     """
     name, nbytes, begin, queued = operation.name, operation.nbytes, operation.begin, operation.queued
@@ -123,7 +123,7 @@ def operation_event(rank: int, thread: int, operation: Ran, end: int, hidden: in
 
 
 def summary_event(rank: int, thread: int, at: int, totals: Mapping[str, Any]) -> str:
-    """Return a rank's totals, as a mark at its end."""
+    """Return the event of a rank's totals, an instant event at its end."""
     return (
         f'{{"name": "summary", "cat": "summary", "ph": "i", "s": "p", "ts": {at / 1e3:.3f}, '
         f'"pid": {rank}, "tid": {thread}, "args": {json.dumps(totals)}}}'

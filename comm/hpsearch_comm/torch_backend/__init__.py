@@ -1,14 +1,15 @@
-"""A backend of torch.distributed, for scripts that don't use this package otherwise.
+"""A backend of torch.distributed, for scripts that use only torch's API.
 
     import hpsearch_comm.torch_backend
     torch.distributed.init_process_group("hpsearch")
 
-The import registers it. Tensors are on the CPU or on CUDA devices. Errors are torch's `DistBackendError`, with ours as
-cause. It also registers `init_method="launcher://"`, by which the ranks of any launcher meet.
+The import registers the backend. It supports tensors on the CPU and on CUDA devices. It raises torch's
+`DistBackendError`, with this package's error as the cause. The import also registers `init_method="launcher://"`, which
+works with any launcher.
 
 Raises:
-    ImportError: torch is older than 2.8, where functional collectives, and with them DTensor and FSDP2, hang (seen with
-        2.4.1 and 2.6.0).
+    ImportError: torch is older than 2.8. With older versions functional collectives, and so DTensor and FSDP2, hang
+        (observed with 2.4.1 and 2.6.0).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""For which devices torch makes a group: it doesn't tell a backend, so the function that calls it is looked at."""
+"""The devices for which torch creates a group. torch doesn't pass them to a backend, so its frames are inspected."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from torch.distributed.distributed_c10d import BackendConfig
 from hpsearch_comm.errors import UsageError
 
 DEVICES = ("cpu", "cuda")
-"""Types of the devices whose tensors a group takes."""
+"""Supported device types."""
 
 
 def requested_backends(frame: FrameType | None) -> dict[str, str]:
-    """Return the name of the backend for each device of the group that is being made; nothing where torch has no such.
+    """Return the backend name by device type of the group that torch is creating.
 
     Args:
-        frame: Of the function that torch has called; the configuration is looked for in those that have called that.
+        frame: The frame of the function that torch has called. It and its callers are searched for a `BackendConfig`.
+
+    Returns:
+        The names, or an empty dict if no `BackendConfig` is found.
     """
     while frame is not None:
         for value in list(frame.f_locals.values()):
@@ -27,10 +30,10 @@ def requested_backends(frame: FrameType | None) -> dict[str, str]:
 
 
 def check_backends(backends: dict[str, str]) -> None:
-    """Check that a group has no other backend: torch uses only ours, and creates none of the others.
+    """Check that a group has no other backend: torch would use only this one and never create the others.
 
     Raises:
-        UsageError: Another backend is requested too, or ours for a device that it doesn't support.
+        UsageError: Another backend is requested too, or this one for a device that it doesn't support.
     """
     text = ",".join(f"{device}:{backend}" for device, backend in backends.items())
     other_backends = sorted({backend for backend in backends.values() if backend != "hpsearch"})

@@ -1,6 +1,6 @@
-"""A rendezvous of torch.distributed for what any launcher has started: `init_method="launcher://"`, for any backend.
+"""A rendezvous of torch.distributed for any launcher and any backend: `init_method="launcher://"`.
 
-torch's own `env://` knows RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT alone, and needs a port agreed upon beforehand.
+torch's `env://` supports only RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and needs a port chosen beforehand.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ _NAME = "torch.distributed's store"
 def rendezvous_of_launcher(
     url: str, timeout: timedelta = default_pg_timeout, **_options: object
 ) -> Iterator[tuple[Store, int, int]]:
-    """Find the others by what the launcher says, for `register_rendezvous_handler`. Without a launcher, be alone.
+    """Connect the ranks with the launcher's variables, for `register_rendezvous_handler`.
+
+    Without a launcher, the group has one rank.
 
     Args:
         url: `launcher://`.
-        timeout: How long to wait for the others, and of the store.
+        timeout: Timeout of the rendezvous and of the store.
 
     Yields:
-        A store, this rank, and how many there are.
+        A store, this rank, and the number of ranks.
 
     Raises:
-        DistBackendError: The ranks can't find each other.
+        DistBackendError: The rendezvous failed.
     """
     with as_torchs():
         if url != f"{SCHEME}://":
@@ -51,7 +53,7 @@ def rendezvous_of_launcher(
 
 
 def _open(arguments: Arguments, timeout: timedelta) -> TCPStore:
-    """Open a store that rank 0 holds, on a port that it tells the others, who prove that they are of its job."""
+    """Open a store on a free port of rank 0's host. Rank 0 sends the port to the other ranks, which authenticate."""
     rank, size, rendezvous = arguments.rank, arguments.size, arguments.rendezvous
     if rendezvous is None:
         return TCPStore("127.0.0.1", 0, size, is_master=True, timeout=timeout)

@@ -1,4 +1,4 @@
-"""How the ranks of a process group come together: through the store that torch hands to its backends."""
+"""The rendezvous of a process group's ranks, through the store that torch passes to its backends."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from hpsearch_comm.torch_backend.work import as_torchs
 
 _SECRET = "HPSEARCH_COMM_SECRET"
 _OF_TORCH = ("HPSEARCH_COMM_TIMEOUT", "HPSEARCH_COMM_START_TIMEOUT")
-"""What torch says itself."""
+"""Variables that are ignored, because torch's timeout applies."""
 
 
 def make_process_group(options: Any, _backend_options: object = None) -> CommProcessGroup:
-    """Make a process group, for `Backend.register_backend`; every rank of it calls this.
+    """Create a process group, for `Backend.register_backend`; every rank of the group calls it.
 
     Args:
-        options: torch's: the store, this rank, the size, the timeout and the group's name.
+        options: torch's options: the store, this rank, the size, the timeout and the group's name.
 
     Raises:
-        DistBackendError: The ranks don't come together, or another backend is asked for beside this one.
+        DistBackendError: The rendezvous failed, or another backend is requested for the same group.
     """
     with as_torchs():
         check_backends(requested_backends(inspect.currentframe()))
@@ -45,7 +45,7 @@ def _make(options: Any) -> CommProcessGroup:
     kind, host = _describe(options.store)
     env = {name: value for name, value in os.environ.items() if name in VARIABLES and name not in _OF_TORCH}
     settings = dict(read_environment(env).options)
-    if options.global_ranks_in_group:  # not all ranks, for which alone there is a timeline
+    if options.global_ranks_in_group:  # only the group of all ranks has a timeline
         settings.pop("timeline", None)
     secret = _secret(rank, size, name, kind, host, deadline)
     group = Group(
@@ -63,7 +63,7 @@ def _make(options: Any) -> CommProcessGroup:
 
 
 def _secret(rank: int, size: int, name: str, kind: str, host: str | None, deadline: float) -> bytes:
-    """Return the group's secret: the environment's, one derived from that of all ranks' group, or a new one."""
+    """Return the group's secret: derived from the environment's or from that of the default group, or a new one."""
     if os.environ.get(_SECRET, "").strip():
         return related_secret(parse_secret(os.environ[_SECRET]), name)
     if dist.is_initialized():
@@ -74,7 +74,7 @@ def _secret(rank: int, size: int, name: str, kind: str, host: str | None, deadli
 
 
 def _describe(store: Store) -> tuple[str, str | None]:
-    """Name the store, the same on every rank, and the host of rank 0 where that is known."""
+    """Return a name of the store, the same on every rank, and the host of rank 0, or None if it is unknown."""
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     if isinstance(store, TCPStore):

@@ -1,4 +1,4 @@
-"""A barrier that names missing ranks. torch's own requires Gloo by name."""
+"""A barrier that names missing ranks. torch's `monitored_barrier` accepts only Gloo."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hpsearch_comm.torch_backend.process_group import CommProcessGroup
 from hpsearch_comm.torch_backend.work import as_torchs
 
 _TAG = 2**62
-"""Of its messages: torch's tags are ints of 32 bits."""
+"""The tag of its messages. It can't collide with torch's tags, which are 32-bit integers."""
 
 
 def monitored_barrier(
     group: dist.ProcessGroup | None = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
 ) -> None:
-    """Wait until every rank has called it; otherwise end the group with an error that names missing ranks.
+    """Wait until every rank has called it. After the timeout, close the group with an error that names missing ranks.
 
     Args:
-        group: Of the hpsearch backend; None for the default group.
-        timeout: How long to wait; None for the group's own.
+        group: A group of the hpsearch backend; None for the default group.
+        timeout: The timeout; None for the group's timeout.
         wait_all_ranks: Whether to name all missing ranks, not only the first.
 
     Raises:
@@ -46,7 +46,7 @@ def monitored_barrier(
 
 
 def _report(group: Group, seconds: float) -> None:
-    """Do another rank's part: tell rank 0, hear that it is there, and in the end that all are."""
+    """Run the part of ranks other than 0: report to rank 0, and wait for it and then for all ranks."""
     token = torch.zeros(0, device="cpu")
     group.send(token, 0, _TAG)
     here, everybody = group.recv_async(token, 0, _TAG), group.recv_async(token, 0, _TAG)
@@ -60,7 +60,7 @@ def _report(group: Group, seconds: float) -> None:
 
 
 def _watch(group: Group, seconds: float, wait_all_ranks: bool) -> None:
-    """Do rank 0's part: wait for all others."""
+    """Run the part of rank 0: wait for all other ranks."""
     token, deadline = torch.zeros(0, device="cpu"), time.monotonic() + seconds
     arrivals = {rank: group.recv_async(token, rank, _TAG) for rank in range(1, group.size)}
     for rank in arrivals:

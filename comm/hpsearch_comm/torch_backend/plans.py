@@ -1,7 +1,8 @@
-"""torch's collectives as operations of a group: which is called with what, and where its result goes.
+"""Plans of torch's collectives: which operation of a group runs with which arguments, and where its result goes.
 
-Where torch wants tensors of one shape from all ranks, a rank's tensor is one row, so that the ranks find out if they
-disagree: rows may differ in number, not in shape. What torch calls gather and scatter are exchanges of such rows.
+If torch requires tensors of the same shape on all ranks, a rank's tensor is sent as one row. The group's operations
+allow different numbers of rows but not different shapes, so they detect a mismatch. gather and scatter are implemented
+as an alltoall of such rows.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ class OperationPlan:
     """The name of the group's method."""
     arguments: tuple[Any, ...]
     results: Tensors
-    """What torch gets as the results."""
+    """The result tensors that torch receives."""
     finish: Callable[[Any], object] | None = None
-    """Puts what the operation gives where it belongs, if it isn't there."""
+    """A function that copies the operation's result into the result tensors; None if it is already there."""
 
 
 def allreduce(tensor: torch.Tensor, op: Any) -> OperationPlan:
-    """Reduce the ranks' tensors into everybody's."""
+    """Reduce the ranks' tensors into the tensors of all ranks."""
     return OperationPlan("allreduce", (check_output("all_reduce", tensor), _reduction_name(op, tensor.dtype)), [tensor])
 
 
 def reduce(group: Group, tensor: torch.Tensor, op: Any, root: int) -> OperationPlan:
-    """Reduce the ranks' tensors into the root's; the others stay as they are."""
+    """Reduce the ranks' tensors into the root's tensor; the other tensors don't change."""
     name = _reduction_name(op, tensor.dtype)
     if group.rank == root:
         return OperationPlan("allreduce", (check_output("reduce", tensor), name), [tensor])
@@ -49,12 +50,12 @@ def reduce(group: Group, tensor: torch.Tensor, op: Any, root: int) -> OperationP
 
 
 def broadcast(tensor: torch.Tensor, root: int) -> OperationPlan:
-    """Copy the root's tensor into everybody's."""
+    """Copy the root's tensor into the tensors of all ranks."""
     return OperationPlan("broadcast", (check_input("broadcast", tensor), root), [tensor])
 
 
 def allgather(group: Group, outputs: Tensors, tensor: torch.Tensor) -> OperationPlan:
-    """Copy the ranks' tensors, of one shape, into everybody's outputs."""
+    """Copy the ranks' tensors, of one shape, into the outputs of all ranks."""
     source = check_input("all_gather", tensor)
     _check_like("all_gather", outputs, source, group.size)
     targets = [check_output("all_gather", output) for output in outputs]
@@ -62,7 +63,7 @@ def allgather(group: Group, outputs: Tensors, tensor: torch.Tensor) -> Operation
 
 
 def allgather_single(group: Group, output: torch.Tensor, tensor: torch.Tensor) -> OperationPlan:
-    """Copy the ranks' tensors, of one shape, behind each other into everybody's output."""
+    """Copy the ranks' tensors, of one shape, concatenated into the output of all ranks."""
     source, target = check_input("all_gather_single", tensor), check_output("all_gather_single", output)
     _check_numel("all_gather_single", target, group.size * source.numel(), source)
     row, shape = source.reshape(1, source.numel()), (group.size, source.numel())
@@ -72,7 +73,10 @@ def allgather_single(group: Group, output: torch.Tensor, tensor: torch.Tensor) -
 
 
 def reduce_scatter(group: Group, output: torch.Tensor, tensors: Tensors, op: Any) -> list[OperationPlan]:
-    """Reduce the ranks' lists of tensors, whose shapes may differ, and give each rank the one with its number."""
+    """Reduce the ranks' lists of tensors, and copy result i into the output of rank i.
+
+    The shapes of a list's tensors may differ.
+    """
     target, name = check_output("reduce_scatter", output), _reduction_name(op, output.dtype)
     sources = [check_input("reduce_scatter", tensor) for tensor in tensors]
     if len(sources) != group.size:
@@ -94,7 +98,7 @@ def reduce_scatter(group: Group, output: torch.Tensor, tensors: Tensors, op: Any
 
 
 def reduce_scatter_single(group: Group, output: torch.Tensor, tensor: torch.Tensor, op: Any) -> OperationPlan:
-    """Reduce the ranks' tensors, and give each rank its equal share."""
+    """Reduce the ranks' tensors, and copy part i of n equal parts into the output of rank i."""
     source, target = check_input("reduce_scatter_single", tensor), check_output("reduce_scatter_single", output)
     _check_numel("reduce_scatter_single", source, group.size * target.numel(), target)
     name = _reduction_name(op, target.dtype)
@@ -103,7 +107,7 @@ def reduce_scatter_single(group: Group, output: torch.Tensor, tensor: torch.Tens
 
 
 def alltoall(group: Group, outputs: Tensors, tensors: Tensors) -> OperationPlan:
-    """Send a tensor to each rank, and get one from each; all of one dtype, of any shapes."""
+    """Send a tensor to each rank, and receive one from each. All have one dtype; shapes may differ."""
     sources = [check_input("all_to_all", tensor) for tensor in tensors]
     targets = [check_output("all_to_all", output) for output in outputs]
     if len(sources) != group.size or len(targets) != group.size:
@@ -128,7 +132,7 @@ def alltoall(group: Group, outputs: Tensors, tensors: Tensors) -> OperationPlan:
 def alltoall_single(
     group: Group, output: torch.Tensor, tensor: torch.Tensor, to_come: Sequence[int], to_go: Sequence[int]
 ) -> OperationPlan:
-    """Send some rows to each rank, and get some from each; equally many where no numbers are given."""
+    """Send rows to each rank, and receive rows from each. Empty numbers of rows mean equal parts."""
     name = "all_to_all_single"
     source, target = check_input(name, tensor), check_output(name, output)
     check_devices(name, (source, target))
@@ -147,7 +151,7 @@ def alltoall_single(
 
 
 def gather(group: Group, outputs: Tensors, tensor: torch.Tensor, root: int) -> OperationPlan:
-    """Copy the ranks' tensors, of one shape, into the root's outputs; the others have none."""
+    """Copy the ranks' tensors, of one shape, into the root's outputs; other ranks have no outputs."""
     source = check_input("gather", tensor)
     _check_like("gather", outputs, source, group.size if group.rank == root else 0)
     targets = [check_output("gather", output) for output in outputs]
@@ -158,7 +162,7 @@ def gather(group: Group, outputs: Tensors, tensor: torch.Tensor, root: int) -> O
 
 
 def scatter(group: Group, output: torch.Tensor, tensors: Tensors, root: int) -> OperationPlan:
-    """Copy one of the root's tensors, of one shape, into each rank's output; the others have none."""
+    """Copy one of the root's tensors, of one shape, into each rank's output; other ranks pass no tensors."""
     target = check_output("scatter", output)
     _check_like("scatter", tensors, target, group.size if group.rank == root else 0)
     rows = target.new_empty((len(tensors), *target.shape))
@@ -175,7 +179,7 @@ def scatter(group: Group, output: torch.Tensor, tensors: Tensors, root: int) -> 
 def _reduce_rows(
     name: str, group: Group, output: torch.Tensor, target: torch.Tensor, rows: torch.Tensor, op: str
 ) -> OperationPlan:
-    """Reduce one row for each rank, and give each its own."""
+    """Reduce the rows of all ranks, and copy row i into the output of rank i."""
     if target.is_contiguous():
         return OperationPlan("reduce_scatter", (rows, op, target.view(1, target.numel())), [output])
     return OperationPlan("reduce_scatter", (rows, op), [output], lambda row: target.copy_(row.view(target.shape)))
@@ -187,10 +191,10 @@ def _copy_rows(rows: torch.Tensor, targets: Tensors) -> None:
 
 
 def _check_came(name: str, result: tuple[torch.Tensor, list[int]], expected: Sequence[int]) -> list[torch.Tensor]:
-    """Return what came from each rank.
+    """Return the rows or elements received from each rank.
 
     Raises:
-        UsageError: It isn't what was expected of each.
+        UsageError: Their numbers aren't the expected ones.
     """
     rows, counts = result
     if counts != list(expected):
@@ -223,10 +227,10 @@ _REDUCTIONS = (
 
 
 def _reduction_name(reduce_op: Any, dtype: torch.dtype) -> str:
-    """Return our name of an operator. The sum of bools is true where any is, as Gloo has it.
+    """Return the group's name of an operator. For bools, the sum is the logical or, as with Gloo.
 
     Raises:
-        UsageError: We have none.
+        UsageError: The operator is not supported.
     """
     name = next((name for op, name in _REDUCTIONS if reduce_op == op), None)
     if name is None:
@@ -237,10 +241,10 @@ def _reduction_name(reduce_op: Any, dtype: torch.dtype) -> str:
 
 
 def only(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the one tensor that a rank passes.
+    """Return the only tensor in a list that torch passes.
 
     Raises:
-        UsageError: There are several, for several devices of one rank, or none.
+        UsageError: The list has no tensor, or several (for several devices of one rank).
     """
     if len(tensors) != 1:
         raise UsageError(f"{name} takes one tensor of each rank, got {len(tensors)}")
@@ -248,10 +252,10 @@ def only(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def check_input(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor's memory without its history, or one that it gets while the operation is under way.
+    """Return a detached tensor over the same memory, which also stays detached during the operation.
 
     Raises:
-        UsageError: It isn't a dense tensor on the CPU or on a CUDA device.
+        UsageError: The tensor isn't dense, or is on a device other than CPU and CUDA.
     """
     if not tensor.is_cpu and not tensor.is_cuda:
         raise UsageError(
@@ -262,10 +266,10 @@ def check_input(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def check_output(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Do as `check_input`, of a tensor into which a result is written.
+    """Return an output tensor detached from the autograd graph, after checking it like `check_input`.
 
     Raises:
-        UsageError: No result can be written into it.
+        UsageError: The tensor can't be written.
     """
     return check_target(f"{name}'s output", check_input(name, tensor))
 
@@ -274,7 +278,7 @@ def check_devices(name: str, tensors: Iterable[torch.Tensor]) -> None:
     """Check that all tensors of an operation are on one device.
 
     Raises:
-        UsageError: They aren't.
+        UsageError: They are on several devices.
     """
     devices = {tensor.device for tensor in tensors}
     if len(devices) > 1:
@@ -288,7 +292,7 @@ def _check_like(name: str, tensors: Sequence[torch.Tensor], like: torch.Tensor, 
     """Check the number of tensors, and that each has the shape, dtype and device of `like`.
 
     Raises:
-        UsageError: One of them isn't, or there are more or fewer.
+        UsageError: A property of a tensor differs, or the number of tensors is wrong.
     """
     if len(tensors) != count:
         raise UsageError(f"{name} takes one tensor for each of the {count} ranks, got {len(tensors)}")
@@ -305,7 +309,7 @@ def _check_numel(name: str, tensor: torch.Tensor, numel: int, like: torch.Tensor
     """Check that a tensor has `numel` elements, and the dtype and device of `like`.
 
     Raises:
-        UsageError: It hasn't.
+        UsageError: A property differs.
     """
     check_devices(name, (tensor, like))
     if tensor.numel() != numel or tensor.dtype is not like.dtype:

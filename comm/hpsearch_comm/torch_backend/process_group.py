@@ -1,9 +1,9 @@
-"""torch's process group over a group of ours.
+"""torch's process group, implemented with a `Group`.
 
-The methods have torch's names, those of torch before 2.13 beside them. What torch calls without `async_op` is carried
-out in the caller's thread; the rest runs in the group's, in the order of the calls.
+The methods have torch's names; aliases have the names of torch before 2.13. Calls without `async_op` run in the
+caller's thread. Calls with `async_op` run in the group's thread, in the order of the calls.
 
-Of sparse tensors the indices and values are gathered, and added up on every rank.
+For sparse tensors, indices and values are gathered and summed on every rank.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from hpsearch_comm.torch_backend.work import CommWork, as_torchs
 
 
 def allreduce_sparse(group: Group, tensor: torch.Tensor, op: Any) -> list[OperationPlan]:
-    """Add the ranks' tensors in COO layout, of one shape, up into everybody's.
+    """Sum the ranks' sparse COO tensors, of one shape, into the tensors of all ranks.
 
     Raises:
-        UsageError: It has another layout, or isn't to be added up.
+        UsageError: The tensor has another layout, or the operator isn't SUM.
     """
     if tensor.layout is not torch.sparse_coo or op != dist.ReduceOp.SUM:
         raise UsageError(f"all_reduce of sparse tensors adds up those in COO layout, got {op} of {tensor.layout}")
@@ -44,7 +44,7 @@ def allreduce_sparse(group: Group, tensor: torch.Tensor, op: Any) -> list[Operat
 
     def add_up(values: torch.Tensor) -> None:
         total = torch.sparse_coo_tensor(gathered.pop().t(), values, coalesced.shape, device=coalesced.device).coalesce()
-        with torch.no_grad():  # a detached sparse tensor would get indices of its own
+        with torch.no_grad():  # not detach(): a detached sparse tensor would not share new indices
             tensor.copy_(total)
 
     return [
@@ -55,16 +55,16 @@ def allreduce_sparse(group: Group, tensor: torch.Tensor, op: Any) -> list[Operat
 
 
 _Base: Any = dist.ProcessGroup
-"""Whose stubs name other arguments, and others in each version."""
+"""Typed as Any, because the arguments in torch's stubs differ from ours and between versions."""
 
 
 class CommProcessGroup(_Base):  # type: ignore[misc]
-    """What `torch.distributed` calls. Ranks are those in the group.
+    """The process group that `torch.distributed` calls. Ranks are numbered within the group.
 
     Args:
-        group: Carries everything out; closed with this.
-        secret: From which those of other groups are derived.
-        timeout: The group's.
+        group: The group that executes the operations; `shutdown` and `abort` close it.
+        secret: The group's secret, from which secrets of other groups are derived.
+        timeout: The group's timeout in seconds.
 
     Attributes:
         group: See above.
@@ -73,7 +73,7 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
     """
 
     supports_splitting = supports_coalescing = supports_time_estimate = supports_shrinking = False
-    """What torch asks of a device's backend."""
+    """Properties that torch reads from a device's backend."""
 
     def __init__(self, group: Group, secret: bytes, timeout: float) -> None:
         super().__init__(group.rank, group.size)
@@ -90,27 +90,27 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """Name the devices whose tensors it takes; the CPU among them, so torch leaves objects there."""
+        """The supported devices. They include the CPU, so torch sends pickled objects from the CPU."""
         return [torch.device(device) for device in DEVICES]
 
     def _get_backend(self, device: torch.device) -> CommProcessGroup:
-        """Return what carries operations on a device out: this itself, which replaces torch's group."""
+        """Return the backend of a device, which is this object."""
         if torch.device(device).type not in DEVICES:
-            raise RuntimeError(f"No backend type associated with device type {device}")  # as torch says it
+            raise RuntimeError(f"No backend type associated with device type {device}")  # torch's message
         return self
 
     def supports_tensor_alloc(self, _device: torch.device) -> bool:
-        """Say that it has no memory of its own for tensors."""
+        """Return False: the backend doesn't allocate tensors."""
         return False
 
     @property
     def group_name(self) -> str:
-        """Return the name under which torch knows the group."""
+        """The group's name in torch."""
         return self._name
 
     @property
     def group_desc(self) -> str:
-        """Return torch's description of the group."""
+        """The group's description in torch."""
         return self._description
 
     def _set_group_name(self, name: str) -> None:
@@ -123,23 +123,23 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
         """Do nothing: operations are numbered from the start."""
 
     def shutdown(self) -> None:
-        """Leave the group: finish what is under way."""
+        """Finish pending operations and leave the group."""
         with as_torchs():
             self.group.close()
 
     def abort(self) -> None:
-        """Leave the group at once: the other ranks are told, and nothing is finished."""
+        """Leave the group immediately: pending operations fail, on the other ranks too."""
         with as_torchs():
             self.group.close(RuntimeError("the process group was aborted"))
 
     # Collectives.
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> CommWork:
-        """Reduce the ranks' tensors into everybody's."""
+        """Reduce the ranks' tensors into the tensors of all ranks."""
         return self._call(opts, lambda: self._allreduce(only("all_reduce", tensors), opts))
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> CommWork:
-        """Do as `allreduce`, of several tensors."""
+        """Run `allreduce` for several tensors."""
         return self._call(opts, lambda: chain.from_iterable(self._allreduce(tensor, opts) for tensor in tensors))
 
     def _allreduce(self, tensor: torch.Tensor, opts: Any) -> list[OperationPlan]:
@@ -148,22 +148,22 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
         return [plans.allreduce(tensor, _operator(opts))]
 
     def reduce(self, tensors: Tensors, opts: Any) -> CommWork:
-        """Reduce the ranks' tensors into the root's."""
+        """Reduce the ranks' tensors into the root's tensor."""
         return self._call(
             opts, lambda: [plans.reduce(self.group, only("reduce", tensors), _operator(opts), opts.rootRank)]
         )
 
     def broadcast(self, tensors: Tensors, opts: Any) -> CommWork:
-        """Copy the root's tensor into everybody's."""
+        """Copy the root's tensor into the tensors of all ranks."""
         return self._call(opts, lambda: [plans.broadcast(only("broadcast", tensors), opts.rootRank)])
 
     def allgather(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any = None) -> CommWork:
-        """Copy the ranks' tensors into everybody's lists of outputs."""
+        """Copy the ranks' tensors into the output lists of all ranks."""
         only("all_gather", tensors)
         return self._call(opts, lambda: [plans.allgather(self.group, outputs[0], tensors[0])])
 
     def allgather_coalesced(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any = None) -> CommWork:
-        """Do as `allgather`, of several tensors; a list of outputs is what comes from one rank."""
+        """Run `allgather` for several tensors. Each list of outputs has the tensors of one rank."""
         return self._call(
             opts,
             lambda: [
@@ -173,42 +173,42 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
         )
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> CommWork:
-        """Copy the ranks' tensors behind each other into everybody's output."""
+        """Copy the ranks' tensors, concatenated, into the output of all ranks."""
         return self._call(opts, lambda: [plans.allgather_single(self.group, output, tensor)])
 
     def all_gather_single_coalesced(self, outputs: Tensors, tensors: Tensors, opts: Any = None) -> CommWork:
-        """Do as `all_gather_single`, of several tensors."""
+        """Run `all_gather_single` for several tensors."""
         pairs = zip(outputs, tensors, strict=True)
         return self._call(opts, lambda: [plans.allgather_single(self.group, *pair) for pair in pairs])
 
     def reduce_scatter(self, outputs: Tensors, tensors: Sequence[Tensors], opts: Any = None) -> CommWork:
-        """Reduce the ranks' lists of tensors, and give each rank the one with its number."""
+        """Reduce the ranks' lists of tensors, and copy result i into the output of rank i."""
         output = only("reduce_scatter", outputs)
         return self._call(opts, lambda: plans.reduce_scatter(self.group, output, tensors[0], _operator(opts)))
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> CommWork:
-        """Reduce the ranks' tensors, and give each rank its equal share."""
+        """Reduce the ranks' tensors, and copy part i of n equal parts into the output of rank i."""
         return self._call(opts, lambda: [plans.reduce_scatter_single(self.group, output, tensor, _operator(opts))])
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, tensors: Tensors, opts: Any = None) -> CommWork:
-        """Do as `reduce_scatter_single`, of several tensors."""
+        """Run `reduce_scatter_single` for several tensors."""
         pairs = zip(outputs, tensors, strict=True)
         return self._call(
             opts, lambda: [plans.reduce_scatter_single(self.group, *pair, _operator(opts)) for pair in pairs]
         )
 
     def alltoall(self, outputs: Tensors, tensors: Tensors, opts: Any = None) -> CommWork:
-        """Send a tensor to each rank, and get one from each."""
+        """Send a tensor to each rank, and receive one from each."""
         return self._call(opts, lambda: [plans.alltoall(self.group, outputs, tensors)])
 
     def all_to_all_single(
         self, output: torch.Tensor, tensor: torch.Tensor, to_come: Sequence[int], to_go: Sequence[int], opts: Any = None
     ) -> CommWork:
-        """Send some rows to each rank, and get some from each."""
+        """Send rows to each rank, and receive rows from each."""
         return self._call(opts, lambda: [plans.alltoall_single(self.group, output, tensor, to_come, to_go)])
 
     def gather(self, outputs: Sequence[Tensors], tensors: Tensors, opts: Any) -> CommWork:
-        """Copy the ranks' tensors into the root's list of outputs."""
+        """Copy the ranks' tensors into the root's output list."""
         tensor, targets = only("gather", tensors), outputs[0] if outputs else []
         return self._call(opts, lambda: [plans.gather(self.group, targets, tensor, opts.rootRank)])
 
@@ -218,9 +218,9 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
         return self._call(opts, lambda: [plans.scatter(self.group, output, sources, opts.rootRank)])
 
     def barrier(self, opts: Any = None) -> CommWork:
-        """Return when every rank has come; a timeout of its own that passes before ends the group."""
+        """Wait until every rank has called it. If `opts` has a timeout, the group is closed when it expires."""
         seconds = opts.timeout.total_seconds() if opts is not None else 0.0
-        if seconds <= 0:  # it has none
+        if seconds <= 0:  # no timeout in opts
             return self._call(opts, lambda: [OperationPlan("barrier", (), [])])
         with as_torchs():
             work = self._register(CommWork([self.group.barrier_async()], [], limit=(seconds, self.group.close)))
@@ -246,7 +246,7 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
             return self._register(CommWork([self.group.send_async(elements, target, tag)], [tensor], ordered=False))
 
     def recv(self, tensors: Tensors, source: int | None, tag: int) -> CommWork:
-        """Receive a tensor from a rank; only the number of elements must be the sender's."""
+        """Receive a tensor from a rank. It must have the sender's number of elements; the shape may differ."""
         with as_torchs():
             tensor = only("recv", tensors)
             target = check_output("recv", tensor)
@@ -263,7 +263,7 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
         """Receive a tensor from any rank."""
         return self.recv(tensors, None, tag)
 
-    # How they are carried out.
+    # Execution.
 
     def _start_coalescing(self, _device: torch.device) -> None:
         self._coalesced = []
@@ -273,7 +273,7 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
         return CommWork.joined(works)
 
     def _call(self, opts: Any, plan: Callable[[], Any]) -> CommWork:
-        """Carry out what is planned; the caller waits for what torch calls without `async_op`."""
+        """Execute the planned operations. Without `async_op`, return after they have ended."""
         with as_torchs():
             planned: list[OperationPlan] = list(plan())
             results = [tensor for each in planned for tensor in each.results]
@@ -293,7 +293,7 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
 
 
 def _operator(opts: Any) -> Any:
-    """Return the operator that torch asks for; without options, the sum."""
+    """Return the operator in torch's options; SUM without options."""
     return getattr(opts, "reduceOp", dist.ReduceOp.SUM)
 
 

@@ -1,9 +1,9 @@
-"""The streams of CUDA tensors, as torch has it: whose `wait` has returned may use the results on its current stream.
+"""CUDA streams of operations, with torch's semantics: after `wait`, the current stream of the thread can use results.
 
-A group's operation begins behind what its caller's current stream had been given, and the host waits for its end. Only
-two things are still under way then: what copies results into the tensors that torch has passed, and, in a group of one,
-the operation itself. Both go on the caller's stream, which the results are lent to, and whoever waits lets its own
-current stream wait for that.
+A group's operation starts after the work that is queued on the caller's current stream, and the host waits for its end.
+Only two kinds of work may still be pending then: copies of results into torch's tensors, and, in a group of one rank,
+the operation itself. Both are queued on the caller's stream. `wait` makes the current stream of the waiting thread wait
+for them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from hpsearch_comm.group import Group
 
 
 class CallersStreams:
-    """The current streams of a thread that calls an operation, one of each device that its tensors lie on.
+    """The current streams of a thread that calls an operation, one for each device of its tensors.
 
     Args:
-        streams: Of different devices.
-        alone: Whether the operation is done on them, and not only what comes behind it.
+        streams: The streams, each on a different device.
+        alone: Whether the operation itself runs on these streams, as in a group of one rank.
     """
 
     def __init__(self, streams: Sequence[CudaStream], alone: bool) -> None:
@@ -32,17 +32,17 @@ class CallersStreams:
 
     @classmethod
     def of(cls, group: Group, tensors: Iterable[torch.Tensor]) -> CallersStreams | None:
-        """Take those of the calling thread; None where all tensors are on the CPU.
+        """Return the calling thread's current streams on the tensors' devices; None if all tensors are on the CPU.
 
         Raises:
-            UsageError: A tensor is on another device than a CUDA device, or a CUDA graph is being captured.
+            UsageError: A tensor is on a device other than CPU and CUDA, or a CUDA graph is being captured.
         """
         streams = {stream.device: stream for stream in map(group.stream_of, tensors) if stream is not None}
         return cls(list(streams.values()), group.size == 1) if streams else None
 
     @classmethod
     def together(cls, parts: Iterable[CallersStreams | None]) -> CallersStreams | None:
-        """Return those of several operations, which are waited for within `finish`."""
+        """Return the streams of several operations. The operations are waited for within `finish`."""
         streams = {stream.device: stream for part in parts if part is not None for stream in part._streams}
         return cls(list(streams.values()), False) if streams else None
 
@@ -55,19 +55,19 @@ class CallersStreams:
         return [stream.current(stream.device) for stream in self._streams]
 
     def scope(self) -> contextlib.ExitStack:
-        """Make them the current streams within a `with`.
+        """Return a context manager that makes these the current streams.
 
         Raises:
-            UsageError: A CUDA graph is being captured on one of them, of which what is queued now isn't to be a part.
+            UsageError: A CUDA graph is being captured on one of the streams; work queued now would become part of it.
         """
         with contextlib.ExitStack() as within:
             for stream in self._streams:
                 within.enter_context(stream.scope())
-                stream.current(stream.device)  # which looks for a capture
+                stream.current(stream.device)  # raises an error during a capture
             return within.pop_all()
 
     def finish(self, step: Callable[[], object] | None) -> None:
-        """Do what comes behind the operation, which has ended for the host."""
+        """Run the step that follows the operation on these streams, after the host has waited for the operation."""
         if step is not None:
             with self.scope():
                 step()
@@ -75,11 +75,11 @@ class CallersStreams:
             self.mark()
 
     def mark(self) -> None:
-        """Note that the results are there where the streams have come to by now."""
+        """Record events after which the results are ready."""
         self._events = [stream.record() for stream in self._streams]
 
     def reached(self) -> bool:
-        """Return whether the GPUs have come there."""
+        """Return whether the GPUs have reached the events of `mark`."""
         return all(event.query() for event in self._events)
 
     def lead(self, streams: Iterable[CudaStream]) -> None:
@@ -90,5 +90,5 @@ class CallersStreams:
 
     @property
     def devices(self) -> list[torch.device]:
-        """Return the devices that they are streams of."""
+        """The streams' devices."""
         return [stream.device for stream in self._streams]

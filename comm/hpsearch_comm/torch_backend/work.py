@@ -1,4 +1,4 @@
-"""What torch gets for an operation: a `Work`, whose results lie in their tensors when `wait` returns."""
+"""torch's `Work` for an operation: when `wait` returns, the results are in their tensors."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ from hpsearch_comm.torch_backend.streams import CallersStreams
 _Future = torch.futures.Future[list[torch.Tensor]]
 
 Finish = Callable[[list[Any]], object]
-"""Puts the results of operations where they belong."""
+"""A function that copies the results of operations into torch's tensors."""
 
 _MOST_THREADS = 64
 _callers = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="hpsearch-comm-futures")
-"""Threads that complete futures, and so run what hangs on them, but for what `CommFuture` runs. That may wait for
-operations, which the thread that carries them out can't; one more thread begins only where all others are in such a
-wait."""
+"""Threads that complete futures and run their callbacks, except those of `CommFuture`. Callbacks may wait for
+operations, so they can't run in the thread that executes operations. A thread is added only if all others are busy."""
 
 
 @contextlib.contextmanager
 def as_torchs() -> Iterator[None]:
-    """Raise our errors as torch's, with ours as the cause."""
+    """Convert this package's errors to torch's `DistBackendError`, with the original error as the cause."""
     try:
         yield
     except CommError as error:
@@ -42,15 +41,15 @@ def as_torchs() -> Iterator[None]:
 
 
 class CommFuture(_Future):
-    """The results of collectives.
+    """A future of the results of collectives.
 
-    What is hung on it runs at once, in the thread that hangs it on, which waits for the operations. So the collectives
-    that it calls come in the order of the program, the same on every rank, as with NCCL. In threads of their own those
-    of two futures would cross, and what is summed up on one rank would be something else on another.
+    A callback runs in the thread that adds it, which first waits for the operations. So collectives that callbacks call
+    run in program order, the same on every rank, as with NCCL. If callbacks ran in separate threads, the order could
+    differ between ranks, and one rank's collective would be matched with a different one on another rank.
 
     Args:
         handles: The operations.
-        devices: Where the results lie, if they are on CUDA devices.
+        devices: The results' CUDA devices; empty for results on the CPU.
     """
 
     def __init__(self, handles: Sequence[Handle[Any]], devices: Sequence[torch.device]) -> None:
@@ -58,7 +57,7 @@ class CommFuture(_Future):
         self._handles = handles
 
     def then(self, callback: Callable[[Any], Any]) -> torch.futures.Future[Any]:
-        """Call a function with this future when it is completed; return a future of what that returns."""
+        """Call a function with this future when it is completed; return a future of the function's result."""
         self._await()
         return super().then(callback)
 
@@ -68,24 +67,24 @@ class CommFuture(_Future):
         super().add_done_callback(callback)
 
     def _await(self) -> None:
-        """Wait until it is completed, well or not."""
-        with contextlib.suppress(Exception):  # which the function finds in it
+        """Wait until the future is completed, with results or an error."""
+        with contextlib.suppress(Exception):  # the callback can read the error from the future
             for handle in self._handles:
-                handle.wait()  # which can be interrupted
+                handle.wait()  # unlike self.wait(), this can be interrupted
             self.wait()
 
 
 class CommWork(dist.Work):
-    """Operations under way, which torch takes for one.
+    """One or more operations as one `Work` of torch.
 
     Args:
-        handles: The operations; none where all has been done.
-        tensors: The results, as torch gives them in futures.
-        finish: Called once with the handles' results, before anybody learns of the end.
-        limit: Seconds for which to wait, and what is called with the error when they are over.
-        streams: Of the thread that has called the operations, where some of the tensors are on CUDA devices.
-        ordered: Whether they are collectives. What hangs on the future of a message mustn't wait for it where it is
-            hung on: the other rank may wait for this one's.
+        handles: The operations; empty if all have ended.
+        tensors: The results for torch's futures.
+        finish: A function that is called once with the handles' results, before the work counts as completed.
+        limit: A timeout in seconds, and a function that is called with the error when it expires.
+        streams: The calling thread's streams, if some tensors are on CUDA devices.
+        ordered: Whether the operations are collectives, whose future is a `CommFuture`. For a point-to-point message,
+            adding a callback must not block: the other rank may be waiting for a later message of this one.
     """
 
     def __init__(
@@ -115,7 +114,7 @@ class CommWork(dist.Work):
 
     @classmethod
     def joined(cls, works: Sequence[CommWork]) -> CommWork:
-        """Return one work of several."""
+        """Return one work for several."""
         handles = [handle for work in works for handle in work._handles]
         tensors = [tensor for work in works for tensor in work._tensors]
         streams = CallersStreams.together(work._streams for work in works)
@@ -123,13 +122,13 @@ class CommWork(dist.Work):
         return cls(handles, tensors, lambda _: [work.wait() for work in works], streams=streams, ordered=ordered)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Return when the results lie in their tensors, for what this thread's current stream does next.
+        """Wait until the results are in their tensors, for later work on this thread's current streams.
 
         Args:
-            timeout: After which to raise; the operation goes on. 0 waits as long as the group's own.
+            timeout: Time after which an error is raised; the operation continues. 0 means the group's timeout.
 
         Raises:
-            DistBackendError: What has ended the operation.
+            DistBackendError: The operation failed, or the timeout expired.
         """
         with as_torchs():
             if self._streams is None:
@@ -141,22 +140,22 @@ class CommWork(dist.Work):
         return True
 
     def synchronize(self) -> None:
-        """Do as `wait`."""
+        """Call `wait`."""
         self.wait()
 
     def is_completed(self) -> bool:
-        """Return whether it has ended, well or not."""
+        """Return whether the work has ended, with results or an error."""
         if not all(handle.done() for handle in self._handles):
             return False
         self._complete(None)
         return self._streams is None or self._streams.reached()
 
     def is_success(self) -> bool:
-        """Return whether it has ended well."""
+        """Return whether the work has ended without an error."""
         return self.is_completed() and self._error is None
 
     def exception(self) -> CommError | None:
-        """Return what has ended it."""
+        """Return the error that ended the work; None if there is none, or if the work hasn't ended."""
         return self._error if self.is_completed() else None
 
     def result(self) -> list[torch.Tensor]:
@@ -165,7 +164,7 @@ class CommWork(dist.Work):
         return self._tensors
 
     def source_rank(self) -> int:
-        """Return the rank in the group from which a message came."""
+        """Return the sender of a received message, as its rank in the group."""
         self.wait()
         receives = [handle for handle in self._handles if isinstance(handle, ReceiveHandle)]
         if not receives or receives[-1].source is None:
@@ -175,7 +174,7 @@ class CommWork(dist.Work):
     _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """Return a future of the results: of collectives a `CommFuture`; others' callbacks run in a thread."""
+        """Return a future of the results: a `CommFuture` for collectives; otherwise callbacks run in another thread."""
         with self._lock:
             future, new = self._future, self._future is None
             if future is None:
@@ -190,14 +189,14 @@ class CommWork(dist.Work):
         return future
 
     def _count_down(self) -> None:
-        """Have a thread complete the future after the last operation; it waits for GPUs that still run one."""
+        """Complete the future in a thread after the last operation. The thread may have to wait for GPUs."""
         with self._lock:
             self._under_way -= 1
             last = self._under_way == 0
         if last:
             try:
                 _callers.submit(self._complete_future)
-            except RuntimeError:  # the interpreter ends, and takes no more of them
+            except RuntimeError:  # the interpreter is shutting down
                 self._complete_future()
 
     def _complete_future(self) -> None:
@@ -207,14 +206,14 @@ class CommWork(dist.Work):
                 self._end(0.0)
                 current = contextlib.nullcontext() if self._streams is None else self._streams.scope()
             with current:
-                self._future.set_result(self._tensors)  # which is there where the current streams have come to
+                self._future.set_result(self._tensors)  # ready at this point of the current streams
         except Exception as error:
-            if self._future.done():  # and what hangs on it has failed
+            if self._future.done():  # the error is a callback's
                 raise
             self._future.set_exception(error)  # type: ignore[arg-type]
 
     def _end(self, timeout: float) -> None:
-        """Wait for the operations, and raise what has ended them; 0 waits as long as the group's own timeout."""
+        """Wait for the operations, and raise their error if they failed; timeout 0 means the group's timeout."""
         if self._limit is None or timeout:
             self._complete(timeout or None)
         else:
@@ -232,10 +231,10 @@ class CommWork(dist.Work):
             raise error from None
 
     def _complete(self, seconds: float | None) -> None:
-        """Wait for the operations, and put their results where they belong; the first one who comes does that.
+        """Wait for the operations, and finish them: the first thread that gets here copies the results.
 
         Raises:
-            CommTimeoutError: They are under way after so many seconds.
+            CommTimeoutError: The operations haven't ended after `seconds`.
         """
         if self._ended:
             return
@@ -262,7 +261,7 @@ class CommWork(dist.Work):
             self._ended = True
 
     def _put(self, values: list[Any]) -> None:
-        """Put the results where they belong."""
+        """Copy the results into torch's tensors."""
         step = None if self._finish is None else partial(self._finish, values)
         if self._streams is not None:
             self._streams.finish(step)

@@ -1,7 +1,7 @@
-"""Addresses of TensorBoard's pages with settings.
+"""URLs of TensorBoard's pages that include settings.
 
-Its Time Series page reads its settings from the query (`DashboardDeepLinkProvider` in the front end of 2.21), the older
-pages, as Custom Scalars, theirs from the fragment (`tf-storage`).
+The Time Series page reads its settings from the query (`DashboardDeepLinkProvider` in the front end of 2.21). The older
+pages, such as Custom Scalars, read theirs from the fragment (`tf-storage`).
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
 COLOURS = 7
-"""Number of colours of both palettes, which then repeat; there is no setting for more."""
+"""Number of colours in each of TensorBoard's two palettes. Then colours repeat; there is no setting for more."""
 
 MOST_RUNS = 500
-"""Most runs that the Time Series page selects by default; with more it selects none."""
+"""Largest number of runs that the Time Series page selects by default. If there are more, it selects none."""
 
 TICKED_BY_OLD_PAGES = 40
-"""Likewise Scalars and Custom Scalars."""
+"""The same limit for the Scalars and Custom Scalars pages."""
 
 _SPECIAL = re.compile(r"[\\^$.*+?()\[\]{}|]")
 
 
 def pattern_of(runs: Iterable[str]) -> str:
-    """Return a JavaScript regular expression for runs, grouped by folder."""
+    """Return a JavaScript regular expression that matches these runs, grouped by folder."""
     folders: dict[str, list[str]] = {}
     for run in runs:
         folder, _, name = run.rpartition("/")
@@ -40,14 +40,14 @@ def curves_address(
     tags: Sequence[str],
     same_colour: Sequence[Sequence[str]] = (),
 ) -> str:
-    """Return the address of the curves.
+    """Return the URL of the Time Series page with these runs and charts.
 
     Args:
-        server: TensorBoard's address.
-        shown: The runs to show; None: all.
-        studies: The runs among them of studies as a whole.
+        server: TensorBoard's URL.
+        shown: Runs to show; None: all.
+        studies: Those of the runs that describe a study as a whole.
         tags: Scalars whose charts are pinned to the top.
-        same_colour: Folders whose runs share a colour; empty: each run has its own.
+        same_colour: Groups of folders. Runs of a group share a colour. If empty, each run has its own.
     """
     query = {"smoothing": "0"}
     if shown is not None:
@@ -63,20 +63,20 @@ def curves_address(
 
 
 def studies_address(server: str, studies: Sequence[str]) -> str:
-    """Return the address of the page on the studies as such, by their runs."""
+    """Return the URL of the Custom Scalars page with the runs of studies as a whole."""
     return f"{server}#custom_scalars{_fragment(studies)}"
 
 
 def _fragment(ticked: Sequence[str]) -> str:
-    """Return the settings of the older pages, which stay from one page to the next."""
+    """Return the settings of the older pages, which keep them when the user changes pages."""
     return f"&regexInput={_encoded(pattern_of(ticked))}&_smoothingWeight=0"
 
 
 def _colours(same_colour: Sequence[Sequence[str]]) -> str:
-    """Return a regular expression for colours: runs with equal captures share one."""
+    """Return a regular expression for colours: runs with equal captures share a colour."""
     if all(len(folders) == 1 for folders in same_colour):
         return "^(.+)/[^/]+$"
-    # Each captures nothing in its own group.
+    # Each part has its own group, which captures an empty string.
     parts = (f"(?:{'|'.join(map(_quoted, folders))})()" for folders in same_colour)
     return f"^(?:{'|'.join(parts)})/[^/]+$"
 

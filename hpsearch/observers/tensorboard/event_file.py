@@ -1,4 +1,4 @@
-"""TensorBoard event files of many runs, without open files: records are buffered and appended in one write."""
+"""TensorBoard event files of many runs. Records are buffered and appended in one write, so no file stays open."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ HELD_BACK_BYTES = 1 << 20
 class EventFiles:
     """The runs below one directory, each with one event file.
 
-    A study has tens of thousands of runs and a process may keep a thousand files open, so every write opens
-    its file, appends whole records and closes it. TensorBoard reads a growing file on from where it was.
+    A study can have tens of thousands of runs, but a process can only keep about a thousand files open. So every write
+    opens its file, appends whole records and closes the file. TensorBoard continues to read a file that grows.
 
     Args:
-        directory: Where the runs' folders appear. Files of runs that are there already stay as they are.
+        directory: Parent of the runs' folders. Existing event files in it stay unchanged.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        # TensorBoard reads a run's files in the order of their names: with the time in them, a rebuilt study
-        # wins over what a TensorBoard that is still open has read before.
+        # TensorBoard reads a run's files in the order of their names. The name contains the time, so that the files of
+        # a rebuilt study replace what a running TensorBoard has read before.
         self._file_name = f"events.out.tfevents.{time.time():014.3f}.hpsearch"
         self._held_back: defaultdict[str, bytearray] = defaultdict(bytearray)
         self._held_back_bytes = 0
         self._aside: dict[str, bytearray] = {}
-        """Records of runs that are kept in memory alone."""
+        """Records of runs that are only kept in memory."""
 
     def clear(self, runs: Iterable[str]) -> None:
         """Delete the folders of the runs whose names match these glob patterns."""
@@ -45,16 +45,16 @@ class EventFiles:
                 shutil.rmtree(path, ignore_errors=True)
 
     def create(self, run: str, when: float) -> None:
-        """Begin a run; its first record says that restarts are marked, not guessed from the steps.
+        """Begin a run. Its first record declares that restarts are marked, not inferred from the steps.
 
         Args:
-            run: Its name.
-            when: In seconds since the epoch, as all times here.
+            run: Name of the run.
+            when: Time in seconds since the epoch, as all times here.
         """
         self._append(run, Event(wall_time=when, file_version="brain.Event:2"))
 
     def scalars(self, run: str, when: float, step: int, values: Iterable[tuple[str, float]]) -> None:
-        """Write (tag, value) pairs of one step; TensorBoard keeps 32 bits of each value."""
+        """Write (tag, value) pairs of one step. TensorBoard stores values as 32-bit floats."""
         summary = Summary(value=[Summary.Value(tag=tag, simple_value=float(value)) for tag, value in values])
         self._append(run, Event(wall_time=when, step=step, summary=summary))
 
@@ -65,8 +65,8 @@ class EventFiles:
     def restart(self, run: str, when: float, step: int) -> None:
         """Revoke all scalars from `step` on."""
         event = Event(wall_time=when, step=step, session_log=SessionLog(status=SessionLog.START))
-        # The reader behind the browser takes a run's first START for its beginning and only later ones for
-        # restarts; EventAccumulator takes each for a restart. Said twice, it is the same for both.
+        # TensorBoard's data server takes a run's first START for the run's beginning, and only later ones for restarts.
+        # EventAccumulator takes every START for a restart. Two records mean a restart for both.
         self._append(run, event)
         self._append(run, event)
 
@@ -80,7 +80,7 @@ class EventFiles:
             self._aside[run] = bytearray(written) + records
 
     def restore(self, run: str) -> None:
-        """Write a run to its file again that is kept in memory; do nothing for others."""
+        """Write a run that was set aside to its file again. Do nothing for other runs."""
         if (records := self._aside.pop(run, None)) is not None:
             self._held_back[run] = records
             self._held_back_bytes += len(records)
@@ -111,8 +111,8 @@ class EventFiles:
             self.flush()
 
     def _append_to_file(self, run: str, records: bytearray) -> None:
-        # Strings and bare descriptors: a run of a short trial costs one directory and one write, and pathlib
-        # and file objects would be half of that again.
+        # Strings and descriptors instead of pathlib and file objects: a short trial's run costs one directory and one
+        # write, and these objects would add half of that time.
         folder = f"{self._directory}/{run}"
         path = f"{folder}/{self._file_name}"
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW

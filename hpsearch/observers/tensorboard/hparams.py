@@ -25,9 +25,9 @@ from hpsearch.space import (
 from hpsearch.trial import Trial, Value
 
 DISPLAYED = 5
-"""Columns that the dashboard shows at first: by name, those marked as differing first.
+"""Number of columns that the dashboard shows at first.
 
-The order can't be set, only which columns these are.
+It sorts columns by name, those marked as differing first. So we can choose the visible columns, but not their order.
 """
 
 _ON_LOG_SCALE = (LogUniform, LogIntUniform, LogNormal)
@@ -39,12 +39,12 @@ _TYPES = {bool: api_pb2.DATA_TYPE_BOOL, float: api_pb2.DATA_TYPE_FLOAT64, str: a
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Further data of a trial; None isn't shown."""
+    """Further data of a trial. Fields that are None aren't shown."""
 
     study: str | None = None
-    """Name of its study, if there are several."""
+    """Name of the trial's study, if there are several studies."""
     state: str | None = None
-    """In which it ended."""
+    """State in which the trial ended."""
     bracket: int | None = None
 
 
@@ -52,11 +52,11 @@ class HParams:
     """Encodes studies for the HParams dashboard.
 
     The dashboard supports numbers, booleans and strings, one type per parameter. A parameter with values of several
-    types, or with lists, mappings or None, is shown as strings (JSON for other types), in its domain and in all trials,
-    so that filters match. A parameter on a log scale also has its decimal logarithm, as the dashboard's
-    axes are linear by default.
+    types, or with lists, mappings or None, is shown as strings (JSON for other types). Its domain and all trials use
+    the same strings, so that filters match. A parameter on a log scale also has a column for its decimal logarithm, as
+    the dashboard's axes are linear by default.
 
-    If trials may be forked there are two more columns: the parent, and the iteration whose state was taken over.
+    If trials may be forked, there are two more columns: the parent, and the parent's iteration at the fork.
 
     Args:
         spaces: The space of each study.
@@ -68,7 +68,7 @@ class HParams:
     def __init__(
         self, spaces: Sequence[Space], forks: bool = False, brackets: bool = False, studies: Sequence[str] = ()
     ) -> None:
-        # Only the first copies of unbounded blocks, as the columns are written once, at the beginning.
+        # Columns are written once, at the beginning. So only the first copies of unbounded blocks have columns.
         names = dict.fromkeys(name for space in spaces for name in space.some_names())
         params_by_name = {
             name: [param for space in spaces if (param := space.find(name)) is not None] for name in names
@@ -93,13 +93,13 @@ class HParams:
         """Describe the studies.
 
         Args:
-            name: Of all.
-            metrics: Tag → name in the table.
-            created: When, in seconds since the epoch.
-            first: Names of the parameters that matter most, the most important one first.
+            name: Common name of the studies.
+            metrics: Maps each tag to the metric's name in the table.
+            created: Time of creation, in seconds since the epoch.
+            first: Names of the most important parameters, the most important one first.
         """
         columns = self._columns(first)
-        # Columns marked as differing come first; of too many, the first ones by name.
+        # The dashboard shows columns marked as differing first, by name.
         varying = [column for column in columns if column.differs]
         for column in varying[DISPLAYED:]:
             column.differs = False
@@ -141,7 +141,7 @@ class HParams:
         return _summary(metadata.SESSION_START_INFO_TAG, HParamsPluginData(session_start_info=info))
 
     def session_end(self, succeeded: bool, ended: float) -> Summary.Value:
-        """Return how a trial ended. TensorBoard keeps the first end that it reads, so a trial has only one."""
+        """Return a trial's end as a record. TensorBoard keeps the first end that it reads, so a trial has only one."""
         status = api_pb2.STATUS_SUCCESS if succeeded else api_pb2.STATUS_FAILURE
         info = SessionEndInfo(status=status, end_time_secs=ended)
         return _summary(metadata.SESSION_END_INFO_TAG, HParamsPluginData(session_end_info=info))
@@ -155,8 +155,8 @@ class HParams:
     def _columns(self, first: Sequence[str]) -> list[api_pb2.HParamInfo]:
         """Return all columns, the most important ones first.
 
-        For a parameter on a log scale that is its logarithm, as the dashboard plots the column's values, and the value
-        itself would take another of the few visible columns.
+        For a parameter on a log scale, the logarithm is the important column, as the dashboard plots columns linearly.
+        The value itself would use up another of the few visible columns.
         """
         columns, plain = [_discrete(self._study, self._studies)] if self._studies else [], []
         rank = {name: number for number, name in enumerate(first)}
@@ -176,7 +176,7 @@ class HParams:
 
 def _parameter(name: str, kind: type, distributions: Sequence[Distribution]) -> api_pb2.HParamInfo:
     values = _values(distributions)
-    # The dashboard shows columns in which trials can't differ last.
+    # The dashboard shows constant columns last.
     info = api_pb2.HParamInfo(name=name, type=_TYPES[kind], differs=values is None or len(values) > 1)
     if values is not None:
         info.domain_discrete.extend(map(_as_string, values) if kind is str else values)
@@ -200,7 +200,7 @@ def _discrete(name: str, values: Sequence[str]) -> api_pb2.HParamInfo:
 
 
 def _ends(distributions: Sequence[Distribution]) -> tuple[float, float] | None:
-    """Return what all values lie between; None where there are no bounds: JSON, and so the browser, has no infinity."""
+    """Return the bounds of all values; None if there are none, as JSON has no infinity."""
     ends: list[float] = []
     for distribution in distributions:
         if isinstance(distribution, Uniform | LogUniform | IntUniform | LogIntUniform):
@@ -237,14 +237,14 @@ def _equal(value: Value, other: Value) -> bool:
 
 
 def _kind(values: Sequence[Value]) -> type:
-    """Return the one type, of bool, float and str, that all these values are shown as."""
+    """Return the type that all these values are shown as: bool, float or str."""
     if all(isinstance(value, bool) for value in values):
         return bool
     return float if all(map(_is_number, values)) else str
 
 
 def _shared_kind(distributions: Sequence[Distribution]) -> type:
-    """Return the one type that a parameter's values are shown as in all studies; ranges hold floats."""
+    """Return the type that a parameter's values are shown as in all studies. Values of ranges are floats."""
     return _kind([value for distribution in distributions for value in _values([distribution]) or [0.0]])
 
 

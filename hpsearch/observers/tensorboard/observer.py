@@ -1,4 +1,4 @@
-"""A running sweep in TensorBoard: the best and the running trials, the study, and the HParams dashboard."""
+"""Writes a running sweep for TensorBoard: the best and the running trials, the study, and the HParams dashboard."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report
 
 MOST_TRIALS = 100
-"""Number of best trials with a run, besides the running ones."""
+"""Number of best trials that have a run. Running trials also have runs."""
 
 
 class TensorBoardObserver(Observer):
-    """Writes TensorBoard's event files below a directory, clearing what was there: replay rebuilds it.
+    """Writes TensorBoard's event files below a directory. It clears the directory first: the replay writes all again.
 
-    A trial is a run, whose live reports are written as they arrive, and so is the study: see `StudyRuns`. A run is a
-    folder and a file, so only the best hundred trials and the running ones are written. Other trials that wait, or that
-    failed and may be retried, are kept in memory; ended ones are dropped. `hpsearch tensorboard --all` shows all.
+    Each trial is a run, and the study is another run: see `StudyRuns`. Live reports are written as they arrive. A run
+    is a folder and a file, so only the best hundred trials and the running ones are written. Other trials that wait, or
+    that failed and may be retried, are kept in memory. Other ended trials are dropped. `hpsearch tensorboard --all`
+    shows all.
 
     Args:
-        observed: The study; its folder `tensorboard` is TensorBoard's `--logdir`, and contains nothing else.
+        observed: The study. Its folder `tensorboard` is TensorBoard's `--logdir`, and contains nothing else.
     """
 
     deadline = 300.0  # it may have to rewrite a whole study
@@ -43,11 +44,11 @@ class TensorBoardObserver(Observer):
         )
         self._best: set[int] = set()
         self._changed: set[int] = set()
-        """Trials to which something happened since they were compared with the best."""
+        """Trials that changed since they were last compared with the best."""
         self._dropped: set[int] = set()
 
     def seen(self) -> int:
-        """Clear the output of earlier runs, which is written again from the first record."""
+        """Clear the output of earlier runs, and request all records from the first one."""
         self._files.clear([STUDY_RUN, "[0-9][0-9][0-9]*"])
         self._files.create(STUDY_RUN, self._created)
         experiment = self._hparams.experiment(self._sweep.name, metrics_of(self._sweep), self._created)
@@ -70,7 +71,7 @@ class TensorBoardObserver(Observer):
         self._runs.report(reports)
 
     def rungs(self, rungs: Sequence[RungView]) -> None:
-        """Write how many trials ran until each rung's iteration, over all brackets, where that changed."""
+        """Write the number of trials that ran to each rung's iteration, over all brackets, if it changed."""
         self._runs.rungs(rungs)
 
     def flush(self) -> None:
@@ -106,5 +107,5 @@ def may_fork(sweep: Sweep) -> bool:
     """Return whether trials may be forked from others."""
     try:
         return sweep.forks
-    except InvalidKey:  # a finished study is shown where the code of its searcher is gone, too
+    except InvalidKey:  # a finished study can be shown without the code of its searcher
         return True

@@ -1,4 +1,4 @@
-"""All runs of one study: one for each trial, and one for the study as a whole; and the page that shows studies."""
+"""The TensorBoard runs of a study: one for each trial, and one for the study as a whole; and the layout of its page."""
 
 from __future__ import annotations
 
@@ -34,16 +34,17 @@ from hpsearch.tables.wording import counted
 from hpsearch.trial import Report, Score
 
 STUDY_RUN = "study"
-"""Name of the run of a study as a whole."""
+"""Name of the run that describes a study as a whole."""
 
 FRONT, HYPERVOLUME = "trials on the front", "hypervolume"
-"""Tags with several goals, besides the best value of each."""
+"""Further tags if there are several goals. Each goal also has a tag for its best value."""
 
 BUSY_TAG = "workers/busy"
-"""Names the scalar that counts the workers that run a segment, over seconds in which the sweep ran."""
+"""Tag of the number of busy workers, over the sweep's running seconds."""
 
 RUNNING_TAG = "trials/running"
-"""The same for trials, if a worker may train several: which worker had which isn't recorded."""
+"""Tag of the number of running trials. It is used if a worker may train several, as the journal doesn't record the
+worker of each trial."""
 
 _WORDS: Mapping[Axis, str] = {"trials": "trial", "iterations": "iteration", "seconds": "second"}
 
@@ -54,7 +55,7 @@ def best(goal: str | None = None) -> str:
 
 
 def by_tag(quantity: str, axis: Axis) -> str:
-    """Name the scalar that holds something over what the study cost: `best/by trial`."""
+    """Return the tag of a quantity over the study's cost, such as `best/by trial`."""
     return f"{quantity}/by {_WORDS[axis]}"
 
 
@@ -64,12 +65,12 @@ def load_tag(sweep: Sweep) -> str:
 
 
 def rung_tag(until: int | None) -> str:
-    """Name the scalar that counts the trials that ran until this iteration, over seconds in which the sweep ran."""
+    """Return the tag of the number of trials that ran to this iteration, over the sweep's running seconds."""
     return "rungs/to the end" if until is None else f"rungs/to {counted(until, 'iteration')}"
 
 
 def spread_tags(quantity: str, axis: Axis) -> tuple[str, str, str]:
-    """Name the scalars of median, lower and upper quartile."""
+    """Return the tags of the median, the lower and the upper quartile."""
     tag = by_tag(quantity, axis)
     return f"{tag}, median", f"{tag}, lower quartile", f"{tag}, upper quartile"
 
@@ -81,7 +82,7 @@ def amount_of(moment: Moment, axis: Axis) -> int:
 
 
 def found_by(objective: Objective, front: Sequence[Score]) -> dict[str, float]:
-    """Return a front's values by tag: the best value of each goal, and with several goals their further tags.
+    """Return a front's values by tag: the best value of each goal, and with several goals also those of the front.
 
     The best value of an empty front is NaN. Without goals there are no tags.
     """
@@ -100,29 +101,29 @@ def found_by(objective: Objective, front: Sequence[Score]) -> dict[str, float]:
 
 
 class StepScalar:
-    """A scalar of a run. TensorBoard connects points by straight lines, so that a change has a point before it.
+    """A scalar that changes in steps. A point is added before each change, as TensorBoard draws straight lines.
 
-    For equal steps the last value counts, as TensorBoard's data server drops the earlier ones.
+    Of several values at one step the last one counts, as TensorBoard's data server drops the earlier ones.
 
     Args:
         files: The event files.
-        run: Its run.
-        tag: Its name.
+        run: Name of the run.
+        tag: Tag of the scalar.
     """
 
     def __init__(self, files: EventFiles, run: str, tag: str) -> None:
         self._files, self._run, self._tag = files, run, tag
-        self._buffered: tuple[float, int, float] | None = None  # (time, step, value) that isn't written
-        self._last: tuple[int, float] | None = None  # (step, value) that is
+        self._buffered: tuple[float, int, float] | None = None  # (time, step, value), not written yet
+        self._last: tuple[int, float] | None = None  # (step, value) that was written last
         self._end = 0
 
     def put(self, when: float, step: int, value: float) -> None:
         """Set the value from a step on.
 
         Args:
-            when: In seconds since the epoch.
-            step: A former one counts as the last: what was taken back had its cost all the same.
-            value: What it is.
+            when: Time in seconds since the epoch.
+            step: The step. A step before the last one counts as the last one, as reverted iterations count as cost.
+            value: The value.
         """
         step = self._end = max(step, self._end)
         if self._buffered is not None and self._buffered[1] < step and self._changes(self._buffered[2]):
@@ -138,13 +139,13 @@ class StepScalar:
             last_step, last = self._last
             if step == last_step and not self._changes(value):
                 return
-            if last_step < step - 1:  # also if it is equal: this step may get another value
+            if last_step < step - 1:  # also if the values are equal: this step may get another value
                 self._files.scalars(self._run, when, step - 1, [(self._tag, last)])
         self._files.scalars(self._run, when, step, [(self._tag, value)])
         self._last = step, value
 
     def _changes(self, value: float) -> bool:
-        """Return whether a value is another one than was written last."""
+        """Return whether a value differs from the one that was written last."""
         return self._last is None or not _equal(value, self._last[1])
 
 
@@ -153,11 +154,11 @@ def _equal(value: float, other: float) -> bool:
 
 
 class StudyRun:
-    """Follows a study, and writes the scalars of the study as a whole.
+    """Reads a study's events, and writes the scalars of the study as a whole.
 
     Args:
         files: The event files.
-        run: Its run's name.
+        run: Name of the run.
         sweep: The sweep.
     """
 
@@ -165,15 +166,20 @@ class StudyRun:
         self.objective = sweep.objective
         self._load_tag = load_tag(sweep)
         self.course = CourseSoFar()
-        """Its course."""
+        """Course of the study so far."""
         self._files, self._run = files, run
         self._steps: dict[str, StepScalar] = {}
         self._values: Mapping[str, float] = {}
         self._front: Sequence[Score] | None = None
-        """The front of `_values`; None: there was none yet."""
+        """Front that `_values` was computed from; None at the beginning."""
 
     def take(self, entry: Entry, journaled: JournaledState) -> None:
-        """Apply the journal's next entry, with the state after it."""
+        """Apply the journal's next entry.
+
+        Args:
+            entry: The entry.
+            journaled: State of the study after the entry.
+        """
         self.course.take(entry, journaled)
         now = self.course.now
         if now.front != (self._front or ()):
@@ -204,18 +210,18 @@ class StudyRun:
 
 
 class StudyRuns:
-    """Follows a study's journal from its first entry, and writes its runs.
+    """Reads a study's journal from its first entry, and writes the study's runs.
 
-    Times are the journal's: a report's is its segment's start plus the iterations since, so that live and later output
-    are equal.
+    Times come from the journal: the time of a report is its segment's start plus the duration of the iterations since.
+    So output that is written live equals output that is written later.
 
     Args:
         files: The event files.
         sweep: The sweep.
         hparams: The HParams columns.
-        name: The study's name, if there are several; empty: its runs have no folder of their own.
+        name: Folder of the study's runs, if there are several studies; empty: no such folder.
         has_run: Returns whether a trial gets a run.
-        column: The study's name in HParams; None: there is no such column.
+        column: Name of the study in HParams; None: HParams has no column for studies.
     """
 
     def __init__(
@@ -234,11 +240,11 @@ class StudyRuns:
         self.journaled = JournaledState(sweep)
         """The current state."""
         self.study_run = StudyRun(files, self.name, sweep)
-        """The study as a whole."""
+        """Writes the run of the study as a whole."""
         self._runs = TrialRuns(files, sweep, hparams, self.run_of, column)
 
     def run_of(self, trial: int) -> str | None:
-        """Return a trial's run; None: it gets none."""
+        """Return the name of a trial's run; None if the trial has no run."""
         return f"{self._folder}{trial_run(trial, self._trials)}" if self._has_run(trial) else None
 
     def take(self, entry: Entry) -> None:
@@ -270,11 +276,11 @@ class StudyRuns:
 
 
 def layout(sweeps: Sequence[Sweep], repeated: bool) -> Summary.Value:
-    """Return the page for studies.
+    """Return the layout of the Custom Scalars page for studies.
 
     Args:
         sweeps: The sweep of each study.
-        repeated: Whether some differ only in the seed.
+        repeated: Whether some studies differ only in their seed.
     """
     quantities = list(dict.fromkeys(quantity for sweep in sweeps for quantity in found_by(sweep.objective, ())))
     categories = [

@@ -1,4 +1,4 @@
-"""The runs of a study's trials: metrics over iterations, the best so far, and what HParams shows of each."""
+"""The runs of a study's trials: metrics over iterations, the best value so far, and the records for HParams."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report, Score, Segment, Trial, TrialState
 
 ITERATIONS_TAG, SECONDS_TAG, WIDTH_TAG = "hpsearch/iterations", "hpsearch/seconds", "hpsearch/width"
-"""Name the scalars that hold a trial's iterations, its running time and its workers, over iterations."""
+"""Tags of a trial's iterations, running time and number of workers, over iterations."""
 
 LANES_TAG = "hpsearch/lanes"
-"""Names the scalar that holds of how many trials each of its segments was trained as one computation."""
+"""Tag of the number of trials that were trained as one computation in each segment."""
 
 _OWN_TAGS = frozenset({ITERATIONS_TAG, SECONDS_TAG, WIDTH_TAG, LANES_TAG})
 
@@ -31,18 +31,18 @@ def trial_run(number: int, trials: int | None = None) -> str:
 
     Args:
         number: The trial's number.
-        trials: Most trials; None: unknown.
+        trials: Maximum number of trials; None if unknown.
     """
     return f"{number:0{max(_LEAST_DIGITS, len(str((trials or 1) - 1)))}d}"
 
 
 def best_tag(metric: str) -> str:
-    """Name the scalar that holds a trial's best value so far, over iterations."""
+    """Return the tag of a trial's best value so far, over iterations."""
     return f"best/{metric}"
 
 
 def metrics_of(sweep: Sweep) -> dict[str, str]:
-    """Return the metrics that HParams shows of a sweep's trials, as tag → name in the table."""
+    """Return the metrics that HParams shows for a sweep's trials: each tag with its name in the table."""
     goals = sweep.objective.goals
     metrics = {name: name for name in sweep.objective.names}
     if len(goals) == 1:
@@ -57,24 +57,24 @@ def metrics_of(sweep: Sweep) -> dict[str, str]:
 
 @dataclass(slots=True)
 class _Curve:
-    """State of a trial's event file."""
+    """The state of a trial's event file."""
 
     written: int
-    """Highest iteration in it."""
+    """Highest iteration in the file."""
     end: int | None = None
     """End of the newest segment."""
     width: int | None = None
-    """Workers of the newest segment; None where it could have no more than one."""
+    """Workers of the newest segment; None if only one worker was possible."""
     time: float = 0.0
-    """When `written` was reported, in seconds since the epoch."""
+    """Time at which iteration `written` was reported, in seconds since the epoch."""
     running: bool = True
-    """An attempt is running, whose live reports are written."""
+    """Whether an attempt is running. Its live reports are written."""
     ended: bool = False
-    """Its status is written."""
+    """Whether the trial's status is written."""
     bests: list[tuple[int, Score]] = field(default_factory=list)
-    """(iteration, score) wherever the best so far improved; none where several metrics decide."""
+    """(iteration, score) of each improvement of the best so far; empty with several goals."""
     spent: list[tuple[int, float]] = field(default_factory=list)
-    """(iteration, running time in seconds up to it) of its reports."""
+    """(iteration, running time in seconds until then) of the reports."""
 
     @property
     def best(self) -> Score | None:
@@ -83,28 +83,28 @@ class _Curve:
 
     @property
     def seconds(self) -> float:
-        """Running time of its reports."""
+        """Running time at the last report, in seconds."""
         return self.spent[-1][1] if self.spent else 0.0
 
     def rewind(self, start: int) -> None:
-        """Forget all after iteration `start`."""
+        """Drop all data after iteration `start`."""
         self.written = start
         for values in (self.bests, self.spent):
             while values and values[-1][0] > start:
                 values.pop()
 
     def compact(self) -> None:
-        """Drop all data but those needed to continue, as ended trials hardly ever do."""
+        """Drop all data that isn't needed to continue the trial. Ended trials rarely continue."""
         del self.bests[:-1], self.spent[:-1]
 
 
 class TrialRuns:
-    """Follows a study, and writes the runs of its trials.
+    """Reads a study's events, and writes the runs of its trials.
 
-    When a later attempt starts before an iteration that was written, the steps after its start are revoked, so that a
-    reader sees each step once; so are those of a trial that was reverted to fewer workers.
+    If a later attempt starts before an iteration that was written, the steps after its start are revoked, so that
+    TensorBoard shows each step once. Steps of a trial that was reverted to fewer workers are also revoked.
 
-    In HParams a trial shows `success` when it completed or was stopped by the scheduler, and `failure` when it failed.
+    HParams shows `success` if a trial completed or was stopped by the scheduler, and `failure` if it failed.
     TensorBoard keeps the first status and the first params that it reads. So a trial that hasn't ended has no status,
     and its params are written together with its further data.
 
@@ -112,7 +112,7 @@ class TrialRuns:
         files: The event files.
         sweep: The sweep.
         hparams: The HParams columns.
-        run_of: Returns a trial's run; None: it gets none.
+        run_of: Returns the name of a trial's run; None if the trial has no run.
         study: The study's name, if there are several.
     """
 
@@ -130,7 +130,7 @@ class TrialRuns:
         self._best_tag = best_tag(goals[0].name) if len(goals) == 1 else None
         self._curves: dict[int, _Curve] = {}
         self._failed: set[int] = set()
-        """Trials that may still be retried."""
+        """Failed trials that may still be retried."""
         self._started: dict[int, tuple[Trial, float, int | None]] = {}
         """(trial, start in seconds since the epoch, bracket) of trials whose params aren't written yet."""
         self._now = 0.0
@@ -160,10 +160,10 @@ class TrialRuns:
                 self._failed.discard(decision.trial)
 
     def report(self, reports: Sequence[Report]) -> None:
-        """Take live reports of attempts that run now."""
+        """Receive live reports of running attempts."""
         for report in reports:
             curve = self._curves.get(report.trial)
-            # After a gap the rest waits for the event that brings them all: steps are written in order.
+            # Steps are written in order. After a gap, the rest is written with the event that contains all reports.
             if curve is not None and curve.running and report.iteration == curve.written + 1:
                 self._write((report,))
 
@@ -196,7 +196,7 @@ class TrialRuns:
         self._take_back(segment.trial, segment.start)
         self._failed.discard(segment.trial)
         curve.running, curve.time, curve.end = True, self._now, segment.end
-        # There is a reason exactly if another width was possible.
+        # A segment has a reason if and only if another width was possible.
         curve.width = segment.width if segment.width > 1 or reason else None
 
     def _write(self, reports: Sequence[Report]) -> None:
@@ -238,7 +238,7 @@ class TrialRuns:
 
     def _end(self, trial: int, succeeded: bool) -> None:
         curve, run = self._curves.get(trial), self._run_of(trial)
-        # The scheduler may still rank, and so stop, a failed trial: the first end counts.
+        # The scheduler may rank a failed trial later, and stop it: the first end counts.
         if curve is not None and run is not None and not curve.ended:
             curve.ended = True
             curve.compact()

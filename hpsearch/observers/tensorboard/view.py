@@ -1,4 +1,4 @@
-"""Several studies in one folder that TensorBoard reads, kept up to date while they run."""
+"""Writes several studies to one folder for TensorBoard, and keeps it up to date while they run."""
 
 from __future__ import annotations
 
@@ -39,31 +39,33 @@ from hpsearch.results.study import Study, load
 
 _MOST_PINNED = 4
 _MOST_POINTS = 400
-"""Less than TensorBoard keeps of a scalar: of more it draws lots for each tag, and the three of a chart must fit."""
+"""Most points of a scalar. If there are more than TensorBoard keeps, it samples them for each tag separately, and then
+the three curves of a chart don't match."""
 
 
 @dataclass(slots=True)
 class _Followed:
-    """A study, and how far it is written."""
+    """A study, and how much of it is written."""
 
     study: Study
     """The study as it was at the beginning."""
     runs: StudyRuns
     position: Position = BEGINNING
     problem: str = ""
-    """Why it is followed no further."""
+    """Why the study is no longer updated; empty if it is."""
 
 
 class View:
-    """Writes studies below one folder, each in its own folder: a run for each trial, and `study`.
+    """Writes studies to one folder. Each study has a folder in it, with a run for each trial and a run `study`.
 
-    Studies that differ only in their seed have another run, with medians and quartiles. HParams reads one description
-    of parameters per folder, the first that it finds: it covers all studies.
+    Studies that differ only in their seed share one more run, with medians and quartiles. HParams only reads the first
+    description of parameters that it finds in the folder, so this description covers all studies.
 
     Args:
         directories: The studies' directories, at least one.
-        folder: The target, which contains nothing else.
-        every_trial: Each trial gets a run; else only the best ones, so that TensorBoard selects them.
+        folder: Output folder, which contains nothing else.
+        every_trial: Whether each trial gets a run. Otherwise only the best ones do, few enough that TensorBoard selects
+            them by default.
 
     Raises:
         JournalError: A directory has no study, or it can't be read.
@@ -83,7 +85,7 @@ class View:
         ]
         most_trials = MOST_RUNS - len(self._studies) - len(self._sides)
         self.left_out = 0 if every_trial else max(0, sum(study.count for study in self._studies) - most_trials)
-        """Trials that have no run."""
+        """Number of trials without a run."""
         several = len(self._studies) > 1
         self._hparams = HParams(
             [study.sweep.parameters for study in self._studies],
@@ -112,7 +114,7 @@ class View:
 
     @property
     def several(self) -> bool:
-        """There is more than one study."""
+        """Whether there is more than one study."""
         return len(self._studies) > 1
 
     @property
@@ -127,9 +129,9 @@ class View:
 
     @property
     def same_colour(self) -> list[list[str]]:
-        """The folders of which the runs have one colour: each study's, or of one study alone none.
+        """Groups of folders whose runs share a colour: each study is a group. There are none for a single study.
 
-        Where there are too few colours, all studies that differ in their seed alone have one, with their medians.
+        If there are too few colours, all studies that differ only in their seed are one group, with their medians.
         """
         if not self.several:
             return []
@@ -144,13 +146,13 @@ class View:
 
     @property
     def problems(self) -> list[str]:
-        """Why studies are followed no further."""
+        """Why studies are no longer updated."""
         return [followed.problem for followed in self._followed if followed.problem]
 
     def best(self, count: int) -> list[str]:
-        """Return the runs of the best trials, equally many and at least one per study, and those of the studies.
+        """Return the runs of the best trials, and those of the studies.
 
-        The best are those at the beginning.
+        Each study has the same number of best trials, at least one. The ranking is from the beginning of the view.
         """
         of_trials = [
             run
@@ -164,7 +166,7 @@ class View:
         """Return the most important scalars."""
         objectives = [study.sweep.objective for study in self._studies]
         goals = dict.fromkeys(goal.name for objective in objectives for goal in objective.goals)
-        if not goals:  # what was reported, where nothing decides
+        if not goals:  # without goals: all reported metrics
             rows = chain.from_iterable(study.trials for study in self._studies)
             return list(dict.fromkeys(name for row in rows for name in row.metrics))[:_MOST_PINNED]
         quantities = dict.fromkeys(quantity for objective in objectives for quantity in found_by(objective, ()))
@@ -177,9 +179,9 @@ class View:
         return tags[:_MOST_PINNED]
 
     def describe(self) -> None:
-        """Write what HParams is to know of all studies, once. It takes seconds to find out which parameters matter.
+        """Write the parameters and metrics of all studies for HParams, once.
 
-        That is by the study with the most trials, of which it is known best.
+        Parameter importance takes seconds to compute. It is computed from the study with the most trials.
         """
         study = max(self._studies, key=lambda study: study.count)
         metrics = {tag: name for study in self._studies for tag, name in metrics_of(study.sweep).items()}
@@ -189,7 +191,7 @@ class View:
         self._files.flush()
 
     def read(self) -> None:
-        """Write what the journals hold since the last time."""
+        """Write the journals' new entries."""
         for followed in self._followed:
             if not followed.problem:
                 try:
@@ -202,7 +204,7 @@ class View:
         self._files.flush()
 
     def _best(self, count: int) -> list[list[int]]:
-        """Return the numbers of the best trials of each study: in all so many, and of each study one at least."""
+        """Return the numbers of the best trials of each study: `count` in total, and at least one per study."""
         ranks = [(rank, at) for at, rows in enumerate(self._ranked) for rank in range(len(rows))]
         chosen = sorted(ranks)[: max(count, len(self._ranked))]
         return [
@@ -210,7 +212,7 @@ class View:
         ]
 
     def _repeated(self, indices: Sequence[int]) -> tuple[str, Repeats]:
-        """Return the run of studies that differ in their seed alone, and what writes it."""
+        """Return the run's name and the writer for studies that differ only in their seed."""
         study, used, number = self._studies[indices[0]], set(self.study_runs), 1
         run = f"{study.sweep.name}, {len(indices)} seeds/{STUDY_RUN}"
         while run in used:
@@ -222,8 +224,8 @@ class View:
     def _begin(self) -> None:
         """Begin the runs of studies, the first one with the layout of Custom Scalars.
 
-        TensorBoard orders runs by start, and older pages assign their seven colours in that order. So the studies' runs
-        begin before all others, and have distinct colours.
+        TensorBoard orders runs by start, and the older pages assign their seven colours in that order. So the studies'
+        runs begin before all others, and have distinct colours.
         """
         began = min(study.created for study in self._studies)
         for run in self.study_runs:
@@ -234,11 +236,11 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class _HasRun:
-    """Which trials get a run: some of the existing ones, and all new ones."""
+    """Decides which trials get a run: some of the existing ones, and all new ones."""
 
     existing: int
     chosen: Collection[int] | None
-    """None: all."""
+    """Existing trials that get a run; None: all."""
 
     def __call__(self, trial: int) -> bool:
         return self.chosen is None or trial >= self.existing or trial in self.chosen
@@ -257,7 +259,7 @@ def _write_new_entries(followed: _Followed) -> None:
     """Write new entries of a study's journal.
 
     Raises:
-        JournalError: It can't be read any more, or was replaced.
+        JournalError: The journal can no longer be read, or was replaced.
     """
     study_dir, runs = StudyDirectory(followed.study.directory), followed.runs
     with Journal.read(study_dir.journal) as journal:
@@ -301,7 +303,7 @@ def study_names(directories: Sequence[Path]) -> list[str]:
 
 
 class Repeats:
-    """Writes the common course of studies that differ only in their seed, as far as all of them are.
+    """Writes the common course of studies that differ only in their seed, up to the cost that all have reached.
 
     Args:
         files: The event files.
@@ -338,7 +340,7 @@ class Repeats:
         optional_values = [None if math.isnan(value) else value for value in values]
         over = spread(optional_values, self._more_is_better[quantity])
         if over.median is None or over.low is None or over.high is None:
-            return  # too many have no value yet
+            return  # too many studies have no value yet
         three = over.median, over.low, over.high
         tags = spread_tags(quantity, axis)
         last_step, last = self._written.get(tags[0], (-1, ()))
@@ -349,7 +351,7 @@ class Repeats:
 
 
 def _steps(course: CourseSoFar, axis: Axis, end: int) -> set[int]:
-    """Return the steps at and before each change of a study's best value, which draw stairs, and the end."""
+    """Return the steps at and just before each change of a study's best value, and the end, to draw a step curve."""
     changes = {amount_of(moment, axis) for moment in course.changes}
     return {step for step in (*changes, *(step - 1 for step in changes), end) if 0 <= step <= end}
 
@@ -360,6 +362,6 @@ def _thinned(steps: Sequence[int]) -> Sequence[int]:
 
 
 def _at(changes: Sequence[Moment], axis: Axis, step: int) -> Moment | None:
-    """Return what was found when so much was spent; None: nothing."""
+    """Return the last change of the front at or before a cost; None if there was none."""
     count = bisect_right(changes, step, key=lambda moment: amount_of(moment, axis))
     return changes[count - 1] if count else None

@@ -1,4 +1,4 @@
-"""Charts from numbers: shapes on a picture, written as SVG."""
+"""Charts as SVG, drawn from basic shapes."""
 
 from hpsearch.page.charts.chart import Chart, Key, legend
 from hpsearch.page.charts.picture import STYLE, Picture, fitted, svg, width_of

@@ -1,4 +1,4 @@
-"""A plot with two axes and a grid, and legends."""
+"""Plots with two axes and a grid, and legends."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ T = TypeVar("T", bound=tuple[float, ...])
 Mark = Literal["line", "dashed", "dot", "ring", "box"]
 
 ROW = 18.0
-"""Pixels from one row to the next."""
+"""Distance between rows of a legend, in pixels."""
 
 _MARK, _APART, _SIZE = 24.0, 16.0, 12.0
-"""Pixels of a mark, of the gap between a text and the next mark, and of the font."""
+"""Sizes in pixels: of a mark, of the gap between a text and the next mark, and of the font."""
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 16.0, 30.0, 46.0
 _NAME = 28.0
-"""Pixels around the vertical axis's rotated title and its labels."""
+"""Space for the rotated title of the vertical axis, in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Key:
 
 
 class Chart:
-    """A picture with two axes. Points are (horizontal, vertical) values; points that aren't finite are skipped."""
+    """A picture with two axes. Points are (horizontal, vertical) values. Non-finite points are skipped."""
 
     def __init__(
         self, title: str, description: str, across: Scale, up: Scale, names: tuple[str, str], size: Point = (760, 340)
@@ -86,7 +86,7 @@ class Chart:
 
     @property
     def picture(self) -> Picture:
-        """The picture so far, with the legend on top."""
+        """The current picture, with the legend above the plot."""
         above, rows = legend(self._keys, self._left, self._right, _TOP - 14)
         deeper = ROW * max(rows - 1, 0)
         picture = Picture(self._size[0], self._size[1] + deeper, self._title, self._description)
@@ -102,7 +102,7 @@ class Chart:
         faint: bool = False,
         tip: str = "",
     ) -> None:
-        """Draw a line through points; a point that isn't finite interrupts it."""
+        """Draw a line through points. A non-finite point interrupts the line."""
         for run in _finite_parts(points):
             placed = [self._to_pixels(point) for point in run]
             if len(placed) == 1:
@@ -113,7 +113,7 @@ class Chart:
     def steps(
         self, points: Sequence[Point], ink: Ink, width: float = 2.0, dashed: bool = False, until: float | None = None
     ) -> None:
-        """Draw a line that keeps each value until the next one, the last one as far as `until`."""
+        """Draw a step curve: each value is kept until the next point, and the last value until `until`."""
         cornered: list[Point] = []
         for x, y in points:
             if cornered:
@@ -124,7 +124,7 @@ class Chart:
         self.line(cornered, ink, width, dashed)
 
     def band(self, points: Iterable[tuple[float, float, float]], ink: Ink) -> None:
-        """Fill the area between two curves, from (horizontal, one, other); a number that isn't finite interrupts it."""
+        """Fill the area between two curves. Points are (x, first, second). A non-finite number interrupts the area."""
         for run in _finite_parts(points):
             edge = [(x, first) for x, first, _ in run] + [(x, other) for x, _, other in reversed(run)]
             self._draw(Area([self._to_pixels(point) for point in edge], ink))
@@ -152,12 +152,12 @@ class Chart:
 
 
 def _clipped(fraction: float) -> float:
-    """Clamp a point to the axes' ends, which shows that there is more."""
+    """Clamp a position to the ends of the axis, so that values beyond it are visible at its edge."""
     return min(max(fraction, 0.0), 1.0)
 
 
 def _finite_parts(points: Iterable[T]) -> Iterator[list[T]]:
-    """Return the points in parts, without those that hold a number that isn't finite."""
+    """Split the points at points with a non-finite number, which are left out."""
     run: list[T] = []
     for point in points:
         if all(map(math.isfinite, point)):
@@ -170,13 +170,13 @@ def _finite_parts(points: Iterable[T]) -> Iterator[list[T]]:
 
 
 def legend(keys: Sequence[Key], left: float, right: float, y: float) -> tuple[list[Shape], int]:
-    """Draw a legend from left to right, in as many rows as needed; return the number of rows.
+    """Draw a legend from left to right, in as many rows as needed, and return the number of rows.
 
     Args:
-        keys: Entries in order; the middle of a text that doesn't fit in a row is cut out.
-        left: Where rows begin, in pixels.
-        right: Where they must end.
-        y: The first row's baseline.
+        keys: Entries, in order. The middle of a text is cut out if the text doesn't fit in a row.
+        left: Left end of the rows, in pixels.
+        right: Right end of the rows, in pixels.
+        y: Baseline of the first row, in pixels.
     """
     shapes: list[Shape] = []
     x, rows = left, 1 if keys else 0

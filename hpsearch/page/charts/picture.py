@@ -1,4 +1,4 @@
-"""A picture: shapes in drawing order, a description, and SVG output; and how wide its texts are."""
+"""Pictures as lists of shapes, their SVG output, and estimates of the width of texts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hpsearch.errors import HpsearchError
 from hpsearch.journal.filesystem import writing
 
 _LETTER = 0.6
-"""Width of letters, as a fraction of the font size."""
+"""Width of a letter, as a fraction of the font size."""
 
 Point = tuple[float, float]
 Anchor = Literal["start", "middle", "end"]
 
 Ink = Literal["text", "muted", "grid", "paper", "s0", "s1", "s2", "s3", "s4", "s5", "good", "bad"]
-"""A colour."""
+"""Name of a colour."""
 
 COLOURS: dict[Ink, tuple[str, str]] = {
     "text": ("#24292f", "#e6edf3"),
@@ -35,13 +35,13 @@ COLOURS: dict[Ink, tuple[str, str]] = {
     "good": ("#1a7f37", "#3fb950"),
     "bad": ("#cf222e", "#ff7b72"),
 }
-"""On light pages, and on dark ones."""
+"""Each colour on light pages and on dark pages."""
 
 HALO = 2.0
-"""Pixels of paper around letters that have a halo."""
+"""Width of the outline of letters with a halo, in pixels."""
 
 SERIES: tuple[Ink, ...] = ("s0", "s1", "s2", "s3", "s4", "s5")
-"""Colours for categories, distinguishable with colour blindness."""
+"""Colours for categories. They are distinguishable with colour blindness."""
 
 _DARK = "\n".join(
     f'.chart [{attribute}="{light}"] {{ {attribute}: {dark} }}'
@@ -55,13 +55,11 @@ STYLE = f"""
 {_DARK}
 }}
 """
-"""What a page that holds pictures needs. Shapes have the light colours themselves: most programs that convert SVG files
-know no variables of CSS.
-"""
+"""CSS for a page with pictures. Shapes also contain the light colours, as most SVG converters lack CSS variables."""
 
 
 def series(number: int) -> tuple[Ink, bool]:
-    """Return the ink of one of several lines, and whether it is dashed; the first twelve differ."""
+    """Return the colour of a numbered line, and whether the line is dashed. The first twelve lines differ."""
     around, colour = divmod(number, len(SERIES))
     return SERIES[colour], (number + around) % 2 == 1
 
@@ -76,7 +74,7 @@ class Line:
     dashed: bool = False
     faint: bool = False
     tip: str = ""
-    """Shown where a pointer rests on it."""
+    """Tooltip of the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A filled rectangle, from its corner at the left above."""
+    """A filled rectangle, given by its top left corner."""
 
     x: float
     y: float
@@ -101,7 +99,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A point; hollow ones are outlines."""
+    """A point. A hollow point is only an outline."""
 
     x: float
     y: float
@@ -113,7 +111,7 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A text with its anchor on the baseline at a point."""
+    """A text, anchored at a point on its baseline."""
 
     x: float
     y: float
@@ -122,16 +120,16 @@ class Words:
     ink: Ink = "text"
     size: float = 12.0
     upright: bool = False
-    """Reads from below to above."""
+    """Whether the text is rotated and reads upwards."""
     halo: bool = False
-    """Horizontal letters have an outline in the background colour, so that they can be read on top of lines."""
+    """Whether horizontal letters have an outline in the background colour, to be readable on top of lines."""
 
 
 Shape = Line | Area | Box | Dot | Words
 
 
 def lowered(shape: Shape, down: float) -> Shape:
-    """Return a shape so many pixels further down."""
+    """Return a shape that is moved down by a number of pixels."""
     if isinstance(shape, Line | Area):
         return replace(shape, points=[(x, y + down) for x, y in shape.points])
     return replace(shape, y=shape.y + down)
@@ -139,7 +137,7 @@ def lowered(shape: Shape, down: float) -> Shape:
 
 @dataclass
 class Picture:
-    """Shapes on a white or dark ground; lengths are pixels, y grows downwards."""
+    """Shapes on a light or dark background. Lengths are in pixels, and y grows downwards."""
 
     width: float
     height: float
@@ -153,7 +151,7 @@ class Picture:
         self.shapes.extend(shapes)
 
     def save(self, path: str | Path) -> None:
-        """Write it to an SVG file.
+        """Write the picture to an SVG file.
 
         Raises:
             HpsearchError: The file's name doesn't end with `.svg`.
@@ -167,20 +165,20 @@ class Picture:
         path.write_text(svg(self), encoding="utf-8")
 
     def _repr_svg_(self) -> str:
-        """Show it in a notebook."""
+        """Return the picture for a notebook."""
         return svg(self)
 
 
 def save_pictures(pictures: Mapping[str, Picture], folder: Path, purpose: str = "") -> list[Path]:
-    """Write pictures into a folder, each as SVG by its name; return their paths.
+    """Write pictures to a folder as SVG files, and return their paths.
 
     Args:
-        pictures: By their names.
-        folder: Created if missing.
-        purpose: Of the folder, in an error: ` for plots`.
+        pictures: Pictures by file name, without suffix.
+        folder: Output folder, which is created if missing.
+        purpose: Purpose of the folder for error messages, such as ` for plots`.
 
     Raises:
-        StorageError: They can't be written.
+        StorageError: The files can't be written.
     """
     paths = [folder / f"{name}.svg" for name in pictures]
     with writing(f"{folder}: expected a folder{purpose} that can be written"):
@@ -194,9 +192,9 @@ def svg(picture: Picture, name: str = "") -> str:
     """Return a picture as SVG.
 
     Args:
-        picture: What to write.
-        name: Its name on a page, which no other picture there has. The page must hold `STYLE`, and may lay it out by
-            `--width`, how many pixels wide it is by nature. Empty: it brings its own style, as a file or in a notebook.
+        picture: The picture.
+        name: Unique name of the picture on an HTML page. The page must contain `STYLE`, and can use the CSS variable
+            `--width`, the picture's natural width. If empty, the SVG contains its own style, for a file or a notebook.
     """
     alone, name = not name, name or "chart-0"
     size = f"0 0 {_number(picture.width)} {_number(picture.height)}"
@@ -259,22 +257,22 @@ def _number(value: float) -> str:
 
 
 def _printable(text: str) -> str:
-    """Leave out what XML can't hold, such as control characters and lone surrogates."""
+    """Replace characters that XML doesn't allow, such as control characters and lone surrogates."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def width_of(text: str, size: float) -> float:
-    """Return how many pixels a text takes at most, in common fonts.
+    """Return an upper bound of a text's width in common fonts, in pixels.
 
     Args:
-        text: In one line.
-        size: Of the letters, in pixels.
+        text: Text in one line.
+        size: Font size in pixels.
     """
     return size * sum(map(_wide, text))
 
 
 def fitted(text: str, room: float, size: float) -> str:
-    """Return the first line of a text, with its middle cut out if it doesn't fit: names often differ at their ends.
+    """Return the first line of a text. If it doesn't fit, its middle is cut out, as names often differ at their ends.
 
     Args:
         text: The text.

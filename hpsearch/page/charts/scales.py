@@ -1,4 +1,4 @@
-"""From values to shares of an axis, and the marks on it."""
+"""Scales that map values to positions on an axis, and their tick marks."""
 
 from __future__ import annotations
 
@@ -8,53 +8,54 @@ from dataclasses import dataclass
 from typing import Protocol
 
 _BEYOND = 4.0
-"""Values farther from the best than this many times what three quarters of them span are left to an axis' edge."""
+"""Values can be moved to the axis's edge if their distance from the best value is more than this multiple of the range
+of the best three quarters."""
 
 _WORTH = 1.5
-"""So many times as long the axis must become by them; else they are on it, too."""
+"""Such values stay on the axis unless they would make it longer by more than this factor."""
 
 _ROOM = 0.03
-"""Share of the axis that is left free at either end."""
+"""Margin at both ends of the axis, as a fraction of it."""
 FAR = 1e150
-"""Beyond this, sums and differences of two values may be infinite; such values are outside every axis."""
+"""Largest absolute value on an axis. With larger values, sums and differences could be infinite."""
 _NEAR = 1e-300
-"""Up to here a share of a difference may be no number any more."""
+"""Smallest range of an axis. In smaller ranges, fractions may underflow."""
 _APART = 0.07
-"""Share of an axis from one mark to the next, where some are wanted before others."""
+"""Smallest distance between marks on a `Marked` scale, as a fraction of the axis."""
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
 class Scale(Protocol):
-    """One axis."""
+    """The scale of an axis."""
 
     def fraction(self, value: object) -> float:
-        """Return where a value lies: 0 at the beginning, 1 at the end."""
+        """Return a value's position on the axis: 0 at the start, 1 at the end."""
         ...
 
     def ticks(self, most: int = 6) -> list[tuple[object, str]]:
-        """Return the values to mark, with their texts."""
+        """Return the values of tick marks, with their labels."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Numbers; of a range without width the middle."""
+    """A linear scale. If its range has no width, all values are in the middle."""
 
     low: float
     high: float
     is_integer: bool = False
-    """Only integers are marked."""
+    """Whether only integers get tick marks."""
 
     def fraction(self, value: object) -> float:
-        """Return where a number lies."""
+        """Return a number's position."""
         assert isinstance(value, int | float)
         span = self.high - self.low
         return (value - self.low) / span if span else 0.5
 
     def ticks(self, most: int = 6) -> list[tuple[object, str]]:
-        """Mark round numbers."""
+        """Return round numbers."""
         span = self.high - self.low
-        if span <= max(_NEAR, 1e-15 * max(abs(self.low), abs(self.high))):  # floats between them can't be distinguished
+        if span <= max(_NEAR, 1e-15 * max(abs(self.low), abs(self.high))):  # too few floats in between
             return [(self.low, _text(self.low, abs(self.low)))]
         least = span / most
         power = 10.0 ** math.floor(math.log10(least))
@@ -66,13 +67,13 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """Numbers above 0 by their logarithm."""
+    """A logarithmic scale for numbers above 0."""
 
     low: float
     high: float
 
     def fraction(self, value: object) -> float:
-        """Return a number's position; a number without a logarithm is before every axis."""
+        """Return a number's position. Numbers that aren't above 0 are before the start of the axis."""
         assert isinstance(value, int | float)
         if value <= 0:
             return -math.inf
@@ -80,7 +81,7 @@ class Log:
         return (math.log(value) - math.log(self.low)) / span if span else 0.5
 
     def ticks(self, most: int = 6) -> list[tuple[object, str]]:
-        """Mark powers of ten, and their multiples where there are few."""
+        """Return powers of ten, and multiples of them if there are few."""
         low, high = math.log10(self.low), math.log10(self.high)
         for factors in ((1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
             marks = [
@@ -97,18 +98,18 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """Another scale, on which some values are marked before others."""
+    """Another scale with tick marks at given values."""
 
     scale: Linear | Log
     marks: tuple[float, ...]
-    """Marks by importance; one that overlaps with an earlier one is skipped."""
+    """Values to mark, by importance. A mark that overlaps with an earlier one is skipped."""
 
     def fraction(self, value: object) -> float:
-        """Return where a number lies."""
+        """Return a number's position."""
         return self.scale.fraction(value)
 
     def ticks(self, most: int = 6) -> list[tuple[object, str]]:
-        """Mark these, and between them round numbers."""
+        """Return the given marks, and round numbers between them."""
         first_marks = [(mark, f"{mark:.6g}") for mark in self.marks]
         by_fraction: dict[float, tuple[object, str]] = {}
         for mark, text in [*first_marks, *self.scale.ticks(most)]:
@@ -120,7 +121,7 @@ class Marked:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Texts, evenly."""
+    """A scale of evenly spaced texts."""
 
     names: tuple[str, ...]
 
@@ -129,15 +130,16 @@ class Names:
         return (self.names.index(str(value)) + 0.5) / len(self.names)
 
     def ticks(self, most: int = 6) -> list[tuple[object, str]]:
-        """Mark every name; where there are more, some."""
+        """Return all names; if there are too many, only some of them."""
         every = math.ceil(len(self.names) / max(most, 12))
         return [(name, name) for name in self.names[::every]]
 
 
 def scale_of(values: Iterable[float], log: bool = False, is_integer: bool = False) -> Linear | Log:
-    """Return a scale for values, with a margin at both ends, ignoring immense values.
+    """Return a scale for values, with a margin at both ends. Immense values are ignored.
 
-    It is logarithmic if that is requested and all values are sufficiently above 0. Without values it is from 0 to 1.
+    The scale is logarithmic if this is requested and all values are sufficiently above 0. Without values its range is 0
+    to 1.
     """
     finite: Sequence[float] = [value for value in values if abs(value) < FAR]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
@@ -149,9 +151,9 @@ def scale_of(values: Iterable[float], log: bool = False, is_integer: bool = Fals
 
 
 def between(low: float, high: float, log: bool = False, is_integer: bool = False) -> Linear | Log:
-    """Return a scale between two ends, without margins; immense ends are replaced by smaller ones.
+    """Return a scale between two ends, without margins. Immense ends are replaced by smaller ones.
 
-    It is logarithmic if that is requested and the lower end is above 0.
+    The scale is logarithmic if this is requested and the lower end is above 0.
     """
     low, high = (min(max(end, -FAR), FAR) for end in (low, high))
     return Log(low, high) if log and low > 0 else Linear(low, high, is_integer)
@@ -168,13 +170,13 @@ def _text(value: float, step: float) -> str:
 
 
 def scale_of_good(values: Sequence[float], less_is_better: bool) -> tuple[Linear | Log, Sequence[float]]:
-    """Return a scale, and the values that lie beyond it, the worst last.
+    """Return a scale that shows the good values well, and the values beyond the scale, the worst last.
 
-    A few that are bad would else press all others into one line.
+    Otherwise a few bad values would compress all others into one line.
 
     Args:
-        values: Finite ones, one at least.
-        less_is_better: Whether the least is the best.
+        values: Finite values, at least one.
+        less_is_better: Whether lower is better.
     """
     ordered = sorted(values, reverse=not less_is_better)
     span = abs(ordered[(len(ordered) - 1) * 3 // 4] - ordered[0])

@@ -1,4 +1,4 @@
-"""Runs a training again from its last commit after a collective has failed."""
+"""Restarts a training function from its last commit after a failed collective."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hpsearch_comm.horovod.meeting import is_elastic, set_done
 from hpsearch_comm.horovod.objects import allgather_object
 
 MOST_FAILURES = 3
-"""Failures of as many ranks without a commit between them: a training that can't get further fails each time."""
+"""Failures in sequence, without a commit or the loss of a rank in between, after which training ends."""
 
 _numbers = itertools.count(1)
-"""Of the calls of functions that may go on."""
+"""Numbers of the calls of decorated functions."""
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
@@ -28,20 +28,20 @@ _T = TypeVar("_T")
 def run(func: Callable[..., _T]) -> Callable[..., _T]:
     """Make a function continue after HorovodInternalError: `@hvd.elastic.run` before `def train(state): ...`.
 
-    The function starts with the state of rank 0 on all ranks. When it ends with HorovodInternalError, its ranks leave
-    the job, restore their last commits, meet in a new job, and call it again. They are the processes that the launcher
-    has started: a dead one doesn't come back, and none joins later. If the launcher continues without dead ranks
-    (`--min-np`), the others meet without them and are renumbered.
+    The function starts with the state of rank 0 on all ranks. When it raises HorovodInternalError, its ranks leave the
+    job, form a new job, restore their last commits, and call the function again. The processes stay the same: dead
+    processes are not restarted, and no new ones join. If the launcher continues without dead ranks (`--min-np`), the
+    new job has the remaining ranks, renumbered.
 
     Args:
-        func: Takes the state and other arguments. It starts where the state says.
+        func: The function. Its first argument is the state, and it must resume from this state.
 
     Raises:
-        HorovodInternalError: It failed three times without a commit or the loss of a rank in between.
-        UsageError: Ranks are in different calls of such functions, as some had returned when a collective failed, or
-            were started again.
-        RendezvousError: A process didn't come to the new job, as it has died or ended, and the launcher doesn't
-            continue without it; names its rank.
+        HorovodInternalError: The function failed three times without a commit or the loss of a rank in between.
+        UsageError: Ranks are in different calls of decorated functions: some had already returned when a collective
+            failed, or were restarted.
+        RendezvousError: A process didn't join the new job because it has died or ended, and the launcher doesn't
+            continue without it. The error names its rank.
     """
 
     @functools.wraps(func)
@@ -64,7 +64,7 @@ def run(func: Callable[..., _T]) -> Callable[..., _T]:
             except HorovodInternalError as error:
                 _log.warning("going on from the last commit, as a collective has failed: %s", error)
                 _meet_anew()
-                # That a rank was lost is no fault of the training's.
+                # The loss of a rank is not counted as a failure of the training.
                 failures = 0 if size() < ranks else failures + 1 if commits == state.commits else 1
                 commits, ranks = state.commits, size()
                 if failures == MOST_FAILURES:
@@ -75,7 +75,7 @@ def run(func: Callable[..., _T]) -> Callable[..., _T]:
 
 
 def _check_together(number: int, anew: bool) -> None:
-    """Check that all ranks are in the same call: a call can continue only from its own state."""
+    """Check that all ranks are in the same call of a decorated function: a call can resume only from its own state."""
     calls = allgather_object(f"call {number}{' again' if anew else ''}", "elastic_run")
     if len(set(calls)) > 1:
         raise UsageError(

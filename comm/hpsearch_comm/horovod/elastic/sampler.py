@@ -1,4 +1,4 @@
-"""Which rows each rank takes, in epochs that may restart in the middle."""
+"""A sampler that divides the rows of an epoch among the ranks, and can resume in the middle of an epoch."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from hpsearch_comm.horovod.job import rank, size
 
 
 class ElasticSampler(torch.utils.data.Sampler[int]):
-    """Divides the rows of a data set among the ranks, and the remaining ones of an epoch after a failure.
+    """Divides the rows of a dataset among the ranks. After a failure, it divides the remaining rows of the epoch.
 
     Make it part of a `TorchState`, call `record_batch` after every batch and `set_epoch` at the end of each epoch.
 
     Args:
-        dataset: Only its length is used.
-        shuffle: Whether each epoch has its own order.
-        seed: Of the orders; the same on every rank.
+        dataset: The dataset; only its length is used.
+        shuffle: Whether rows are shuffled in each epoch.
+        seed: Seed of the shuffles; the same on every rank.
 
     Attributes:
         epoch: The number of the epoch.
-        processed_num: Rows of it that all ranks have recorded together.
+        processed_num: Rows of the epoch that have been recorded, summed over all ranks.
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
@@ -36,7 +36,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Start an epoch, with no row recorded; call it at the end of the epoch before."""
+        """Start an epoch, with no rows recorded; call it at the end of the previous epoch."""
         self.epoch = epoch
         self.processed_num = 0
         self.reset()
@@ -64,7 +64,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.num_samples = -(-len(self.remaining_indices) // self.num_replicas)
 
     def __iter__(self) -> Iterator[int]:
-        """Return this rank's rows; all ranks have equally many, so that some come twice where they don't divide."""
+        """Return this rank's rows. All ranks have equally many; if rows don't divide evenly, some are repeated."""
         everybodys = itertools.cycle(self.remaining_indices)
         mine = itertools.islice(everybodys, self.rank, None, self.num_replicas)
         return itertools.islice(mine, self.num_samples)

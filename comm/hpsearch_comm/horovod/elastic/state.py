@@ -1,4 +1,4 @@
-"""State that a training can restore: objects, and models, optimizers, samplers and schedulers."""
+"""State that a training can restore: models, optimizers, samplers, schedulers and other objects."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class State:
         self._reset_callbacks: list[Callable[[], Any]] = []
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], Any]]) -> None:
-        """Add functions that are called when ranks have met again."""
+        """Add functions that are called when the ranks have formed a new job."""
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """React to ranks that have met again."""
+        """Reset the state and call the reset callbacks, after the ranks have formed a new job."""
         self.reset()
         for callback in self._reset_callbacks:
             callback()
@@ -50,7 +50,7 @@ class State:
         raise NotImplementedError(f"{type(self).__name__} must have a method save()")
 
     def restore(self) -> None:
-        """Restore what was saved."""
+        """Restore the saved state."""
         raise NotImplementedError(f"{type(self).__name__} must have a method restore()")
 
     def sync(self) -> None:
@@ -58,7 +58,7 @@ class State:
         raise NotImplementedError(f"{type(self).__name__} must have a method sync()")
 
     def reset(self) -> None:
-        """Prepare for ranks that have met again."""
+        """Adapt the state to the ranks of a new job."""
 
 
 class ObjectState(State):
@@ -105,8 +105,8 @@ class TorchState(ObjectState):
     Args:
         model: A model, or None.
         optimizer: An optimizer, or None.
-        **objects: Become attributes of these names. Of objects with a `state_dict`, such as more models and optimizers,
-            an `ElasticSampler` or a scheduler, the state is saved; of others a copy.
+        **objects: Become attributes of these names. If an object has a `state_dict`, as models, optimizers, schedulers
+            and `ElasticSampler` have, its state is saved; otherwise a copy of the object is saved.
     """
 
     def __init__(
@@ -153,11 +153,11 @@ class TorchState(ObjectState):
             else:
                 value.load_state_dict(broadcast_object(value.state_dict(), name=f"elastic_{name}"))
         super().sync()
-        # Behind the last collective: else one that fails would leave a part of rank 0's states to be put back to.
+        # After the last collective: if one fails, the saved states must not be a mix of old states and rank 0's.
         self._save_states()
 
     def reset(self) -> None:
-        """Divide the remaining rows of samplers among the ranks that have met again."""
+        """Divide the remaining rows of samplers among the ranks of the new job."""
         for name in self._stateful:
             if isinstance(getattr(self, name), ElasticSampler):
                 getattr(self, name).reset()
@@ -167,5 +167,5 @@ class TorchState(ObjectState):
 
 
 def _is_stateful(value: Any) -> bool:
-    """Whether it is put back in place: a copy of a scheduler would go on with a copy of its optimizer."""
+    """Return whether a value is saved by its state_dict: a copy of a scheduler would use a copy of its optimizer."""
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
