@@ -369,7 +369,7 @@ class Group:
         return cast(Group, self._form(list(range(self.size)), self._timeline, timeout))
 
     def subgroup(self, ranks: Sequence[int]) -> Group | None:
-        """Return a new group of some of these ranks; None on the other ranks. All ranks of this group must call it.
+        """Return a new group of some of these ranks, None on the others. All ranks of this group must call it.
 
         The new group is not in the timeline.
 
@@ -379,7 +379,7 @@ class Group:
         return self._form(check_members(ranks, self.size), None, None)
 
     def _form(self, members: list[int], timeline: Timeline | NoTimeline | None, timeout: float | None) -> Group | None:
-        self._work_queue.check()  # before counting: a call that raises must not count, or the ranks' counts would differ
+        self._work_queue.check()  # before counting: if a call that raises were counted, the ranks' counts would differ
         self._related += 1
         inside = self.rank in members
         with self._listen() if inside and len(members) > 1 else contextlib.nullcontext() as listener:

@@ -14,7 +14,7 @@ import torch
 from hpsearch_comm.failure.operation import Operation
 
 Combine = Callable[[torch.Tensor, torch.Tensor], object]
-"""Combines a chunk of the receiver's tensor with a received chunk, in place: `lambda mine, theirs: mine.add_(theirs)`."""
+"""Combines the receiver's chunk with a received chunk, in place: `lambda mine, theirs: mine.add_(theirs)`."""
 
 
 class Transfer(ABC):

@@ -7,7 +7,7 @@ and increments `taken`: then the slot is free again. Only the sender writes `wri
     slot      0        1        2        3
               taken    full     full     free        written = 3, taken = 1 (modulo 2^32)
 
-Each slot has room for a header. The header of a message is in the slot of its first chunk.
+Each slot has a separate field for a header. A message's header is in the field of its first chunk's slot.
 """
 
 from __future__ import annotations

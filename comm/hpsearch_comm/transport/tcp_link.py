@@ -224,7 +224,7 @@ class TcpLink(Link):
         return typed
 
     def _fit_buffers(self) -> None:
-        """Limit the send buffers to a near peer, so that the data stays in the caches. Repeat until the peer is near."""
+        """Limit the send buffers to a near peer, so that data stays in the caches. Called until the peer is near."""
         facts = self._first.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT.size)
         # A kernel without this field returns fewer bytes, or zero.
         round_trip = _MIN_RTT.unpack(facts)[0] if len(facts) == _MIN_RTT.size else 0
