@@ -61,7 +61,7 @@ class Group:
         streams: TCP connections between two ranks of different hosts, for collectives.
         cuda: How CUDA tensors are sent: nccl, host (pinned host memory), or auto (NCCL if all ranks can use it).
         timeline: Path of a trace for chrome://tracing or Perfetto, set on all ranks; each rank writes its part next to
-            it. Or the timeline of another group of the same ranks, which records both until that group is closed.
+            it. Or the timeline of another group of the same ranks: it records both groups until that group is closed.
 
     Attributes:
         local_rank: This rank's index among the ranks of its host.

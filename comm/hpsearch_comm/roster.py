@@ -1,12 +1,12 @@
 """The protocol between a rank and an elastic launcher, in lines of JSON.
 
     the rank                                           the launcher
-      | --- comes: the number of this call, address ---> |   an address where the rank listens, as other ranks read it
-      | <-- roster: the call's number, who meets ------- |   once all have come that are alive
-      | --- done --------------------------------------> |   the rank may take as long as it likes to come or to end
-      | --- busy --------------------------------------> |   no longer
+      | --- coming: number of the call, address -------> |   address where the rank listens, as `Address.to_text`
+      | <-- roster: number of the call, members -------- |   sent when all living ranks are coming
+      | --- done --------------------------------------> |   the rank may come or end at any later time
+      | --- busy --------------------------------------> |   the rank is no longer done
 
-Between the two stands the agent of the rank's host, which has started the rank with one end of a socket.
+The agent of the rank's host relays these messages. It has started the rank with one end of a socket.
 """
 
 from __future__ import annotations

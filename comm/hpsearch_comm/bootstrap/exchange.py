@@ -52,8 +52,8 @@ _SLICE = 0.1
 _TRY_SECONDS = 5.0
 """Seconds for one attempt to connect, including the handshake."""
 _REFUSED_SECONDS = 5.0
-"""Seconds for which a refused rank tries again: another group may be about to leave the endpoint. Rank 0 continues
-whatever connections it refuses."""
+"""Seconds for which a refused rank tries again: another group may be about to leave the endpoint. Rank 0
+itself continues after it has refused a connection."""
 _FAREWELL_SECONDS = 2.0
 _LONGEST_SECONDS = 2e6  # the longest wait that the kernel accepts
 _LONGEST_PAUSE = 0.25
@@ -72,7 +72,7 @@ class Venue:
     description: str
     """Description of the meeting point, for errors."""
     advice: str
-    """End of the error for missing ranks: what the user can do."""
+    """Advice to the user about missing ranks, at the end of the error."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,12 +5,12 @@ of n bytes is cut into S parts, and each of the first S ranks of a host owns one
 g on the other, so S = 3:
 
                           a     b     c     d          e     f     g
-    reduce within        ab..  ab..  ab..   -         efg   efg   efg       the owners of parts 0, 1 and 2 add up those
-                          0     1     2               0     1     2         of their host
+    reduce within        ab..  ab..  ab..   -         efg   efg   efg       the owners of parts 0, 1 and 2 add up the
+                          0     1     2               0     1     2         parts of their host's ranks
     allreduce between     └─────┼─────┼───────────────┘     │     │         a with e, b with f, c with g: each pair one
                                 └─────┼─────────────────────┘     │         part, all pairs at once, around a ring or by
                                       └───────────────────────────┘         butterfly
-    gather within        all   all   all   all        all   all   all       everybody copies the parts of the owners
+    gather within        all   all   all   all        all   all   all       all ranks copy the parts of the owners
 
 Each host sends and receives 2n(H-1)/H bytes, whatever its number of ranks. A ring through all p ranks would send
 2n(p-1)/p bytes, in 2(p-1) steps instead of at most 2(H-1). The host with the fewest ranks determines S. On the other

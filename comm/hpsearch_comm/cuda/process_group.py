@@ -312,7 +312,7 @@ class ThroughProcessGroup:
         except RuntimeError as error:
             raise self.failed(error, work.describe) from error
         work.works.append(started)
-        started.wait()  # lets the stream wait for it, not the host
+        started.wait()  # the stream waits for it, not the host
 
     def failed(self, error: object, describe: Callable[[], str]) -> CommError:
         """End the group because NCCL has failed, and return the error to raise.
@@ -394,7 +394,7 @@ class _Guard:
                     raise self.owner.failed(error, self.describe)
 
     def _check_left(self, now: float) -> None:
-        """Fail if the operation hasn't ended some time after a peer has left. The peer may have done its part before."""
+        """Fail if the operation hasn't ended some time after a peer has left. The peer may have done its part."""
         if self.departed_at is None:
             self.departed_at = now
         elif now - self.departed_at > GRACE_SECONDS:

@@ -235,7 +235,7 @@ class Detector:
         return True
 
     def _compare(self, peer: int, theirs: bytes) -> None:
-        """End the group if this rank has called another operation than the one that a peer has announced."""
+        """End the group if this rank's operation with the same number differs from the operation of a peer's notice."""
         try:
             ours = self._history.find(Signature.unpack(theirs).sequence)
             if ours is not None and ours != theirs:

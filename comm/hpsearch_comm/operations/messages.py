@@ -26,7 +26,7 @@ class Send:
 
     handle: Handle[torch.Tensor]
     tensor: torch.Tensor
-    """What the caller gave, and gets."""
+    """The caller's tensor, which is also the result."""
     payload: torch.Tensor
     """Its elements, 1-D and contiguous."""
     target: int
@@ -50,7 +50,7 @@ class Receive:
 
     handle: ReceiveHandle
     tensor: torch.Tensor
-    """What the caller gave, and gets."""
+    """The caller's tensor, which is also the result."""
     target: torch.Tensor
     """The tensor's memory, as a plain torch.Tensor."""
     source: int | None

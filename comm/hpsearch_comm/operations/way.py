@@ -46,7 +46,7 @@ class Way(Protocol):
 
     @property
     def stream(self) -> Any:
-        """The stream on which to allocate results, which are then lent to the caller's stream; None for the latter."""
+        """The stream on which to allocate results; None for the caller's stream, which uses the results in any case."""
 
     def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> UnderWay | None:
         """Reduce the ranks' tensors into every rank's `out`, which may be the tensor. All ranks get the same bits."""

@@ -198,7 +198,7 @@ class Barrier:
             futex.waker(self._words.base + index * 4)()
 
     def _behind(self) -> list[int]:
-        """Return the ranks that haven't arrived. Those that have may already be at the next barrier."""
+        """Return the ranks that haven't arrived at this barrier. Other ranks may already be at the next one."""
         view, count, behind = self._view, self._count, []
         for word, rank in self._other_words:
             if (view[word] - count) & _MASK > 1:

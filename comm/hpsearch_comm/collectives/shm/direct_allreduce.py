@@ -54,8 +54,8 @@ SHORT = 512 << 10
 Up to it, a copy takes less time than a second barrier."""
 
 ONE_SHOT = 2 << 20
-"""The same limit for tensors in other memory. In one shot the ranks together read as many bytes as the product says; in
-two shots they read that number divided by the number of ranks, but with more barriers."""
+"""The same limit for tensors in other memory. The product is the number of bytes that all ranks read in one shot. In
+two shots they read this number divided by the number of ranks, but need more barriers."""
 
 Step = Callable[[], object]
 Carry = Callable[[Operation, torch.Tensor, torch.Tensor], None]
