@@ -182,7 +182,11 @@ class Acceptor:
         self._set_accepting(len(self._pending) < self._max_handshakes)
 
     def _make_room(self, error: OSError) -> None:
-        """Drop a connection because the process has run out of descriptors; raise an error if there is none to drop."""
+        """Lower the limit to the current number of handshakes, because the process has run out of descriptors.
+
+        Raises:
+            RendezvousError: There is no handshake, so no descriptor will become free.
+        """
         if not self._pending:
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
             raise RendezvousError(
