@@ -86,12 +86,12 @@ _PLACES = {
     "hpsearch_comm.operations.work": "Handle ReceiveHandle",
     "hpsearch_comm.shm.shared_memory": "SharedMemory",
 }
-"""Where the public names are, by module."""
+"""The public names that each module defines."""
 
 _MODULES = {name: module for module, names in _PLACES.items() for name in names.split()}
 
 
-if not TYPE_CHECKING:  # a type checker would take a misspelled name for one of any type
+if not TYPE_CHECKING:  # with __getattr__, a type checker would accept misspelled names
 
     def __getattr__(name: str) -> Any:
         if name not in _MODULES:

@@ -1,4 +1,4 @@
-"""What a group stands on, put together and taken apart: connections, shared memory, links, the watching thread."""
+"""Create and release the parts of a group: connections, shared memory, links, failure detector."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from hpsearch_comm.transport.tcp_link import TcpLink
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """The parts of a formed group, its own to close."""
+    """The parts of a formed group. The group closes them."""
 
     topology: Topology
     """Which ranks are on which host."""
     sharing: Topology
-    """Which ranks share memory: the same, or every rank alone where everything goes over TCP."""
+    """Which ranks share memory: the ranks of each host, or none if all messages are sent over TCP."""
     shm: ShmSegment
     mesh: Mesh
     messages: PointToPoint
@@ -40,9 +40,9 @@ class Assembly:
     history: History
 
     def close(self) -> None:
-        """Say goodbye and release everything, also where Ctrl-C comes between."""
+        """Notify the other ranks and release all parts, even if Ctrl-C interrupts."""
         with contextlib.ExitStack() as closing:
-            for resource in (self.abort_state, self.shm, self.mesh, self.messages, self.control):  # the last one first
+            for resource in (self.abort_state, self.shm, self.mesh, self.messages, self.control):  # closed in reverse
                 closing.callback(resource.close)
 
 
@@ -50,12 +50,12 @@ def assemble(options: Options, make_listener: Callable[[], Listener]) -> Assembl
     """Bring the ranks together.
 
     Args:
-        options: The group's.
-        make_listener: Gives the socket by which others reach this rank; it is closed when all are connected.
+        options: The group's options.
+        make_listener: Returns the listener by which others reach this rank; it is closed when all are connected.
 
     Raises:
-        RendezvousError: Not all ranks came; names those that are missing.
-        ConfigurationError: The arguments, or those of different ranks, don't fit.
+        RendezvousError: Not all ranks started; names the missing ones.
+        ConfigurationError: The arguments are invalid, or contradict those of other ranks.
         RefusedError: This rank doesn't belong to the group that it reached.
     """
     rank, size, rendezvous = options.rank, options.size, options.rendezvous
@@ -91,7 +91,7 @@ def assemble(options: Options, make_listener: Callable[[], Listener]) -> Assembl
         patience = max(1.0, deadline - time.monotonic())
         shm = ShmSegment(rank, sharing.local_ranks, connections.descriptors, abort_state, timeout=patience)
         undo.callback(shm.close)
-        # The last stream is for what two ranks send each other.
+        # The last stream is for send and recv.
         tcp_links = {peer: TcpLink(peer, streams[:-1]) for peer, streams in connections.streams.items()}
         mesh = Mesh(rank, links_within(shm) | tcp_links, shm.bell)
         tcp_links = {peer: TcpLink(peer, streams[-1:]) for peer, streams in connections.streams.items()}
@@ -101,18 +101,18 @@ def assemble(options: Options, make_listener: Callable[[], Listener]) -> Assembl
 
 
 def release(rank: int, parts: Assembly, work_queue: WorkQueue, leave: Sequence[Callable[[], None]]) -> None:
-    """Release what a group stands on: when it is closed, forgotten, or when the process ends.
+    """Release a group: when it is closed or garbage collected, or when the process ends.
 
     Args:
-        rank: The group's.
-        parts: What it stands on.
-        work_queue: Its operations; what was called asynchronously is finished first, and what is to be sent is sent.
-        leave: What else is to be done before the goodbye, in this order.
+        rank: This rank.
+        parts: The parts of the group.
+        work_queue: The group's operations. Asynchronous calls and pending sends are finished first.
+        leave: Functions to call, in this order, before the other ranks are notified.
     """
-    if work_queue.inherited:  # a forked child's descriptors are its parent's, and so would be its goodbye
+    if work_queue.inherited:  # a forked child shares its parent's connections: it must not send on them
         work_queue.close()
         return
-    # Set when an exception has ended the program; in an interactive session that is only the last of many.
+    # Set if an exception has ended the program. In an interactive session it is only the last exception.
     error = getattr(sys, "last_value", None)
     if error is not None and not hasattr(sys, "ps1") and not sys.flags.interactive:
         parts.abort_state.break_off(rank, error)
@@ -125,6 +125,6 @@ def release(rank: int, parts: Assembly, work_queue: WorkQueue, leave: Sequence[C
             parts.messages.finish()
         except BaseException as interruption:
             parts.abort_state.break_off(rank, interruption)
-            work_queue.close()  # which ends what is under way
+            work_queue.close()  # aborts running operations
             parts.messages.finish()
             raise

@@ -1,7 +1,7 @@
 """A group from environment variables, as `torchrun` and other launchers set them.
 
     RANK, WORLD_SIZE                number of this process; number of processes. Without them, a group of one
-    MASTER_ADDR, MASTER_PORT        host of rank 0, and a port there that is free, or torchrun's own
+    MASTER_ADDR, MASTER_PORT        host of rank 0, and a free port on it, or the port of torchrun's store
     LOCAL_RANK                      number of this process on its host, for the script's own use
     HPSEARCH_COMM_SECRET            64 hexadecimal digits, equal on all ranks; optional for one user on one host
     HPSEARCH_COMM_INTERFACE         interface, address or network by which others reach this rank; default: by routing
@@ -17,7 +17,8 @@
     HPSEARCH_COMM_ELASTIC           set by a launcher that continues without dead ranks: see roster.py
 
 Under torchrun (TORCHELASTIC_USE_AGENT_STORE) the ranks meet in its store, otherwise at rank 0 on MASTER_PORT. Under
-mpirun, mpiexec and srun their own variables replace RANK and WORLD_SIZE, and usually the meeting point too.
+mpirun, mpiexec and srun, the launcher's own variables replace RANK and WORLD_SIZE, and usually MASTER_ADDR and
+MASTER_PORT too.
 """
 
 from __future__ import annotations
@@ -53,32 +54,32 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What the environment says of a group."""
+    """The arguments of a group that the environment sets."""
 
     rank: int = 0
     size: int = 1
     rendezvous: MasterRendezvous | StoreRendezvous | LocalRendezvous | None = None
     """None for a group of one."""
     secret: bytes | None = field(default=None, repr=False)
-    """None where the ranks are to agree on one."""
+    """None if the ranks have to agree on a secret."""
     meeting: str = ""
-    """Names the start of the group among those of this user, for the agreement on a secret."""
+    """Name of this start of the group, unique among the user's groups. Used to agree on a secret."""
     all_local: bool = False
     """Whether the launcher has started all ranks on one host."""
     by_launcher: bool = False
-    """Whether the place follows from the launcher's own variables, in place of MASTER_ADDR and MASTER_PORT."""
+    """Whether the rendezvous is derived from the launcher's own variables, not from MASTER_ADDR and MASTER_PORT."""
     epoch: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments of Group, of the variables that are set."""
+    """Further arguments of Group, from the variables that are set."""
 
     def for_group(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """Return Group's arguments, with a secret. Waits for the other ranks where they have to agree on one.
+        """Return Group's arguments, with a secret. If the ranks have to agree on a secret, wait for all of them.
 
         Args:
-            overrides: Arguments that count in place of the environment's.
+            overrides: Arguments that replace those of the environment.
 
         Raises:
-            RendezvousError: Not all ranks came, or the secret can't be agreed on; names the ranks that are missing.
+            RendezvousError: Not all ranks started, or they couldn't agree on a secret; names the missing ranks.
             ConfigurationError: A variable can't be used; names it.
         """
         arguments: dict[str, Any] = {
@@ -95,10 +96,10 @@ class Arguments:
         patience = arguments.get("start_timeout", _START_TIMEOUT)
         if not isinstance(patience, int | float) or not patience > 0:
             raise ConfigurationError(f"expected start_timeout to be a number of seconds above 0, got {patience!r}")
-        # One deadline for all that is to come: the secret, the addresses, the connections.
+        # One deadline for all steps of the start: the secret, the addresses, the connections.
         deadline = arguments.setdefault("deadline", time.monotonic() + patience)
         with self.rendezvous.explained():
-            # A cluster's names may become known after its processes have started.
+            # In a cluster, a host name may start to resolve only after the processes have started.
             resolve(self.rendezvous.host, deadline)
             if arguments["secret"] is None:
                 arguments["secret"] = agree_on_secret(
@@ -130,10 +131,10 @@ def read_environment(env: Mapping[str, str]) -> Arguments:
     """Read and check the variables. An empty one counts as not set.
 
     Args:
-        env: Such as `os.environ`.
+        env: The environment, such as `os.environ`.
 
     Raises:
-        ConfigurationError: One is missing or can't be used; names it, with what it must be and what it is.
+        ConfigurationError: A variable is missing or invalid; names it, the expected value and the actual one.
     """
     env = {name: value.strip() for name, value in env.items() if value.strip()}
     _warn_of_strangers(env)
@@ -162,10 +163,10 @@ def read_environment(env: Mapping[str, str]) -> Arguments:
 
 
 def _by_launcher(arguments: Arguments, meeting: MeetingPoint) -> Arguments:
-    """Add the place that follows from what a launcher says."""
+    """Add the rendezvous that is derived from a launcher's variables."""
     if meeting.host is None:
         return replace(arguments, rendezvous=LocalRendezvous(meeting.job), meeting=meeting.job, all_local=True)
-    # Jobs that have been given one secret may have made the same port from their numbers.
+    # Jobs with the same secret may have derived the same port from their job IDs.
     secret = None if arguments.secret is None else related_secret(arguments.secret, meeting.job)
     rendezvous = MasterRendezvous(meeting.host, meeting.port, meeting.origin)
     return replace(arguments, rendezvous=rendezvous, meeting=meeting.job, secret=secret)
@@ -179,15 +180,15 @@ def _rendezvous(env: Mapping[str, str]) -> MasterRendezvous | StoreRendezvous:
 
 
 def _under_torchrun(env: Mapping[str, str]) -> bool:
-    """Whether torchrun's agent holds MASTER_PORT itself, with a store for its workers behind it."""
+    """Return whether torchrun's agent listens on MASTER_PORT, with a store for its workers."""
     return env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def _epoch(env: Mapping[str, str]) -> int:
-    """Return the number of this start of the group.
+    """Return the number of this start of the group; 0 if several agents run it.
 
-    Each agent counts the restarts that its own workers have caused. The counts of several agents differ after the first
-    failure, so only that of a single agent is good for an epoch.
+    Each agent counts only the restarts that its own workers have caused. After a failure, several agents have different
+    counts, so the count can only serve as epoch if there is a single agent.
     """
     if "TORCHELASTIC_RESTART_COUNT" not in env or env.get("GROUP_WORLD_SIZE") != "1":
         return 0
@@ -206,7 +207,7 @@ def _require(env: Mapping[str, str], names: Sequence[str]) -> None:
 
 def _whole_number(env: Mapping[str, str], name: str, lowest: int, highest: int, reason: str = "") -> int:
     text = env[name]
-    # Not int() alone, which also reads "1_0" and digits of other scripts.
+    # int() alone would also accept "1_0" and digits of other scripts.
     if re.fullmatch(r"[+-]?[0-9]{1,18}", text) and lowest <= int(text) <= highest:
         return int(text)
     limit = f"{highest} ({reason})" if reason else f"{highest}"
@@ -255,7 +256,7 @@ _OPTIONS: dict[str, Callable[[Mapping[str, str], str], Any]] = {
     _PREFIX + "CUDA": partial(_choice, choices=CUDA_WAYS),
     _PREFIX + "TIMELINE": getitem,
 }
-"""What reads each variable that is an argument of `Group`."""
+"""The parser of each variable that is an argument of `Group`."""
 
 VARIABLES = (_PREFIX + "SECRET", *_OPTIONS, ELASTIC)
 """This package's own variables."""

@@ -1,4 +1,4 @@
-"""A group of ranks, and the operations that they call together."""
+"""A group of ranks and its collective operations."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from hpsearch_comm.timeline.clock import compare_clocks
 
 
 class Group:
-    """Ranks that compute together. Every rank calls the same operations in the same order.
+    """Ranks that communicate. Every rank must call the same operations in the same order.
 
-    An operation that can't be completed ends the group on every rank, because its tensors may be partly written. Create
-    a new group then. A `UsageError` is raised before anything is sent (except one of `allgather`), and the group
-    continues.
+    An operation that fails ends the group on every rank, because its tensors may be partly written. Create a new group
+    then. A `UsageError` does not end the group: it is raised before anything is sent (except one of `allgather`).
 
-    Operations may be called from any thread; the caller must order the calls of several threads. Operations whose name
-    ends in `_async` run in a thread of the group, in the order of the calls. A blocking call waits for them.
+    Operations may be called from any thread. If several threads call operations, the caller must ensure the same order
+    on every rank. Operations whose name ends in `_async` run in a background thread, in the order of the calls. A
+    blocking operation waits for them.
 
     Args:
         rank: This rank, from 0.
@@ -46,22 +46,22 @@ class Group:
         secret: 32 bytes that only the ranks know; not needed for a group of one.
         epoch: Number of this start of the group, the same on every rank. Ranks of another start are refused.
         name: Distinguishes groups with the same secret.
-        listener: The socket by which others reach this rank, if its address had to be known before; the group closes
-            it. It replaces `interface` and `host`.
+        listener: The listener by which others reach this rank. Needed only if its address had to be known before; the
+            group closes it. It replaces `interface` and `host`.
         timeout: Seconds without progress after which an operation fails. From 30 s on a warning names the missing rank.
         start_timeout: Seconds in which all ranks must start.
         heartbeat_timeout: Seconds without an answer after which another host counts as lost. The death of a process is
             detected at once.
-        deadline: When all ranks must have started, in seconds of `time.monotonic()`, if a part of start_timeout has
-            passed already.
-        algorithm: Of every allreduce: auto, direct, ring, butterfly, hierarchical or naive.
+        deadline: When all ranks must have started, in seconds of `time.monotonic()`. Pass it if a part of start_timeout
+            has already passed.
+        algorithm: The algorithm of allreduce: auto, direct, ring, butterfly, hierarchical or naive.
         transport: auto, or tcp to use TCP between ranks of one host, too.
         interface: Interface, address or network by which other hosts reach this rank; None chooses by routing.
         host: Divides one machine into several hosts, by a name for this one.
         streams: TCP connections between two ranks of different hosts, for collectives.
         cuda: How CUDA tensors are sent: nccl, host (pinned host memory), or auto (NCCL if all ranks can use it).
         timeline: Path of a trace for chrome://tracing or Perfetto, set on all ranks; each rank writes its part next to
-            it. Or the timeline of another group of the same ranks, which records both until that group is closed.
+            it. Or the timeline of another group of the same ranks: it records both groups until that group is closed.
 
     Attributes:
         local_rank: This rank's index among the ranks of its host.
@@ -118,13 +118,13 @@ class Group:
         self._related = 0
         self._timeline = open_timeline(timeline, rank, size)
         self._own_timeline = self._timeline is not timeline
-        # The route to the host of rank 0, where that is known, says which of our addresses others can reach.
+        # If the host of rank 0 is known, the route to it shows which of our addresses others can reach.
         towards = None if rendezvous is None else rendezvous.host
         self._listen = partial(Listener, interface, towards, host) if listener is None else listener.another
         if listener is not None and size == 1:
             listener.close()
         try:
-            with torch.inference_mode(False):  # as a user may be in it, and operations change what is made here
+            with torch.inference_mode(False):  # operations write to tensors created here
                 parts = assemble(self._options, lambda: listener or self._listen())
         except BaseException:
             if self._own_timeline:
@@ -134,7 +134,7 @@ class Group:
         self.local_rank, self.local_size, self.hosts = topology.local_rank, topology.local_size, topology.hosts
         self._devices = Devices(self._options, parts.abort_state)
         self._work_queue = WorkQueue(rank, parts.abort_state, parts.history, self._timeline, float(timeout), name)
-        # Devices before the goodbye, since NCCL's peers take leave of each other together.
+        # Close the devices before the other ranks are notified: all ranks must close NCCL together.
         leave = [self._timeline.close, self._devices.close] if self._own_timeline else [self._devices.close]
         self._release = weakref.finalize(self, release, rank, parts, self._work_queue, leave)
         try:
@@ -204,10 +204,10 @@ class Group:
         """Reduce the ranks' tensors; every rank gets the same result, to the bit.
 
         Args:
-            tensor: Of the same shape and dtype on every rank. float16, bfloat16 and float8 are summed in float32; NCCL
-                sums float16 and bfloat16 in the dtype itself.
+            tensor: The input. It has the same shape and dtype on every rank. float16, bfloat16 and float8 are summed
+                in float32; NCCL sums float16 and bfloat16 in the dtype itself.
             op: sum, mean, min, max, product; for integers and bools also band, bor, bxor.
-            out: Where the result is written; None writes it into the tensor.
+            out: The tensor for the result; None overwrites `tensor`.
 
         Returns:
             The tensor, or `out`.
@@ -221,15 +221,15 @@ class Group:
         return self._work_queue.submit(self._preparation(tensor).allreduce(tensor, op, out))
 
     def allreduce_agreed(self, tensor: torch.Tensor, op: str, out: torch.Tensor) -> Handle[torch.Tensor]:
-        """Run `allreduce` in the background, a step of this package's own that the ranks have agreed on before.
+        """Run `allreduce` in the background, in an internal step that the ranks have agreed on before.
 
-        On the GPU they don't meet before it, so nothing tells ranks that call other operations: what they have agreed
-        on must fix the order, shapes and dtypes, as a plan of buckets does.
+        On the GPU the ranks don't compare their operations, so a mismatch is not detected: the agreement must fix the
+        order, shapes and dtypes of these calls, as a bucket plan does.
         """
         return self._work_queue.submit(self._preparation(tensor).allreduce(tensor, op, out, agreed=True))
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
-        """Copy the root's tensor into that of every other rank, which has the same shape and dtype."""
+        """Copy the root's tensor to every other rank, in place. All tensors have the same shape and dtype."""
         return self._work_queue.run(self._preparation(tensor).broadcast(tensor, root))
 
     def broadcast_async(self, tensor: torch.Tensor, root: int = 0) -> Handle[torch.Tensor]:
@@ -240,10 +240,10 @@ class Group:
         """Return the tensors of all ranks, concatenated along the first dimension in the order of ranks.
 
         Args:
-            tensor: First dimensions may differ between ranks; other dimensions and the dtype may not. A tensor without
-                dimensions counts as one element.
-            out: Where the result is written; None creates a tensor. Its shape must match. Its length is checked only
-                when the ranks have exchanged theirs: a rank with a wrong `out` takes part and raises UsageError then.
+            tensor: The input. First dimensions may differ between ranks; other dimensions and the dtype may not. A
+                0-D tensor counts as one element.
+            out: The tensor for the result; None creates one. Its shape must match. Its length can be checked only
+                after the ranks have exchanged their lengths: a rank with a wrong `out` raises UsageError afterwards.
         """
         return self._work_queue.run(self._preparation(tensor).allgather(tensor, out))
 
@@ -255,10 +255,10 @@ class Group:
         """Reduce the ranks' tensors, and return this rank's share of the result's rows.
 
         Args:
-            tensor: Of the same shape and dtype on every rank; it is not changed. Rows are divided as by
-                `torch.tensor_split`: the first ranks get one more if the number doesn't divide.
+            tensor: The input. It has the same shape and dtype on every rank, and is not changed. Rows are divided as
+                by `torch.tensor_split`: if the number isn't divisible, the first ranks get one row more.
             op: sum, mean, min, max, product; for integers and bools also band, bor, bxor.
-            out: Where this rank's rows are written; None creates a tensor.
+            out: The tensor for this rank's rows; None creates one.
         """
         return self._work_queue.run(self._preparation(tensor).reduce_scatter(tensor, op, out))
 
@@ -272,28 +272,28 @@ class Group:
         """Send rows to each rank and receive rows from each.
 
         Args:
-            tensor: All dimensions except the first, and the dtype, are the same on every rank.
+            tensor: The rows to send. All dimensions except the first, and the dtype, are the same on every rank.
             splits: Number of rows for each rank. None sends equal numbers.
 
         Returns:
-            The received rows, in the order of ranks; with `splits`, a pair of these and the number from each rank.
+            The received rows, in the order of ranks. With `splits`, a pair: these rows, and the number from each rank.
         """
         rows, coming = self._work_queue.run(self._preparation(tensor).alltoall(tensor, splits))
         return rows if splits is None else (rows, coming)
 
     def alltoall_async(self, tensor: torch.Tensor, splits: Sequence[int] | None = None) -> Handle[Any]:
-        """Run `alltoall` with splits in the background. The handle returns (rows, number from each rank)."""
+        """Run `alltoall` in the background. The handle returns a pair: the rows, and the number from each rank."""
         return self._work_queue.submit(self._preparation(tensor).alltoall(tensor, splits))
 
     def send(self, tensor: torch.Tensor, target: int, tag: int = 0) -> torch.Tensor:
-        """Send a tensor to a rank that receives it. It does not wait for collectives.
+        """Send a tensor to a rank, which must call `recv`. Sends do not wait for collectives.
 
-        It returns when the tensor may be used again, possibly before it has arrived.
+        The call returns when the tensor may be changed again, possibly before the message has arrived.
 
         Args:
             tensor: The message, on the CPU.
-            target: The rank; it may be this one.
-            tag: Distinguishes messages: a receive takes the first one of its tag.
+            target: The receiving rank; it may be this rank.
+            tag: Distinguishes messages: `recv` returns the first message with its tag.
         """
         return self._messages.wait(self.send_async(tensor, target, tag))
 
@@ -304,12 +304,12 @@ class Group:
         return send.handle
 
     def recv(self, tensor: torch.Tensor, source: int | None = None, tag: int = 0) -> torch.Tensor:
-        """Receive a tensor from a rank. Another dtype or shape is a MismatchError on all ranks.
+        """Receive a tensor from a rank. If its dtype or shape differs, all ranks raise MismatchError.
 
         Args:
-            tensor: Where the message is written, on the CPU.
-            source: The rank that sends it; None takes the first message of this tag from any rank.
-            tag: The tag with which it is sent.
+            tensor: The tensor for the message, on the CPU.
+            source: The sending rank; None receives the first message with this tag from any rank.
+            tag: The tag of the message.
         """
         return self._messages.wait(self.recv_async(tensor, source, tag))
 
@@ -320,7 +320,7 @@ class Group:
         return receive.handle
 
     def barrier(self) -> None:
-        """Wait until every rank has called it."""
+        """Wait until every rank has called `barrier`."""
         self._work_queue.run(self._prepare.barrier())
 
     def barrier_async(self) -> Handle[None]:
@@ -332,11 +332,11 @@ class Group:
         return self._work_queue.run(self._prepare.allgather_object(value))
 
     def gather_in(self, step: str, value: Any) -> list[Any]:
-        """Do as `allgather_object` in a step of this package's own, which ends in MismatchError with any other call.
+        """Run `allgather_object` as an internal step. If a rank calls another operation, MismatchError is raised.
 
         Args:
-            step: One of `header.OPERATIONS` that no user calls.
-            value: This rank's.
+            step: The name of the step, an internal one of `header.OPERATIONS`.
+            value: This rank's value.
         """
         return self._work_queue.run(self._prepare.allgather_object(value, step))
 
@@ -347,13 +347,13 @@ class Group:
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return a zero tensor in memory that the ranks of this host share. Every rank calls it with the same shape.
 
-        Collectives on such a tensor, or on the same part of it on every rank, need no copies. It is on the CPU and
-        belongs to this rank: other ranks see it only within an operation.
+        Collectives on this tensor, or on the same part of it on every rank, need no copies. The tensor is on the CPU.
+        Each rank has its own: other ranks access it only during an operation.
         """
         return self._work_queue.run(self._prepare.empty(shape, dtype))
 
     def share(self, nbytes: int, locks: int = 0) -> SharedMemory:
-        """Return one zeroed piece of memory that all ranks share. They must be on one host and call it alike.
+        """Return zeroed memory that all ranks share. They must be on one host and pass equal arguments.
 
         Args:
             nbytes: Bytes of data.
@@ -362,22 +362,24 @@ class Group:
         return self._work_queue.run(self._prepare.share(nbytes, locks))
 
     def duplicate(self, timeout: float | None = None) -> Group:
-        """Return another group of the same ranks, whose operations may interleave with this one's in any order.
+        """Return another group of the same ranks. Operations of the two groups may interleave in any order.
 
-        It is part of this group's timeline until this group is closed, and has its timeout unless another is passed.
+        The new group records in this group's timeline until this group is closed. `timeout` defaults to this group's.
         """
         return cast(Group, self._form(list(range(self.size)), self._timeline, timeout))
 
     def subgroup(self, ranks: Sequence[int]) -> Group | None:
-        """Return another group, of some of these ranks; None on the others, which call it, too. Not in the timeline.
+        """Return a new group of some of these ranks, None on the others. All ranks of this group must call it.
+
+        The new group is not in the timeline.
 
         Args:
-            ranks: The same on every rank, in the order in which the new group numbers them.
+            ranks: The members, the same on every rank. The new group numbers them in this order.
         """
         return self._form(check_members(ranks, self.size), None, None)
 
     def _form(self, members: list[int], timeline: Timeline | NoTimeline | None, timeout: float | None) -> Group | None:
-        self._work_queue.check()  # a call that is refused doesn't count, since the ranks would count differently
+        self._work_queue.check()  # before counting: if a call that raises were counted, the ranks' counts would differ
         self._related += 1
         inside = self.rank in members
         with self._listen() if inside and len(members) > 1 else contextlib.nullcontext() as listener:
@@ -390,7 +392,7 @@ class Group:
             return Group(**vars(options), listener=listener, timeline=timeline)
 
     def stream_of(self, tensor: torch.Tensor) -> CudaStream | None:
-        """Return the calling thread's current stream of the tensor's device; None for a tensor on the CPU."""
+        """Return the calling thread's current stream on the tensor's device; None for a tensor on the CPU."""
         return None if tensor.is_cpu else self._devices.current(tensor.device)
 
     def stream_beside(self, device: torch.device) -> CudaStream:
@@ -398,10 +400,10 @@ class Group:
         return self._devices.parts.beside(device)
 
     def _preparation(self, tensor: torch.Tensor) -> HostOperations:
-        """Return what prepares operations where the tensor lies."""
+        """Return the object that prepares operations for the tensor's device."""
         try:
-            if tensor.is_cpu:  # much quicker than to ask for tensor.device.type
+            if tensor.is_cpu:  # much faster than tensor.device.type
                 return self._prepare
         except AttributeError:
-            return self._prepare  # it isn't a tensor, which is found out there
+            return self._prepare  # not a tensor: the operation raises the error
         return self._devices.preparation(tensor.device, self._work_queue, self._prepare)

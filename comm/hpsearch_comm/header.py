@@ -1,4 +1,4 @@
-"""What an operation is, in the same 112 bytes on every rank: compared before a rank trusts what another sent.
+"""The 112-byte header of each message. It describes the operation, and is checked before the payload is used.
 
 Layout, little endian, fixed size; every field is bounds-checked when it is read:
 
@@ -10,15 +10,15 @@ Layout, little endian, fixed size; every field is bounds-checked when it is read
          7     1  dtype              index into DTYPES
          8     1  algorithm          index into ALGORITHMS
          9     1  dimensions         0 to 8
-        10     1  device             0 for the host's memory, n for the n-th CUDA device that the rank has used
+        10     1  device             0 for host memory, n for the n-th CUDA device that the rank has used
         11     5  zero
         16     8  sequence           the operation's number in its group, from 0
-        24     8  root               -1 where the operation has none; of send and recv, the tag; of share, the locks
-        32    64  shape              8 numbers; of a tensor with more dimensions, the last one is their product
+        24     8  root               -1 if the operation has no root; the tag of send and recv; the locks of share
+        32    64  shape              8 numbers; if there are more dimensions, the last is the product of the others
         96     8  step               the message's number within the operation, from 0
        104     8  bytes              of the payload that follows
 
-Two ranks agree exactly when their 112 bytes are equal.
+Two ranks run the same step of the same operation exactly if their 112 bytes are equal.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hpsearch_comm.errors import RefusedError
 
 HEADER_BYTES = 112
 SIGNATURE_BYTES = 96
-"""The part that stays the same through all messages of an operation."""
+"""Size of the first part, which is the same in all messages of an operation."""
 
 OPERATIONS = (
     "allreduce",
@@ -56,8 +56,8 @@ OPERATIONS = (
     "send_recv",
     "envelope",
 )
-"""From first_cuda_use to buckets they are steps of this package's own, which no call of a user's could pass for; lock
-and await_counts are waits in shared memory; an envelope goes ahead of each tensor that two ranks send each other."""
+"""The operations. first_cuda_use to buckets are internal steps, which no user call can be mistaken for. lock and
+await_counts are waits in shared memory. An envelope precedes each tensor of send and recv."""
 REDUCTIONS = ("none", "sum", "mean", "min", "max", "product", "band", "bor", "bxor")
 ALGORITHMS = ("none", "direct", "ring", "butterfly", "hierarchical", "naive", "tree", "pairwise", "nccl")
 DTYPES: tuple[torch.dtype, ...] = (
@@ -87,7 +87,7 @@ _VERSION = 4
 _DIMENSIONS = 8
 _SIGNATURE = struct.Struct("<I7B5xqq8q")
 TAIL = struct.Struct("<qq")
-"""Of a header, behind the signature: the message's number and the length of its payload."""
+"""The end of a header, after the signature: the message's number and the length of its payload."""
 assert _SIGNATURE.size == SIGNATURE_BYTES
 assert _SIGNATURE.size + TAIL.size == HEADER_BYTES
 _DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
@@ -96,7 +96,7 @@ _DTYPE_INDEX = {dtype: index for index, dtype in enumerate(DTYPES)}
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What must be equal on every rank for an operation to be one operation."""
+    """Description of an operation. It must be equal on every rank."""
 
     sequence: int
     operation: str
@@ -132,7 +132,7 @@ class Signature:
         """Read the signature at the start of a header.
 
         Raises:
-            RefusedError: It isn't one.
+            RefusedError: The bytes are not a valid signature.
         """
         if len(header) < SIGNATURE_BYTES:
             raise RefusedError(f"expected a header of {HEADER_BYTES} bytes, got {len(header)}")
@@ -160,11 +160,11 @@ class Signature:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensor that the operation is about."""
+        """Size of the operation's tensor in bytes."""
         return prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
-        """Say it as a user would: `allreduce 17 (mean of float32 [3, 4], 48 bytes, ring)`."""
+        """Describe the operation for messages: `allreduce 17 (mean of float32 [3, 4], 48 bytes, ring)`."""
         kind = str(self.dtype).removeprefix("torch.")
         layout = f"{kind} {list(self.shape)}, {self.nbytes:,} bytes"
         parts = [layout if self.reduction == "none" else f"{self.reduction} of {layout}"]
@@ -181,10 +181,10 @@ class Signature:
 
 
 def dtype_named(name: object) -> torch.dtype:
-    """Return the dtype of this name, such as `float32`, that another rank has sent.
+    """Return the dtype with this name, such as `float32`, received from another rank.
 
     Raises:
-        RefusedError: No tensors of such a dtype travel.
+        RefusedError: The dtype is unknown or not supported.
     """
     dtype = _DTYPE_NAMES.get(name) if isinstance(name, str) else None
     if dtype is None:

@@ -1,4 +1,4 @@
-"""What this rank called last, so that a peer which waits in another operation can be told that it waits in vain."""
+"""The last operations of this rank. They show a peer that waits in another operation that the calls mismatch."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ _KEPT = 256
 
 
 class History:
-    """The packed signatures of the last operations, by their number; written by one thread, read by another.
+    """The packed signatures of the last operations, by number. One thread writes, another one reads.
 
     Attributes:
-        running: The signature of the operation that is under way; None between operations.
+        running: The signature of the running operation; None between operations.
     """
 
     def __init__(self) -> None:
@@ -17,11 +17,11 @@ class History:
         self.running: bytes | None = None
 
     def begin(self, sequence: int, packed: bytes) -> None:
-        """Keep the signature of an operation that begins."""
+        """Record the signature of an operation that starts."""
         self._recent[sequence % _KEPT] = sequence, packed
         self.running = packed
 
     def find(self, sequence: int) -> bytes | None:
-        """Return the signature of the operation with this number, if it has begun and isn't too long ago."""
+        """Return the signature of the operation with this number; None if it hasn't started or is no longer kept."""
         number, packed = self._recent[sequence % _KEPT]
         return packed if number == sequence else None

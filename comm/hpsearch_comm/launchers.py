@@ -1,11 +1,11 @@
-"""The launchers that say in variables of their own which rank a process is: mpirun, mpiexec and srun.
+"""Launchers that set the rank of a process in their own environment variables: mpirun, mpiexec and srun.
 
-Names are those of Open MPI 5.0, "Environment variables set for MPI applications"; of PMI-1 and Hydra, which MPICH and
-Intel MPI share; and of srun(1), "Output environment variables".
+Sources of the variables: Open MPI 5.0, "Environment variables set for MPI applications"; PMI-1 and Hydra, which MPICH
+and Intel MPI share; and srun(1), "Output environment variables".
 
-Where the ranks can meet follows from what names this start of theirs among all others: if all of them are on one host,
-that name is a place, at which nobody else is. For several hosts srun alone says which they are; the others' ranks need
-MASTER_ADDR and MASTER_PORT, as under torchrun.
+The ranks find each other by a name that is unique to this start of them. If all ranks are on one host, the name of a
+Unix socket is derived from it. If they are on several hosts, only srun sets which hosts these are. Under the other
+launchers the ranks need MASTER_ADDR and MASTER_PORT then, as under torchrun.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from hpsearch_comm.errors import ConfigurationError
 
 _PLACE = ("MASTER_ADDR", "MASTER_PORT")
 _PORTS = range(20000, 32000)
-"""Below those that kernels give to whoever asks for any: 32768 and more by default."""
+"""Ports to choose from. They are below the kernel's ephemeral ports, which start at 32768 by default."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class MeetingPoint:
-    """Where ranks meet by what their launcher says."""
+    """Where the ranks meet, derived from the launcher's variables."""
 
     job: str
-    """Names this start of the ranks among all that run on their hosts at the same time."""
+    """Name of this start of the ranks, unique among all that run on their hosts at the same time."""
     host: str | None = None
-    """Rank 0's; None where all ranks are on this one."""
+    """The host of rank 0; None if all ranks are on this host."""
     port: int = 0
-    """One of that host, which may be taken."""
+    """A port on that host. It may be in use."""
     origin: str = ""
-    """What host and port have been made from, and what to do if they can't be used."""
+    """What host and port were derived from, and what to do if they can't be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,15 @@ class _Launcher:
     rank: str
     size: str
     advice: str
-    """How to tell all ranks where they meet."""
+    """How to set MASTER_ADDR and MASTER_PORT on all ranks."""
     meeting: Callable[[Mapping[str, str]], MeetingPoint | None]
-    """What follows from a rank's variables; None where nothing does for sure."""
+    """Derives the meeting point from a rank's variables; returns None if they don't determine one."""
 
 
 def _of_open_mpi(env: Mapping[str, str]) -> MeetingPoint | None:
-    """Name the job by its namespace of PMIx and by the addresses of the daemon on this host.
+    """Name the job by its PMIx namespace and by the addresses of the daemon on this host.
 
-    A namespace of Open MPI 4 is a hash of 16 bits, which two jobs may share; at an address there is one daemon at once.
+    A namespace of Open MPI 4 is a 16-bit hash, which two jobs may share. The daemon's address is unique.
     """
     if env.get("OMPI_COMM_WORLD_LOCAL_SIZE") != env["OMPI_COMM_WORLD_SIZE"] or "PMIX_NAMESPACE" not in env:
         return None
@@ -63,9 +63,9 @@ def _of_open_mpi(env: Mapping[str, str]) -> MeetingPoint | None:
 
 
 def _of_mpiexec(env: Mapping[str, str]) -> MeetingPoint | None:
-    """Name the job by Hydra's daemon on this host, above this process: no variable tells two jobs apart.
+    """Name the job by its Hydra daemon, an ancestor of this process: no variable distinguishes two jobs.
 
-    The variables of PMI are srun's own where they name its step, and Hydra's aren't there.
+    If the PMI variables name srun's step and Hydra's own are missing, srun has set them.
     """
     if env.get("MPI_LOCALNRANKS") == env["PMI_SIZE"]:
         return _below_hydra()
@@ -78,14 +78,14 @@ def _below_hydra() -> MeetingPoint | None:
     process = os.getpid()
     while process > 0:
         try:
-            # Name (in brackets), state, parent; and as the 22nd when it began: proc_pid_stat(5).
+            # Name (in brackets), state, parent; the 22nd field is the start time: proc_pid_stat(5).
             text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
             return None
         name, _, after_name = text.partition("(")[2].rpartition(") ")
         fields = after_name.split()
         if name == "hydra_pmi_proxy":
-            # A container may have numbers of its own, and sockets of its host's.
+            # A container may have its own PID namespace, but share its host's sockets.
             numbers = Path("/proc/self/ns/pid").readlink()
             return MeetingPoint(f"mpiexec's job below process {process} of {fields[19]}, {numbers}")
         process = int(fields[1])
@@ -93,7 +93,7 @@ def _below_hydra() -> MeetingPoint | None:
 
 
 def _of_srun(env: Mapping[str, str]) -> MeetingPoint | None:
-    """Name the job by srun's step, and return the first of its nodes, where rank 0 is but for unusual distributions."""
+    """Name the job by srun's step. The host is the step's first node, where rank 0 runs by default."""
     step, nodes = _step(env), env.get("SLURM_STEP_NODELIST", "")
     if not step or not nodes:
         return None
@@ -102,7 +102,7 @@ def _of_srun(env: Mapping[str, str]) -> MeetingPoint | None:
     if env.get("SLURM_STEP_NUM_NODES") == "1":
         return MeetingPoint(job)
     host = _first_node(nodes)
-    # Not by counting: step 1 of a job and step 0 of the next one may run at once.
+    # A hash, not the sum of the numbers: step 1 of a job and step 0 of the next job may run at the same time.
     port = _PORTS[int.from_bytes(hashlib.sha256(step.encode()).digest()[:8]) % len(_PORTS)]
     origin = (
         f"MASTER_ADDR={host}, the first of SLURM_STEP_NODELIST={nodes}, and MASTER_PORT={port}, of job and step "
@@ -112,15 +112,15 @@ def _of_srun(env: Mapping[str, str]) -> MeetingPoint | None:
 
 
 def _step(env: Mapping[str, str]) -> str:
-    """Name srun's step as srun does; empty where there is none."""
+    """Return the name of srun's step, as srun writes it; empty if there is no step."""
     job, step = env.get("SLURM_JOB_ID"), env.get("SLURM_STEP_ID")
     return f"{job}.{step}" if job and step else ""
 
 
 def _first_node(nodes: str) -> str:
-    """Return the first of Slurm's list of nodes: `rack0n01` of `rack[0-1]n[01-10,12],login`."""
+    """Return the first node of Slurm's node list: `rack0n01` for `rack[0-1]n[01-10,12],login`."""
     first = re.match(r"(?:\[[^\]]*\]|[^\[,])*", nodes)
-    assert first is not None  # it matches nothing, too
+    assert first is not None  # it also matches the empty string
     return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", first[0])
 
 
@@ -139,8 +139,8 @@ _LAUNCHERS = (
         "`mpiexec -genv MASTER_ADDR node1 -genv MASTER_PORT 29500 ...`",
         _of_mpiexec,
     ),
-    # Not SLURM_NTASKS: that, and SLURM_PROCID=0, are also set in a batch script and in the shell of salloc, which are
-    # no tasks of theirs.
+    # Not SLURM_NTASKS: a batch script and the shell of salloc are not tasks of a step, but also have SLURM_NTASKS and
+    # SLURM_PROCID=0.
     _Launcher(
         "srun",
         "SLURM_PROCID",
@@ -150,18 +150,18 @@ _LAUNCHERS = (
         _of_srun,
     ),
 )
-"""Those within first: mpirun and mpiexec may start their ranks, or their daemons, by srun."""
+"""The innermost first: mpirun and mpiexec may start their ranks or daemons with srun."""
 
 VARIABLES = tuple(name for launcher in _LAUNCHERS for name in (launcher.rank, launcher.size))
-"""By which these launchers say which rank a process is."""
+"""The variables in which these launchers set a process's rank and their number of ranks."""
 
 
 def launched_rank(env: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return which of several ranks a launcher says that this process is.
+    """Return this process's rank as a launcher has set it, if there are several ranks.
 
     Returns:
-        The rank in words, such as `rank 1 of 4 under srun (SLURM_PROCID, SLURM_STEP_NUM_TASKS)`, and the name of the
-        variable that holds how many there are; None if no launcher says that there are several.
+        A description, such as `rank 1 of 4 under srun (SLURM_PROCID, SLURM_STEP_NUM_TASKS)`, and the name of the
+        variable with the number of ranks. None if no launcher has set more than one rank.
     """
     candidates = [(launcher.name, launcher.rank, launcher.size) for launcher in _LAUNCHERS]
     candidates.append(("torchrun, or another launcher that sets its variables", "RANK", "WORLD_SIZE"))
@@ -172,15 +172,15 @@ def launched_rank(env: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def with_launcher(env: dict[str, str]) -> tuple[dict[str, str], MeetingPoint | None]:
-    """Return the environment with RANK and WORLD_SIZE, where a launcher has set others in their place.
+    """Return the environment with RANK and WORLD_SIZE added, if a launcher has set variables of its own instead.
 
-    What torchrun has set for several ranks counts: another launcher may have started one torchrun on each host.
+    If torchrun has set several ranks, its variables are used: another launcher may have started a torchrun per host.
 
     Returns:
-        The environment, and where the ranks meet if that isn't what MASTER_ADDR and MASTER_PORT in it say.
+        The environment, and the meeting point of the ranks; None if MASTER_ADDR and MASTER_PORT set it.
 
     Raises:
-        ConfigurationError: The launcher's ranks are others than RANK and WORLD_SIZE say, or can't find each other.
+        ConfigurationError: The launcher's variables contradict RANK and WORLD_SIZE, or the ranks can't find each other.
     """
     launcher = next((launcher for launcher in _LAUNCHERS if env.get(launcher.size, "1") != "1"), None)
     if launcher is None:

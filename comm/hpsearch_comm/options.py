@@ -17,10 +17,10 @@ CUDA_WAYS = ("auto", "nccl", "host")
 
 @dataclass(frozen=True)
 class Options:
-    """What a group was asked for; `Group` documents each.
+    """The options of a group. See `Group` for each of them.
 
     Raises:
-        ConfigurationError: One can't be used.
+        ConfigurationError: An option is invalid.
     """
 
     rank: int
@@ -66,5 +66,5 @@ class Options:
             )
 
     def credentials(self) -> Credentials:
-        """Return what the ranks prove to each other. A group of one proves nothing to anybody."""
+        """Return the credentials for the handshake. A group of one needs no secret and uses zeros."""
         return Credentials(self.secret if self.secret is not None else bytes(SECRET_BYTES), self.name, self.epoch)

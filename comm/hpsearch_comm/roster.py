@@ -1,12 +1,12 @@
-"""What a rank and a launcher that goes on without dead ranks tell each other, in lines of JSON.
+"""The protocol between a rank and an elastic launcher, in lines of JSON.
 
     the rank                                           the launcher
-      | --- comes: the number of this call, address ---> |   an address where the rank listens, as other ranks read it
-      | <-- roster: the call's number, who meets ------- |   once all have come that are alive
-      | --- done --------------------------------------> |   the rank may take as long as it likes to come or to end
-      | --- busy --------------------------------------> |   no longer
+      | --- coming: number of the call, address -------> |   address where the rank listens, as `Address.to_text`
+      | <-- roster: number of the call, members -------- |   sent when all living ranks are coming
+      | --- done --------------------------------------> |   the rank may come or end at any later time
+      | --- busy --------------------------------------> |   the rank is no longer done
 
-Between the two stands the agent of the rank's host, which has started the rank with one end of a socket.
+The agent of the rank's host relays these messages. It has started the rank with one end of a socket.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hpsearch_comm.bootstrap.inheritance import close_in_children
 from hpsearch_comm.errors import RendezvousError
 
 VARIABLE = "HPSEARCH_COMM_ELASTIC"
-"""Says which descriptor a rank's end is, and which socket that must be."""
+"""Environment variable with the file descriptor of the rank's end, and the inode of its socket."""
 
 DONE, BUSY = "done", "busy"
 
@@ -35,31 +35,31 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Coming:
-    """A process wants to meet the others."""
+    """The message of a process that wants to join the next meeting."""
 
     call: int
-    """Numbers the process's calls, of which the last counts."""
+    """Number of the process's call; only the last call is answered."""
     address: str
-    """Where it listens."""
+    """Address where the process listens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """Who meets, as one of them is told."""
+    """The members of a meeting, as sent to one of them."""
 
     call: int
-    """That which is answered."""
+    """Number of the call that this answers."""
     number: int
-    """Of the meeting, from 0."""
+    """Number of the meeting, from 0."""
     rank: int
-    """The process's own."""
+    """The process's rank."""
     addresses: tuple[str, ...]
-    """Where the ranks listen, by rank."""
+    """Address of each rank, by rank."""
     local_rank: int
     local_size: int
 
     def variables(self) -> dict[str, str]:
-        """Return the variables of the environment that say the same."""
+        """Return the same information as environment variables."""
         return {
             "RANK": str(self.rank),
             "WORLD_SIZE": str(len(self.addresses)),
@@ -68,21 +68,21 @@ class Roster:
         }
 
     def to_line(self) -> bytes:
-        """Return it as the launcher sends it."""
+        """Return the line that the launcher sends."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
     def from_line(cls, line: bytes) -> Roster:
-        """Read what `to_line` gave."""
+        """Parse a line of `to_line`."""
         fields: dict[str, Any] = json.loads(line)
         return cls(**{**fields, "addresses": tuple(fields["addresses"])})
 
 
 def read_message(line: bytes) -> Coming | str:
-    """Read what a rank says: that it comes, or DONE or BUSY.
+    """Parse a rank's message: Coming, DONE or BUSY.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: The message is invalid.
     """
     message = json.loads(line)
     if message in (DONE, BUSY):
@@ -98,10 +98,10 @@ def describe_socket(descriptor: int) -> str:
 
 
 class LauncherLine:
-    """A rank's end of the socket.
+    """A rank's end of the connection to its launcher.
 
     Args:
-        sock: It.
+        sock: The connected socket.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -111,9 +111,10 @@ class LauncherLine:
 
     @classmethod
     def open(cls, env: Mapping[str, str]) -> LauncherLine | None:
-        """Take the socket that the environment names; None where it names none, or one that isn't there any more.
+        """Open the socket that the environment names. Return None if it names no socket, or one that is closed.
 
-        The number alone could be that of another file: a program between the launcher and this one may have closed it.
+        The inode is checked because the descriptor's number may be reused: a program between the launcher and this
+        one may have closed the socket.
         """
         text = env.get(VARIABLE, "")
         descriptor = text.partition(":")[0]
@@ -122,7 +123,7 @@ class LauncherLine:
         number = int(descriptor)
         try:
             if stat.S_ISSOCK(os.fstat(number).st_mode) and describe_socket(number) == text:
-                # Programs that this one starts must not have it.
+                # Child processes must not inherit it.
                 os.set_inheritable(number, False)
                 return cls(socket.socket(fileno=number))
         except OSError:
@@ -136,23 +137,23 @@ class LauncherLine:
         return None
 
     def meet(self, address: str) -> Roster:
-        """Say that this process wants to meet the others, and wait until it is told who meets.
+        """Join the next meeting: send this process's address and wait for the roster.
 
         Args:
-            address: Where this process listens, for as long as the call takes and until all are connected.
+            address: Where this process listens. It must listen until all ranks are connected.
 
         Raises:
             RendezvousError: The launcher is gone.
         """
         call = next(self._calls)
         self._send({"call": call, "address": address})
-        # A call that was interrupted may be answered later.
+        # Skip answers to earlier calls that were interrupted.
         while (roster := Roster.from_line(self._receive_line())).call != call:
             pass
         return roster
 
     def send_done(self, done: bool = True) -> None:
-        """Tell the launcher whether this process may take as long as it likes until it registers again, or ends."""
+        """Tell the launcher whether this process is done: then it may register again or end at any later time."""
         self._send(DONE if done else BUSY)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Another group of some ranks of a group, whose addresses and secret come from that one."""
+"""Options of a subgroup. Its addresses and secret are derived from the group that creates it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from hpsearch_comm.topology import Topology
 
 
 def check_members(ranks: Sequence[int], size: int) -> list[int]:
-    """Return the ranks of a subgroup as ints, in the order given, which numbers them anew.
+    """Return the ranks of a subgroup as ints, in the given order. The subgroup numbers its members in this order.
 
     Args:
-        ranks: Of the group.
+        ranks: The members, as ranks of the group.
         size: Number of ranks of the group.
 
     Raises:
-        UsageError: They aren't some ranks of the group, each of them once.
+        UsageError: `ranks` is empty, has duplicates, or has ranks that the group doesn't have.
     """
     try:
         numbers = [whole_number(rank) for rank in ranks]
-    except TypeError:  # it can't be gone through
+    except TypeError:  # not iterable
         numbers = [None]
     members = [number for number in numbers if number is not None and 0 <= number < size]
     if not members or len(members) != len(numbers) or len(set(members)) != len(members):
@@ -40,14 +40,14 @@ def check_members(ranks: Sequence[int], size: int) -> list[int]:
 def related_options(
     options: Options, number: int, members: Sequence[int], addresses: Sequence[str], sharing: Topology
 ) -> Options:
-    """Return what the new group is asked for, on one of its ranks.
+    """Return the options of a subgroup, for this rank.
 
     Args:
-        options: Of the group that it comes from. A forced algorithm that can't be had among the members is let go.
-        number: How many groups have come from it, this one included.
-        members: Its ranks of which the new one consists.
-        addresses: Theirs.
-        sharing: Which ranks of the old group share memory.
+        options: The options of the parent group. An algorithm that the members can't run is replaced by `auto`.
+        number: Number of groups derived from the parent so far, including this one.
+        members: The members, as ranks of the parent.
+        addresses: The addresses of the members.
+        sharing: Which ranks of the parent share memory.
     """
     hosts = [ranks for host in sharing.hosts if (ranks := [rank for rank in host if rank in members])]
     name = f"{options.name}/{number}"
@@ -64,5 +64,5 @@ def related_options(
 
 
 def related_secret(secret: bytes, name: str) -> bytes:
-    """Derive the secret of another group from that of this one: HMAC-SHA256 of its name."""
+    """Derive another group's secret from this group's secret: HMAC-SHA256 over the other group's name."""
     return hmac.digest(secret, b"hpsearch_comm subgroup " + hashlib.sha256(name.encode()).digest(), "sha256")

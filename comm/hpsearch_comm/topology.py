@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Where the ranks of a group are, as seen by one of them."""
+    """The hosts of a group's ranks, as seen from one rank."""
 
     rank: int
     """This rank."""
     hosts: tuple[tuple[int, ...], ...]
-    """The ranks of each host in rising order, each rank from 0 up once; the hosts by their lowest rank."""
+    """The ranks of each host in ascending order. The hosts are ordered by their lowest rank."""
 
     @classmethod
     def of(cls, rank: int, identities: Sequence[str]) -> Topology:
-        """Put ranks whose hosts have equal identities together.
+        """Group the ranks by host. Ranks with equal identities are on the same host.
 
         Args:
             rank: This rank.
@@ -35,17 +35,17 @@ class Topology:
 
     @property
     def host_index(self) -> int:
-        """Which of the hosts is this rank's."""
+        """Index of this rank's host in `hosts`."""
         return next(index for index, ranks in enumerate(self.hosts) if self.rank in ranks)
 
     @property
     def local_ranks(self) -> tuple[int, ...]:
-        """The ranks of this rank's host, itself among them."""
+        """The ranks of this rank's host, including this rank."""
         return self.hosts[self.host_index]
 
     @property
     def local_rank(self) -> int:
-        """This rank's place among the ranks of its host."""
+        """This rank's index among the ranks of its host."""
         return self.local_ranks.index(self.rank)
 
     @property

@@ -1,1 +1,1 @@
-"""How the ranks of a group meet: secret, addresses, proof of identity, connections."""
+"""How a group starts: secret, exchange of addresses, handshake, connections."""

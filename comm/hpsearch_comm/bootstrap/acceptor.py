@@ -1,9 +1,9 @@
-"""The one acceptor: takes connections in, has each prove itself, and hands on those that do.
+"""The acceptor: it accepts connections, runs the handshake, and passes on those that authenticate.
 
-Many handshakes are under way at once, so one that dawdles holds up nobody. Their number is bounded, and each has a
-deadline. When all places are taken, newcomers wait in the kernel's queue until the oldest place is old enough to be
-given away: whoever keeps places busy with idle connections slows the others down, but can't keep them out, since an
-honest handshake takes two round trips. No thread is needed: the owner calls `step` until everybody has come.
+Many handshakes run concurrently, so a slow one delays nobody. Their number is limited, and each has a deadline. At the
+limit, new connections wait in the kernel's queue until the oldest handshake has had its minimum time and is dropped.
+Somebody who opens idle connections can therefore slow the ranks down, but can't lock them out, because a genuine
+handshake takes only two round trips. No thread is needed: the owner calls `step` until all ranks have connected.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from hpsearch_comm.bootstrap.inheritance import close_in_children
 from hpsearch_comm.errors import RendezvousError
 
 RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER that ends a connection at once."""
+"""Value of SO_LINGER that resets a connection when it is closed."""
 
 _PATIENCE = 5.0
 """Seconds that a handshake may take."""
 _CROWDED_PATIENCE = 0.25
-"""Seconds that a handshake may take while others wait for its place."""
+"""Seconds that a handshake may take while other connections wait at the limit."""
 _MOST_PLACES = 256
 _ACCEPTED_AT_ONCE = 64
 _LOGGED = 10
@@ -43,20 +43,20 @@ _log = logging.getLogger(__name__)
 
 
 class Acceptor:
-    """Accepts connections on some listening sockets, and does the server's side of their handshakes.
+    """Accepts connections on listening sockets, and runs the server's side of their handshakes.
 
-    A connection that is refused is told why where it knows the secret; it is counted, logged and closed, and nothing
-    else happens. On Unix sockets the peer must also be of this process's user.
+    A refused connection is counted, logged and closed. The client receives the reason if it knows the secret. On Unix
+    sockets the peer must also run as this process's user.
 
     Args:
-        listening: Listening sockets; they stay the caller's.
+        listening: Listening sockets; the caller closes them.
         rank: This rank.
-        credentials: The group's.
-        admit: Has the last word on a connection of the right group, epoch and rank.
-        on_accepted: Is given each accepted connection, blocking, and owns it from then on.
+        credentials: The group's credentials.
+        admit: Decides whether a connection with the right group, epoch and rank is accepted.
+        on_accepted: Called with each accepted connection, in blocking mode; it must close the connection.
 
     Attributes:
-        refused: How many connections were refused, by the reason.
+        refused: Number of refused connections, by reason.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Acceptor:
         self._credentials = credentials
         self._admit = admit
         self._on_accepted = on_accepted
-        self._pending: dict[socket.socket, tuple[float, _Handshake]] = {}  # since when; the oldest first
+        self._pending: dict[socket.socket, tuple[float, _Handshake]] = {}  # start time; the oldest first
         self._max_handshakes = min(_MOST_PLACES, max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
         self._accepting = False
         self.refused: collections.Counter[str] = collections.Counter()
@@ -86,9 +86,9 @@ class Acceptor:
         return self._selector.fileno()
 
     def step(self, seconds: float) -> None:
-        """Wait for something to happen and deal with it, or give up after some seconds.
+        """Wait for events, at most for the given seconds, and handle them.
 
-        Call it at least every 0.1 s: deadlines are looked at here.
+        Call it at least every 0.1 s: it also checks the deadlines.
 
         Raises:
             RendezvousError: The process has no descriptors left.
@@ -98,21 +98,21 @@ class Acceptor:
         self._drop_slow()
 
     def close(self) -> None:
-        """Close what hasn't proved itself yet. The listening sockets stay open."""
+        """Close the connections whose handshake isn't complete. The listening sockets stay open."""
         for sock in list(self._pending):
             self._forget(sock)
             _reset(sock)
         self._selector.close()
 
     def refuse(self, sock: socket.socket, reason: str) -> None:
-        """Close a connection; its reason is counted and logged."""
+        """Close a connection, and count and log the reason."""
         try:
             origin = sock.getpeername() if sock.family != socket.AF_UNIX else "this host"
         except OSError:
             origin = "a peer that has gone"
         _reset(sock)
         self.refused[reason] += 1
-        # A flood of them must not fill the disk.
+        # Many refused connections must not fill the disk.
         level = logging.WARNING if self.refused[reason] <= _LOGGED else logging.DEBUG
         _log.log(level, "rank %d refused a connection from %s: %s", self._rank, origin, reason)
 
@@ -125,7 +125,7 @@ class Acceptor:
             except OSError as error:
                 if error.errno in _SHORTAGES:
                     self._make_room(error)
-                # Otherwise nobody is left in the queue, or whoever was first in it has gone again.
+                # Otherwise the queue is empty, or its first connection has been closed.
                 return
             close_in_children(sock)
             sock.setblocking(False)
@@ -139,7 +139,7 @@ class Acceptor:
             self._advance(sock)
 
     def _advance(self, sock: socket.socket) -> None:
-        """Go on with a handshake after something has come."""
+        """Continue a handshake after data has arrived."""
         try:
             next(self._pending[sock][1])
         except StopIteration as end:
@@ -150,7 +150,7 @@ class Acceptor:
             self.refuse(sock, "it left before it proved anything")
 
     def _shake_hands(self, sock: socket.socket) -> _Handshake:
-        """Do the server's side up to its verdict; yields wherever the client must speak."""
+        """Run the server's side up to the verdict. Yield whenever data from the client is needed."""
         challenge = Challenge(self._credentials, self._rank)
         if not _send(sock, challenge.nonce):
             raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
@@ -178,11 +178,15 @@ class Acceptor:
                 break
             self._forget(oldest)
             self.refuse(oldest, "it didn't prove itself in time")
-            crowded = False  # one place is enough for the next
+            crowded = False  # one free slot is enough for the next connection
         self._set_accepting(len(self._pending) < self._max_handshakes)
 
     def _make_room(self, error: OSError) -> None:
-        """Drop a connection because the process has run out of descriptors; it can't be helped where none is taken."""
+        """Lower the limit to the current number of handshakes, because the process has run out of descriptors.
+
+        Raises:
+            RendezvousError: There is no handshake, so no descriptor will become free.
+        """
         if not self._pending:
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
             raise RendezvousError(
@@ -192,7 +196,7 @@ class Acceptor:
         self._max_handshakes = max(1, len(self._pending))
 
     def _set_accepting(self, accepting: bool) -> None:
-        """Look at the listening sockets only while there are places: else they would wake every `step` for nothing."""
+        """Poll the listening sockets only below the limit: otherwise they would wake every `step` for nothing."""
         if accepting == self._accepting:
             return
         self._accepting = accepting
@@ -208,7 +212,7 @@ class Acceptor:
 
 
 def received(sock: socket.socket, count: int) -> Generator[None, None, bytes]:
-    """Return so many bytes, and take no more; yield before each look at what has come.
+    """Receive exactly `count` bytes and return them. Yield before each read.
 
     Raises:
         OSError: The other side ended the connection.
@@ -227,7 +231,7 @@ def received(sock: socket.socket, count: int) -> Generator[None, None, bytes]:
 
 
 def poll_any(socks: Sequence[socket.socket], events: int) -> bool:
-    """Return whether one of these sockets has such an event now; see poll(2)."""
+    """Return whether one of the sockets has one of the events now; see poll(2)."""
     poll = select.poll()
     for sock in socks:
         poll.register(sock, events)
@@ -235,16 +239,16 @@ def poll_any(socks: Sequence[socket.socket], events: int) -> bool:
 
 
 def peer_uid(sock: socket.socket) -> int:
-    """Return the user of the process at the other end of a Unix socket, as the kernel knows it."""
+    """Return the user ID of the process at the other end of a Unix socket, as the kernel reports it."""
     credentials = struct.Struct("3i")
     _pid, uid, _gid = credentials.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size))
     return int(uid)
 
 
 def _reset(sock: socket.socket) -> None:
-    """Close it without the remains that an orderly end would keep at the port for a minute.
+    """Reset a connection, so that it doesn't keep the port busy for a minute (TIME_WAIT).
 
-    What was sent arrives, as nothing waits for Nagle's algorithm. Were it lost, the peer would come again and be told.
+    Data that was sent still arrives, because Nagle's algorithm is off. If it is lost, the peer tries again.
     """
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -252,7 +256,7 @@ def _reset(sock: socket.socket) -> None:
 
 
 def _send(sock: socket.socket, message: bytes) -> bool:
-    """Send a few bytes on a connection that is too new for its buffer to be full."""
+    """Send a short message on a new connection, whose buffer still has room; return whether it was sent."""
     try:
         return sock.send(message, socket.MSG_NOSIGNAL) == len(message)
     except OSError:

@@ -1,4 +1,4 @@
-"""Where a rank is and how it is reached: what ranks tell each other before they connect."""
+"""The address of a rank. The ranks exchange their addresses before they connect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpsearch_comm.bootstrap.interface import is_reachable
 from hpsearch_comm.errors import ConfigurationError, RefusedError
 
 MOST_BYTES = 4096
-"""The longest text of an address, in UTF-8."""
+"""Maximum length of an address's text, in UTF-8."""
 
 _IDENTITY = re.compile(r"[0-9a-f]{32}")
 _UNIX = re.compile(r"[0-9a-z-]{1,100}")
@@ -29,23 +29,23 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where one rank is reached.
+    """The address of one rank.
 
     Raises:
-        RefusedError: A field isn't what it must be.
+        RefusedError: A field is invalid.
     """
 
     host: str
-    """Identity of its host, 32 hex digits: two ranks are on one host exactly when these are equal."""
+    """Identity of the host, 32 hex digits: two ranks are on the same host if and only if these are equal."""
     hostname: str
-    """For messages."""
+    """Name of the host, for messages."""
     pid: int
-    """For messages; as seen from its own namespace."""
+    """Process ID in the process's own namespace, for messages."""
     ip: str
-    """Address that its TCP socket is bound to, IPv4 or IPv6."""
+    """Address that the TCP socket is bound to, IPv4 or IPv6."""
     port: int
     unix: str
-    """Name of its Unix socket, an abstract one, without the leading zero byte."""
+    """Name of the abstract Unix socket, without the leading zero byte."""
 
     def __post_init__(self) -> None:
         _expect(_matches(_IDENTITY, self.host), "the host's identity must be 32 hex digits", self.host)
@@ -61,33 +61,33 @@ class Address:
         )
 
     def to_text(self) -> str:
-        """Return it as one line of JSON, at most MOST_BYTES long."""
+        """Return the address as one line of JSON, at most MOST_BYTES long."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> Address:
-        """Read what `to_text` gave on another rank.
+        """Parse a text that another rank's `to_text` returned.
 
         Raises:
-            RefusedError: It is longer than MOST_BYTES, isn't JSON, or a field is missing, unknown or out of bounds.
+            RefusedError: The text is longer than MOST_BYTES, isn't JSON, or a field is missing, unknown or invalid.
         """
         short = isinstance(text, str) and len(text.encode("utf-8", "replace")) <= MOST_BYTES
         _expect(short, f"it must be text of at most {MOST_BYTES} bytes", text)
         try:
             return cls(**json.loads(text))
-        except (ValueError, RecursionError, TypeError):  # the last one where it has other fields
+        except (ValueError, RecursionError, TypeError):  # TypeError if the fields are others
             raise _refusal(f"it must be JSON with the fields {', '.join(cls.__dataclass_fields__)}", text) from None
 
     def name(self, rank: int) -> str:
-        """Return who this is, as in `rank 2 (pid 71 on node-b)`."""
+        """Return the rank's name for messages: `rank 2 (pid 71 on node-b)`."""
         return f"rank {rank} (pid {self.pid} on {self.hostname})"
 
 
 def read_addresses(texts: Sequence[str]) -> tuple[Address, ...]:
-    """Read the addresses of all ranks, by rank.
+    """Parse the addresses of all ranks, by rank.
 
     Raises:
-        RefusedError: One can't be read; the error names the rank.
+        RefusedError: An address is invalid; names the rank.
     """
     addresses = []
     for rank, text in enumerate(texts):
@@ -99,13 +99,14 @@ def read_addresses(texts: Sequence[str]) -> tuple[Address, ...]:
 
 
 def host_identity(name: str | None = None) -> str:
-    """Return which host this is: equal for processes that can share memory through an abstract Unix socket, else not.
+    """Return this host's identity. It is equal for two processes if they can share memory through a Unix socket.
 
-    That takes one running kernel, one network namespace, and one user in one user namespace. Two containers on a
-    machine are two hosts unless they share these.
+    They can if they run on the same kernel, in the same network namespace, and as the same user in the same user
+    namespace. Two containers on one machine are two hosts unless they share all of these.
 
     Args:
-        name: Splits one machine into several hosts, by a name for this one; None for all of it. It can't unite two.
+        name: Name of a part of this machine, to divide it into several hosts; None for the whole machine. Equal names
+            don't unite two machines.
 
     Raises:
         ConfigurationError: `name` isn't text of at most 255 characters.
@@ -119,12 +120,12 @@ def host_identity(name: str | None = None) -> str:
 
 
 def _machine() -> tuple[str, ...]:
-    """Read afresh each time: a thread can move to another namespace."""
+    """Return the identity of kernel and namespaces. It is read each time: a thread can move to another namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return (boot, *(str(Path("/proc/thread-self/ns", kind).stat().st_ino) for kind in ("net", "user")))
     except (OSError, ValueError) as error:
-        # Nobody shares a host that can't be told from others: everything goes over TCP.
+        # If the host can't be identified, it gets a random identity: all messages are sent over TCP.
         _log.warning("can't tell which host this is (%s): this process will not share memory with others", error)
         return (secrets.token_hex(16),)
 

@@ -1,19 +1,19 @@
 """The connections between all ranks of a group.
 
-Of two ranks, the lower accepts and the higher connects. Every pair gets a control connection; two ranks of one host get
-a Unix socket through which descriptors of shared memory go, two ranks of different hosts some TCP streams. Everything
-happens in one loop of the calling thread, both ways at once, so no order of arrival can lock the ranks up.
+In each pair, the lower rank accepts and the higher rank connects. Every pair gets a control connection. Two ranks of
+one host also get a Unix socket, which passes file descriptors of shared memory; two ranks of different hosts get TCP
+streams. One loop in the calling thread accepts and connects concurrently, so no order of arrival can cause a deadlock.
 
-Were a higher rank killed before it connects, the lower one would learn nothing until its deadline. So while it waits it
-opens a connection of its own, which the other holds for as long as it forms its group. Where such a connection can't be
-made, as through a firewall, nothing is known of the rank; the group forms without.
+If a higher rank were killed before it connects, the lower rank would not notice until its deadline. So while the lower
+rank waits, it opens a presence connection to the higher rank, which keeps it open until its group has formed. If this
+connection can't be made, for example because of a firewall, the group forms without it.
 
-Whoever fails while the group forms tells the ranks that it has reached, and they tell others: all end with the first
-reason, soon, in place of a time-out each.
+A rank that fails while the group forms notifies the ranks that it is connected to, and these notify others. All ranks
+fail soon, with the first reason, instead of each waiting for a timeout.
 
-The kernel notices when a peer's host has gone, which sends no end of file. The kernels ask each other, and not the
-processes: a process that computes or is stopped, on a host that answers, is never taken for dead. A host may be silent
-for a while and live: a virtual machine that migrates, a network that is down.
+If a peer's host dies, no end of file arrives. The kernel detects this by keepalive probes, which the other kernel
+answers: a process that computes or is stopped is never taken for dead while its host answers. A live host may be silent
+for some time: a virtual machine that migrates, a network that is down.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from hpsearch_comm.topology import Topology
 
 _PROBES = 6
 _MOST_SECONDS = 32767
-"""The kernel's highest for TCP_KEEPIDLE and TCP_KEEPINTVL: man 7 tcp."""
+"""The kernel's maximum for TCP_KEEPIDLE and TCP_KEEPINTVL: man 7 tcp."""
 _MOST_MILLISECONDS = 2**31 - 1
 
 
@@ -51,13 +51,13 @@ def enable_keepalive(sock: socket.socket, silence: float) -> None:
 
     Args:
         sock: The connection.
-        silence: Seconds for which the other host may answer nothing. The kernel asks at most once a second.
+        silence: Seconds without an answer after which the connection ends. The kernel sends at most one probe a second.
     """
     interval = min(max(1, math.ceil(silence / _PROBES)), _MOST_SECONDS)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, interval)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
-    # Where this is set, the kernel ends the connection by it, whatever the number of probes: RFC 5482, tcp(7).
+    # If this is set, it replaces the number of probes: RFC 5482, tcp(7).
     milliseconds = min(max(1, math.ceil(silence * 1000)), _MOST_MILLISECONDS)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
@@ -65,44 +65,44 @@ def enable_keepalive(sock: socket.socket, silence: float) -> None:
 MOST_STREAMS = 65
 
 _SLICE = 0.1
-"""Seconds between two looks at what the other ranks say, and at deadlines."""
+"""Seconds between two checks of notices from other ranks, and of deadlines."""
 _UNDER_WAY = 64
 """Connections that a rank opens at the same time, so that a large group doesn't flood one of its ranks."""
 _WATCH_SECONDS = 0.5
-"""How long a rank may be missing until it is watched."""
+"""Seconds after which a missing rank is watched."""
 _MOST_WATCHED = 64
-"""Ranks that are watched at a time, so that a large group doesn't flood its late ones."""
+"""Ranks that are watched at the same time, so that a large group doesn't flood its late ranks."""
 _REFUSED_SECONDS = 3.0
-"""How long a watched rank of another host must refuse connections until it counts as gone. A firewall may refuse them
-in its place: a rank that is well connects by itself meanwhile."""
+"""Seconds for which a watched rank on another host must refuse connections before it counts as dead. The refusals may
+come from a firewall: then the rank, if alive, connects within this time."""
 _NAMED = 8
-"""Ranks that an error names; of more it gives the number."""
+"""Maximum number of ranks that an error names; it counts the others."""
 
 _NOTICES = 128
-"""Notices of a rank that are looked at: one that has finished before the others sends one a second while it waits."""
+"""Maximum number of a rank's notices that are checked: a rank that finishes early sends one a second while it waits."""
 
 _Key = tuple[int, ConnectionKind, int]
-"""The peer, what for, and which stream."""
+"""The peer, the kind of connection, and the index of the stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """What a rank holds when the group has formed: blocking sockets, its own to close.
+    """A rank's connections when the group has formed: blocking sockets, which the owner closes.
 
-    Forked children close their copies, as long as the sockets stay the objects that they are here.
+    Forked children close their copies. This holds for these socket objects only, not for duplicates.
     """
 
     topology: Topology
-    """Who shares a host with whom."""
+    """Which ranks share a host."""
     controls: dict[int, socket.socket] = field(default_factory=dict)
     """A connection to each other rank."""
     descriptors: dict[int, socket.socket] = field(default_factory=dict)
-    """A Unix socket to each other rank of this host; none where everything goes over TCP."""
+    """A Unix socket to each other rank of this host; empty if all messages are sent over TCP."""
     streams: dict[int, list[socket.socket]] = field(default_factory=dict)
-    """TCP connections to each rank that `descriptors` lacks, without Nagle's delay, in the same order on both sides."""
+    """TCP connections to each rank that isn't in `descriptors`, with TCP_NODELAY, in the same order on both sides."""
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all connections."""
         for sock in itertools.chain(self.controls.values(), self.descriptors.values(), *self.streams.values()):
             sock.close()
 
@@ -124,17 +124,17 @@ def connect(
 
     Args:
         rank: This rank.
-        addresses: Where each rank is reached, by rank.
-        listener: This rank's; closed afterwards, whatever happens.
-        credentials: The group's.
+        addresses: The address of each rank, by rank.
+        listener: This rank's listener. It is closed at the end, even if an error is raised.
+        credentials: The group's credentials.
         streams: TCP connections between two ranks of different hosts.
-        tcp_only: Whether ranks of one host go over TCP as well.
-        heartbeat_timeout: Seconds for which a rank's host may answer nothing before the rank counts as dead.
+        tcp_only: Whether ranks of one host use TCP as well.
+        heartbeat_timeout: Seconds without an answer from a rank's host after which the rank counts as dead.
         deadline: When to give up, in seconds of `time.monotonic()`.
 
     Raises:
-        ConfigurationError: The arguments don't fit together.
-        RefusedError: A rank refuses this one: another secret, epoch or arguments, or a rank that is there twice.
+        ConfigurationError: The arguments contradict each other.
+        RefusedError: A rank refuses this rank: secret, epoch or arguments differ, or this rank was started twice.
         RendezvousError: Ranks are missing at the deadline, have died, or have given up; names them.
     """
     with listener:
@@ -166,7 +166,7 @@ def _check_addresses(rank: int, addresses: Sequence[Address], own_address: Addre
 
 
 class _Bootstrap:
-    """The group as far as it has formed on this rank."""
+    """The group while it forms, on this rank."""
 
     def __init__(
         self,
@@ -186,21 +186,21 @@ class _Bootstrap:
         self._local = set() if tcp_only else set(topology.local_ranks)
         self._connected: dict[_Key, socket.socket] = {}
         self._awaited: set[_Key] = set()
-        """What the higher ranks have yet to connect."""
+        """Connections that the higher ranks have yet to make."""
         self._heartbeat_timeout = heartbeat_timeout
         self._outgoing: dict[_Key, Connector] = {}
-        """What this rank has yet to connect, in this order."""
+        """Connections that this rank has yet to make, in this order."""
         self._watching: dict[int, Connector] = {}
-        """To the higher ranks that have yet to connect."""
+        """Presence connections in progress, to higher ranks that have yet to connect."""
         self._watched: dict[int, socket.socket] = {}
-        """Connections by which this rank sees that these are there."""
+        """Presence connections to higher ranks: they end if the rank dies."""
         self._watched_by: list[socket.socket] = []
-        """Connections by which lower ranks see that this one is there."""
+        """Presence connections from lower ranks."""
         self._selector = selectors.DefaultSelector()
         self._acceptor = Acceptor(listener.sockets, self._rank, credentials, self._admit, self._welcome)
         self._selector.register(self._acceptor, selectors.EVENT_READ)
         self._last_check = time.monotonic()
-        # Each rank begins with the one right below it, so that not all come to rank 0 first.
+        # Each rank connects to the next lower rank first, so that not all connect to rank 0 at once.
         for peer in range(self._rank - 1, -1, -1):
             self._outgoing |= {key: self._connector(*key) for key in _plan(peer, peer in self._local, streams)}
         for peer in range(self._rank + 1, topology.size):
@@ -224,17 +224,17 @@ class _Bootstrap:
             sock.close()
 
     def run(self, deadline: float) -> None:
-        """Go on until every connection is made."""
+        """Run until every connection is made."""
         try:
             while self._awaited or self._outgoing:
                 self._step(deadline)
         except RendezvousError:
-            # A peer that listens no more may have said why.
+            # A peer that no longer listens may have sent the reason.
             self._check_peers()
             raise
 
     def connections(self) -> Connections:
-        """Return what has been made, in the order of the peers."""
+        """Return the connections, in the order of the peers."""
         result = Connections(self._topology)
         for (peer, kind, _), sock in sorted(self._connected.items()):
             if kind is ConnectionKind.CONTROL:
@@ -266,7 +266,7 @@ class _Bootstrap:
         return Connector(hello, target, self._credentials, self._selector, self._own_address.ip)
 
     def _start(self, now: float) -> None:
-        """Start what is due, as long as there is room."""
+        """Start the connections that are due, up to the limit."""
         idle = [connector for connector in self._outgoing.values() if not connector.in_progress]
         room = _UNDER_WAY - len(self._outgoing) + len(idle)
         for connector in [connector for connector in idle if connector.due <= now][:room]:
@@ -274,7 +274,7 @@ class _Bootstrap:
             self._settle(connector, None)
 
     def _settle(self, connector: Connector, sock: socket.socket | None) -> None:
-        """Keep a connection that is made, or look at why it isn't."""
+        """Store a finished connection, or fail if another try won't help."""
         hello = connector.hello
         if sock is not None:
             self._outgoing.pop((hello.target, hello.kind, hello.stream), None)
@@ -283,7 +283,7 @@ class _Bootstrap:
             self._fail(connector)
 
     def _watch(self, now: float) -> None:
-        """Check whether the ranks that haven't connected yet are still alive; called now and then."""
+        """Check whether the ranks that haven't connected yet are still alive; called repeatedly."""
         missing = self._missing()
         for peer in self._watching.keys() - missing:
             self._unwatch(peer)
@@ -324,7 +324,7 @@ class _Bootstrap:
             enable_keepalive(sock, self._heartbeat_timeout)
 
     def _check_peers(self) -> None:
-        """Check whether a rank has failed. What it sent stays unread, for the group."""
+        """Check whether a rank has failed. Its notices are only peeked at, since the formed group reads them."""
         missing = self._missing()
         watched = [(peer, sock) for peer, sock in self._watched.items() if peer in missing]
         for peer, sock in (*self._controls(), *watched):
@@ -337,7 +337,7 @@ class _Bootstrap:
             ended, error = peek_notices(notices, peer)
             if error is not None:
                 raise RendezvousError(str(error))
-            # The other end may be closed, though not everything that came from it has been read.
+            # The other end may be closed although unread data remains.
             if not ended and (not notices or poll_any([sock], select.POLLRDHUP)):
                 raise RendezvousError(f"{self._name(peer)} died while the group formed: its own output says why")
 
@@ -349,7 +349,7 @@ class _Bootstrap:
         return {peer for peer, _, _ in self._awaited}
 
     def _abort(self, error: BaseException) -> None:
-        """Tell those that have been reached why, and close everything."""
+        """Send the error to the connected ranks, and close everything."""
         reason = error if isinstance(error, CommError) else CommError(f"rank {self._rank} failed: {error!r}")
         notice = pack_notice(reason)
         for sock in (*(control for _, control in self._controls()), *self._watched_by):
@@ -359,7 +359,7 @@ class _Bootstrap:
             sock.close()
 
     def _fail(self, connector: Connector) -> NoReturn:
-        """Say that a rank can't be connected to, and that waiting won't help."""
+        """Raise the error for a rank that can't be reached, if waiting won't help."""
         peer, number, reason = connector.hello.target, connector.errno, connector.last_error
         if number in (errno.EMFILE, errno.ENFILE):
             raise RendezvousError(
@@ -401,7 +401,7 @@ class _Bootstrap:
 
 
 def _plan(peer: int, local: bool, streams: int) -> list[_Key]:
-    """List the connections to a peer. The control connection comes first, and says how many streams follow."""
+    """List the connections to a peer. The control connection comes first; its hello has the number of streams."""
     if local:
         return [(peer, ConnectionKind.CONTROL, 0), (peer, ConnectionKind.DESCRIPTORS, 0)]
     return [

@@ -1,4 +1,4 @@
-"""The one connector: opens a connection, proves itself, and tries again whenever its owner has it start."""
+"""The connector: it opens a connection and runs the client's side of the handshake. Its owner starts each try."""
 
 from __future__ import annotations
 
@@ -35,26 +35,25 @@ _PASSING = {
     errno.EPIPE,
     errno.ETIMEDOUT,
 }
-"""What may be gone at the next try: a crowded peer, a route or a link that is just coming up."""
+"""Errors that may be gone at the next try: an overloaded peer, or a route or link that is just coming up."""
 
 
 class Connector:
-    """One connection on its way.
+    """An outgoing connection.
 
     Args:
-        hello: Who connects to whom, and for what.
-        target: Where to.
-        credentials: The group's.
-        selector: Tells when to `advance`; the connection registers itself, with itself as its data.
-        source: This rank's address; TCP leaves from it, so that the chosen interface is the one used. None leaves it to
-            the route.
+        hello: The hello of the handshake: sender, target and kind of the connection.
+        target: The endpoint to connect to.
+        credentials: The group's credentials.
+        selector: Selector that shows when to `advance`. The connector registers its socket, with itself as data.
+        source: Local address to bind to, so that the chosen interface is used. None leaves the choice to the route.
 
     Attributes:
         due: When to `start`, in seconds of `time.monotonic()`.
-        last_error: Why the last try failed; empty while none has.
-        errno: The number of that error; 0 while none has.
-        refused_since: Since when nobody has listened at the place, in those seconds; infinity if somebody did.
-        nonce: The client's own of the last try.
+        last_error: Error message of the last failed try; empty if none has failed.
+        errno: Error number of the last failed try; 0 if none has failed.
+        refused_since: Since when the target has refused connections, in the same seconds; infinity if it doesn't.
+        nonce: The client's nonce of the last try.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class Connector:
 
     @property
     def target_name(self) -> str:
-        """Where the connection goes to, for messages."""
+        """Name of the target, for messages."""
         if isinstance(self._target, str):
             return "its Unix socket"
         ip, port = self._target
@@ -89,16 +88,16 @@ class Connector:
 
     @property
     def in_progress(self) -> bool:
-        """Return whether a try has begun and hasn't failed."""
+        """Return whether a try has started and hasn't failed."""
         return self._sock is not None
 
     @property
     def is_transient(self) -> bool:
-        """Return whether another try may do better than the last one."""
+        """Return whether another try may succeed after the last error."""
         return self.errno in _PASSING
 
     def start(self) -> None:
-        """Begin a try; one that fails at once is no longer `in_progress`."""
+        """Start a try. If it fails at once, `in_progress` is false afterwards."""
         try:
             self._sock = sock = close_in_children(socket.socket(family_of(self._target), socket.SOCK_STREAM))
             sock.setblocking(False)
@@ -115,10 +114,10 @@ class Connector:
             self._fail(error)
 
     def advance(self) -> socket.socket | None:
-        """Go on after the selector has woken; return the connection, blocking, once the peer has accepted it.
+        """Continue after the selector reports an event. Once the peer has accepted, return the socket, set to block.
 
         Raises:
-            RefusedError: The peer refuses, or isn't who it should be.
+            RefusedError: The peer refuses the connection, or fails to authenticate.
         """
         sock = self._sock
         if sock is None:
@@ -135,11 +134,11 @@ class Connector:
         return None
 
     def connect(self, deadline: float) -> socket.socket:
-        """Try once, on a selector of its own, and wait for what comes of it.
+        """Try once, and wait for the result. The connector must have its own selector.
 
         Raises:
-            RefusedError: The peer refuses, or isn't who it should be.
-            OSError: It can't be reached, or has said too little at the deadline.
+            RefusedError: The peer refuses the connection, or fails to authenticate.
+            OSError: The peer can't be reached, or the handshake isn't complete at the deadline.
         """
         self.start()
         try:
@@ -154,7 +153,7 @@ class Connector:
             self.close()
 
     def close(self) -> None:
-        """End the try that is under way."""
+        """Abort the current try, if there is one."""
         sock, self._sock = self._sock, None
         if sock is not None:
             with contextlib.suppress(KeyError, ValueError):
@@ -162,13 +161,13 @@ class Connector:
             sock.close()
 
     def _shake_hands(self, sock: socket.socket) -> Iterator[None]:
-        """Do the client's side, from the moment when the connection is open; yields wherever the peer must speak."""
+        """Run the client's side of an open connection. Yield whenever data from the peer is needed."""
         self._check_reached(sock)
         proof = Proof(self._credentials, self.hello)
         self.nonce = proof.nonce
         self._selector.modify(sock, selectors.EVENT_READ, self)
         message = proof.message((yield from received(sock, NONCE_BYTES)))
-        # A connection this new takes so few bytes at once.
+        # The buffer of a new connection has room for these few bytes.
         if sock.send(message) < len(message):
             raise OSError(errno.ENOBUFS, "it didn't take a few bytes at once")
         proof.check((yield from received(sock, ANSWER_BYTES)))
@@ -176,7 +175,7 @@ class Connector:
     def _check_reached(self, sock: socket.socket) -> None:
         number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if number == 0 and sock.family != socket.AF_UNIX and sock.getsockname() == sock.getpeername():
-            # Nobody listens on the port, and the kernel happened to choose it for this very end: the connection has met
+            # Nobody listens on the port, and the kernel chose the same port for our end: the socket is connected to
             # itself, and would keep the peer from opening the port.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             number = errno.ECONNREFUSED
@@ -200,7 +199,7 @@ class Connector:
 
 
 def family_of(endpoint: Endpoint) -> socket.AddressFamily:
-    """Return what kind of socket leads to a place."""
+    """Return the socket family for an endpoint."""
     if isinstance(endpoint, str):
         return socket.AF_UNIX
     return socket.AF_INET6 if ":" in endpoint[0] else socket.AF_INET

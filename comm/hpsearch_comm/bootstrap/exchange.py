@@ -1,16 +1,16 @@
-"""Every rank brings a text to rank 0 and takes those of all others back: an all-gather before there is a group.
+"""An all-gather before the group exists: every rank sends a text to rank 0, and receives the texts of all ranks.
 
     rank r                                                   rank 0
       | <-- handshake; the hello's payload is its entry: -->   |   size, milliseconds left (4 and 8 bytes), and the text
-      |                         ...                            |   holds the connection; end of file: has gone again
+      |                         ...                            |   rank r keeps the connection open while it waits
       | <-- outcome: length (4 bytes), JSON, and its MAC ----- |   all texts, or why there are none
       | --- end of file -------------------------------------> |
 
-Ranks start at different times and have deadlines of their own. The first of these deadlines counts for all, since no
-group can form without that rank: so all ranks fail together, and all can name those that never came.
+Ranks start at different times, and each has its own deadline. The earliest deadline applies to all, since no group can
+form without that rank. So all ranks fail together, and all can name the missing ranks.
 
-Rank 0 talks to any number of callers at once and waits for none. The entry is signed with the hello, the outcome over
-the client's nonce: who stands between two ranks, or sends them elsewhere, can keep them apart, but alters no text.
+Rank 0 serves any number of ranks concurrently and blocks on none. The MAC of the hello covers the entry, and the MAC of
+the outcome covers the client's nonce. A man in the middle can therefore block the ranks, but can't alter a text.
 Numbers are little endian.
 """
 
@@ -48,36 +48,36 @@ _ENTRY = struct.Struct("<IQ")
 _TEXT_BYTES = PAYLOAD_BYTES - _ENTRY.size
 _LENGTH = struct.Struct("<I")
 _SLICE = 0.1
-"""Seconds between two looks at deadlines."""
+"""Seconds between two checks of the deadlines."""
 _TRY_SECONDS = 5.0
-"""For one attempt to connect, and for the handshake that follows."""
+"""Seconds for one attempt to connect, including the handshake."""
 _REFUSED_SECONDS = 5.0
-"""How long a rank that is refused tries again: another group may be about to leave the place. Rank 0 goes on whatever
-strangers say."""
+"""Seconds for which a refused rank tries again: another group may be about to leave the endpoint. Rank 0
+itself continues after it has refused a connection."""
 _FAREWELL_SECONDS = 2.0
-_LONGEST_SECONDS = 2e6  # what the kernel takes as a time to wait
+_LONGEST_SECONDS = 2e6  # the longest wait that the kernel accepts
 _LONGEST_PAUSE = 0.25
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Venue:
-    """Where the ranks of a group meet, for all that they do and say there."""
+    """The meeting point of a group's ranks, with all that the exchange needs."""
 
     size: int
     """Number of ranks."""
     credentials: Credentials
     deadline: float
-    """This rank's own, in seconds of `time.monotonic()`."""
+    """This rank's deadline, in seconds of `time.monotonic()`."""
     description: str
-    """Where it is, for errors."""
+    """Description of the meeting point, for errors."""
     advice: str
-    """What the user may do about a rank that doesn't come; ends the error."""
+    """Advice to the user about missing ranks, at the end of the error."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Member:
-    """A rank that has come to rank 0."""
+    """A rank that is connected to rank 0."""
 
     text: str
     deadline: float
@@ -93,7 +93,7 @@ def meet(
     endpoints: Callable[[], Sequence[Endpoint]],
     announce: Callable[[], None] = lambda: None,
 ) -> list[str]:
-    """Do this rank's side, whichever it is: `listen` opens rank 0's sockets; for the rest see `gather` and `join`.
+    """Run this rank's side: `gather` on rank 0, `join` on the others. `listen` opens rank 0's sockets.
 
     Raises:
         ConfigurationError: The text is too long.
@@ -109,19 +109,19 @@ def meet(
 def gather(
     venue: Venue, listening: Sequence[socket.socket], text: str, announce: Callable[[], None] = lambda: None
 ) -> list[str]:
-    """Do rank 0's side: wait for every other rank, and return all of them all texts.
+    """Run rank 0's side: wait for every other rank, and send the texts of all ranks to each.
 
     Args:
-        venue: The same on every rank, but for the deadline.
-        listening: Listening sockets; closed as soon as all ranks are here or the deadline has passed.
-        text: Rank 0's own.
+        venue: The meeting point; the same on every rank except for the deadline.
+        listening: Listening sockets; closed as soon as all ranks are connected or the deadline has passed.
+        text: Rank 0's text.
         announce: Called ten times a second while ranks are missing.
 
     Returns:
         The texts by rank.
 
     Raises:
-        RendezvousError: A deadline passed; names the ranks that never came. Those that did come are told.
+        RendezvousError: A deadline passed; names the missing ranks. The connected ranks raise the same error.
     """
     with contextlib.closing(_Gathering(venue, listening)) as gathering:
         members = gathering.wait(announce)
@@ -131,7 +131,7 @@ def gather(
 
 
 class _Gathering:
-    """The ranks that have come to rank 0 so far."""
+    """The ranks that are connected to rank 0 so far."""
 
     def __init__(self, venue: Venue, listening: Sequence[socket.socket]) -> None:
         self._venue = venue
@@ -141,13 +141,13 @@ class _Gathering:
         self._acceptor = Acceptor(listening, 0, venue.credentials, self._admit, self._welcome)
 
     def close(self) -> None:
-        """Let everybody go, and listen no more."""
+        """Close all connections, and stop listening."""
         self._stop_listening()
         for member in self._members.values():
             member.sock.close()
 
     def wait(self, announce: Callable[[], None]) -> dict[int, _Member]:
-        """Wait until every other rank is here."""
+        """Wait until every other rank is connected."""
         while len(self._members) < self._venue.size - 1 or self._drop_disconnected():
             announce()
             now = time.monotonic()
@@ -158,7 +158,7 @@ class _Gathering:
         return self._members
 
     def send_outcome(self, outcome: bytes) -> None:
-        """Tell all who are here, and let them hang up first: no remains of their connections then hold the port."""
+        """Send the outcome to all connected ranks, which close first: so no connection keeps the port in TIME_WAIT."""
         self._stop_listening()
         for member in self._members.values():
             self._send(member.sock, member.nonce, outcome)
@@ -176,7 +176,7 @@ class _Gathering:
         size, milliseconds = _ENTRY.unpack_from(hello.payload)
         rank, expected, reason = hello.sender, self._venue.size, None
         if rank in self._members:
-            self._drop_disconnected()  # It may have gone, and come again.
+            self._drop_disconnected()  # the rank may have disconnected, and now reconnects
         if size != expected:
             reason = f"it expects {size} ranks where rank 0 expects {expected}: give every rank the same WORLD_SIZE"
         elif not 1 <= rank < expected:
@@ -191,14 +191,14 @@ class _Gathering:
         self._members[rank] = _Member(text, time.monotonic() + milliseconds / 1000, sock, hello.nonce)
 
     def _drop_disconnected(self) -> bool:
-        """Part with those who have gone again: nothing else is to come from them. Return whether there were any."""
+        """Drop the ranks that have disconnected (they send nothing more, so readable means ended); return if any."""
         gone = [rank for rank, member in self._members.items() if poll_any([member.sock], select.POLLIN)]
         for rank in gone:
             self._members.pop(rank).sock.close()
         return bool(gone)
 
     def _send(self, sock: socket.socket, nonce: bytes, outcome: bytes) -> None:
-        with contextlib.suppress(OSError):  # It has gone, and will come to nothing without being told.
+        with contextlib.suppress(OSError):  # it has disconnected, and fails without this message
             sock.settimeout(_FAREWELL_SECONDS)
             sock.sendall(_LENGTH.pack(len(outcome)) + outcome + _sign(self._venue.credentials, nonce, outcome))
 
@@ -224,25 +224,25 @@ class _Gathering:
 
 
 def join(venue: Venue, rank: int, endpoints: Callable[[], Sequence[Endpoint]], text: str) -> list[str]:
-    """Do another rank's side: come to rank 0, however late it starts, and wait for the outcome.
+    """Run the side of a rank above 0: connect to rank 0, which may start later, and wait for the outcome.
 
     Args:
-        venue: The same on every rank, but for the deadline.
+        venue: The meeting point; the same on every rank except for the deadline.
         rank: This rank.
-        endpoints: Gives the places at which rank 0 may be, and is asked again for every try.
-        text: This rank's.
+        endpoints: Returns the possible endpoints of rank 0; called for every try.
+        text: This rank's text.
 
     Returns:
         The texts by rank.
 
     Raises:
-        RendezvousError: Rank 0 or others never came, or rank 0 refused this rank.
-        RefusedError: What answers there doesn't belong to this group.
+        RendezvousError: Rank 0 or others didn't start, or rank 0 refused this rank.
+        RefusedError: The process that answers doesn't belong to this group.
     """
     began = time.monotonic()
     deadline = min(venue.deadline, began + _LONGEST_SECONDS)
     refused_since = math.inf
-    reasons: list[str] = []  # the last two: rank 0 may have told a rank more than the silence since
+    reasons: list[str] = []  # the last two: an earlier answer of rank 0 may say more than the last try
     pause = 0.005
     while True:
         try:
@@ -281,7 +281,7 @@ def _try(venue: Venue, rank: int, endpoints: Sequence[Endpoint], text: str, dead
             try:
                 sock = connector.connect(min(deadline, time.monotonic() + _TRY_SECONDS))
             except OSError as error:
-                # What was tried, and what came of it: the name may stand for an address that isn't meant.
+                # The error lists each address: the host name may resolve to an unintended one.
                 failures.append(f"{connector.target_name}: {error.strerror or error}")
                 continue
             except RefusedError as error:
@@ -294,7 +294,7 @@ def _try(venue: Venue, rank: int, endpoints: Sequence[Endpoint], text: str, dead
 
 def _read_outcome(venue: Venue, rank: int, sock: socket.socket, nonce: bytes, deadline: float) -> list[str]:
     (length,) = _LENGTH.unpack(_receive(sock, _LENGTH.size, deadline))
-    if length > (venue.size + 1) * 6 * (_TEXT_BYTES + 2):  # as JSON writes what it must escape
+    if length > (venue.size + 1) * 6 * (_TEXT_BYTES + 2):  # 6 characters for each that JSON escapes
         raise RefusedError(f"rank 0's answer is of {length} bytes, too many for {venue.size} ranks")
     body, mac = _receive(sock, length, deadline), _receive(sock, MAC_BYTES, deadline)
     if not hmac.compare_digest(mac, _sign(venue.credentials, nonce, body)):
@@ -333,6 +333,6 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """Return `a`, `a, b and c`, or `a, b and 47 others` where there are more than `most`."""
+    """Return `a`, `a, b and c`, or, if there are more than `most`, `a, b and 47 others`."""
     shown = list(names) if len(names) <= most else [*names[:most], f"{len(names) - most} others"]
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)

@@ -1,15 +1,15 @@
-"""How two ranks prove to each other that they belong to one group, before anything else on a connection is read.
+"""The handshake: two ranks prove to each other that they belong to one group before any other data is read.
 
     server                                              client
       | --- nonce S, 32 random bytes ---------------------> |
       | <-- hello, and MAC("client", S, hello) ------------ |    the hello holds the client's own nonce C
       | --- verdict, 1 byte, and MAC("server", S, hello, verdict) -> |
 
-The MAC is HMAC-SHA256 with a key made from the group's secret and this protocol's version. Each side thereby answers
-the other's fresh nonce: what was recorded earlier proves nothing. The two words make a message that is sent back to
-its author worthless. The server checks the client's MAC over bytes that it hasn't looked into; only then does it read
-the hello, which names group, epoch, both ranks and the connection's purpose: a proof is good for one place only. A
-refusal is signed too, except where the secret itself is wrong: there it is only a hint.
+The MAC is HMAC-SHA256 with a key derived from the group's secret and this protocol's version. Each side signs the
+other's fresh nonce, which prevents replay. The words "client" and "server" prevent reflection. The server checks the
+client's MAC before it parses the hello. The hello contains group, epoch, both ranks and the connection's kind, so a
+proof is valid for one connection only. A refusal is signed too, unless the secret itself is wrong: then it is only a
+hint.
 
 The hello, 88 bytes and its payload, little endian:
 
@@ -19,12 +19,12 @@ The hello, 88 bytes and its payload, little endian:
         40     4  sender        the client's rank
         44     4  target        the server's rank
         48     2  kind
-        50     2  stream        of a stream, its number; of a control connection, how many streams follow
+        50     2  stream        index of a stream; in a control connection, how many streams follow
         52     4  length of the payload
         56    32  nonce C
-        88        payload       of a rendezvous, the rank's entry; else nothing
+        88        payload       the rank's entry in a rendezvous; else empty
 
-The handshake proves who holds the other end. It neither hides nor signs what is sent afterwards (but the outcome of a
+The handshake authenticates the other end. Data sent afterwards is neither encrypted nor signed (only the outcome of a
 rendezvous is signed): run ranks on a network that you trust, or through a tunnel.
 """
 
@@ -44,11 +44,11 @@ NONCE_BYTES = 32
 MAC_BYTES = 32
 _HELLO = struct.Struct("<32sqiiHHI32s")
 PROOF_BYTES = _HELLO.size + MAC_BYTES
-"""What the client sends, without a payload."""
+"""Size of the client's message without the payload."""
 PAYLOAD_BYTES = 8204
-"""The longest payload: a text of 8192 bytes and what goes with it."""
+"""Maximum size of the payload: a text of 8192 bytes and 12 bytes before it."""
 ANSWER_BYTES = 1 + MAC_BYTES
-"""What the server answers."""
+"""Size of the server's answer."""
 SECRET_BYTES = 32
 
 _VERSION = b"hpsearch_comm handshake 2"
@@ -56,7 +56,7 @@ _STREAMS = 1024
 
 
 class ConnectionKind(IntEnum):
-    """What a connection is for."""
+    """Purpose of a connection."""
 
     CONTROL = 0
     """Notices of failure and of leaving."""
@@ -67,17 +67,17 @@ class ConnectionKind(IntEnum):
     RENDEZVOUS = 3
     """The ranks' addresses, through rank 0."""
     PRESENCE = 4
-    """Held by a rank that has yet to connect, for who waits for it: its end says that the rank is gone."""
+    """Kept open by a rank that has yet to connect, for a rank that waits for it: it closes if the rank dies."""
 
 
 class HandshakeReply(IntEnum):
-    """What the server makes of a client's proof."""
+    """The server's verdict on a client's proof."""
 
     reason: str
     """Why a connection isn't accepted, as a clause."""
 
     def __new__(cls, value: int, reason: str = "") -> HandshakeReply:
-        """Make a member, whose number is its value."""
+        """Create a member with this number as its value."""
         member = int.__new__(cls, value)
         member._value_, member.reason = value, reason
         return member
@@ -92,12 +92,12 @@ class HandshakeReply(IntEnum):
 
     @property
     def is_transient(self) -> bool:
-        """Whether it is said by a rank of the same secret that forms another group first, at the same place."""
+        """Whether a later try may succeed: a rank with the same secret forms another group at this endpoint first."""
         return self in (HandshakeReply.WRONG_GROUP, HandshakeReply.WRONG_EPOCH)
 
 
 class Refusal(RefusedError):
-    """The other side didn't accept a proof, or couldn't give one.
+    """The other side refused the proof, or couldn't prove itself.
 
     Attributes:
         verdict: The reason.
@@ -113,7 +113,7 @@ class Refusal(RefusedError):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What every rank of one group knows and nobody else does.
+    """The secret of a group, with its name and epoch.
 
     Raises:
         ConfigurationError: The secret isn't 32 bytes, or the epoch isn't a number from 0 to 2**63 - 1.
@@ -122,9 +122,9 @@ class Credentials:
     secret: bytes = field(repr=False)
     """32 random bytes."""
     group: str = ""
-    """Tells groups that share a secret apart."""
+    """Name that distinguishes groups with the same secret."""
     epoch: int = 0
-    """Tells successive starts of a group apart."""
+    """Number that distinguishes successive starts of a group."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.secret, bytes) or len(self.secret) != SECRET_BYTES:
@@ -137,52 +137,52 @@ class Credentials:
 
     @property
     def digest(self) -> bytes:
-        """The 32 bytes that stand for the group's name on the wire."""
+        """SHA-256 of the group's name, 32 bytes."""
         return hashlib.sha256(self.group.encode("utf-8", "surrogatepass")).digest()
 
     def mac(self, *parts: bytes) -> bytes:
-        """Sign these bytes; 32 bytes. The parts must be of fixed lengths, since nothing separates them."""
+        """Return the MAC of the concatenated parts, 32 bytes. Their lengths must be fixed: no separator is added."""
         key = hmac.digest(self.secret, _VERSION, "sha256")
         return hmac.digest(key, b"".join(parts), "sha256")
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who opens a connection to whom, and for what."""
+    """The client's hello: sender, target and kind of a connection."""
 
     sender: int
     target: int
     kind: ConnectionKind
     stream: int = 0
-    """Of a stream, its number; of a control connection, how many streams follow it; else 0."""
+    """Index of a stream; in a control connection, the number of streams that follow; else 0."""
     payload: bytes = b""
-    """What the client has to say, PAYLOAD_BYTES at most: of a rendezvous, the rank's entry."""
+    """The rank's entry in a rendezvous; else empty. At most PAYLOAD_BYTES."""
     nonce: bytes = field(default=b"", compare=False, repr=False)
-    """The client's, fresh for each connection; empty until it has come."""
+    """The client's nonce, new for each connection; empty until it has been received."""
 
     def pack(self, credentials: Credentials, nonce: bytes) -> bytes:
-        """Return the bytes of the wire."""
+        """Return the hello in its wire format."""
         fields = self.sender, self.target, self.kind, self.stream, len(self.payload)
         return _HELLO.pack(credentials.digest, credentials.epoch, *fields, nonce) + self.payload
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What becomes of a client's proof."""
+    """The result of checking a client's proof."""
 
     verdict: HandshakeReply
     hello: Hello | None
-    """Who the client is; None where it didn't prove the secret, or what it says can't be read."""
+    """The client's hello; None if the client didn't prove the secret, or the hello is invalid."""
     answer: bytes
-    """To be sent to the client, whatever the verdict."""
+    """The answer to send to the client, also after a refusal."""
 
 
 class Challenge:
     """The server's side of one handshake: send `nonce`, read the proof, `judge` it, send the answer.
 
     Args:
-        credentials: The group's.
-        rank: This rank; a hello for another one is refused.
+        credentials: The group's credentials.
+        rank: This rank; a hello to another rank is refused.
     """
 
     def __init__(self, credentials: Credentials, rank: int) -> None:
@@ -192,18 +192,18 @@ class Challenge:
 
     @staticmethod
     def missing_bytes(arrived: bytes) -> int:
-        """Return how many bytes are to be read next of a proof that begins with these; 0 if it is all there."""
+        """Return how many more bytes to read of a proof that starts with these bytes; 0 if it is complete."""
         if len(arrived) < PROOF_BYTES:
             return PROOF_BYTES - len(arrived)
         length = int(_HELLO.unpack_from(arrived)[6])
         return PROOF_BYTES + length - len(arrived) if length <= PAYLOAD_BYTES else 0
 
     def judge(self, proof: bytes, admit: Callable[[Hello], HandshakeReply] | None = None) -> Judgement:
-        """Decide on a client's proof. Called once: a nonce is good for one proof.
+        """Check a client's proof. Call it once: a nonce is valid for one proof.
 
         Args:
-            proof: What came from the client, PROOF_BYTES or more.
-            admit: Has the last word on a hello of the right secret, group, epoch and rank.
+            proof: The client's message, PROOF_BYTES or longer.
+            admit: Decides whether a hello with the right secret, group, epoch and rank is accepted.
         """
         opaque, mac = proof[:-MAC_BYTES], proof[-MAC_BYTES:]
         if not hmac.compare_digest(mac, self._credentials.mac(b"client", self.nonce, opaque)):
@@ -236,13 +236,13 @@ class Proof:
     """The client's side of one handshake: read NONCE_BYTES, send `message`, read ANSWER_BYTES, `check` them.
 
     Args:
-        credentials: The group's.
-        hello: Who connects to whom, and for what.
+        credentials: The group's credentials.
+        hello: The hello to send.
     """
 
     def __init__(self, credentials: Credentials, hello: Hello) -> None:
         self.nonce = secrets.token_bytes(NONCE_BYTES)
-        """This side's own, which the server's answers repeat in their signatures."""
+        """The client's nonce. The server's MACs cover it."""
         self._credentials = credentials
         self._hello = hello.pack(credentials, self.nonce)
         self._target = hello.target
@@ -254,10 +254,10 @@ class Proof:
         return self._hello + self._credentials.mac(b"client", nonce, self._hello)
 
     def check(self, answer: bytes) -> None:
-        """Read the server's answer.
+        """Check the server's answer.
 
         Raises:
-            Refusal: The server refuses, or doesn't know the secret itself.
+            Refusal: The server refuses, or doesn't know the secret.
         """
         verdict_byte, mac = answer[:1], answer[1:]
         verdict = (
@@ -265,7 +265,7 @@ class Proof:
             if verdict_byte[0] in HandshakeReply.__members__.values()
             else HandshakeReply.UNEXPECTED
         )
-        # Who says that the secret is wrong can't sign it.
+        # A server with another secret can't sign its refusal.
         signed = verdict is not HandshakeReply.WRONG_SECRET
         if signed and not hmac.compare_digest(
             mac, self._credentials.mac(b"server", self._nonce, self._hello, verdict_byte)

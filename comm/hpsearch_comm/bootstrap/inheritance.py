@@ -1,7 +1,8 @@
 """Keep a group's sockets out of forked children.
 
-A data loader's workers are forked from a rank and would hold copies of its sockets. Were the rank killed, its peers
-would see no end of file until the last worker is gone: the death would be hidden. So a child closes its copies first.
+A DataLoader's workers are forked from a rank and inherit copies of its sockets. If the rank were killed, its peers
+would see no end of file until the last worker has ended, and would not detect the death. So a child closes its copies
+first.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ _sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def close_in_children(sock: socket.socket) -> socket.socket:
-    """Close this socket in every child that is forked from now on; the parent's stays as it is.
+    """Close this socket in every child that is forked from now on; the parent's socket stays open.
 
-    Call it as soon as the socket exists. It holds for this object, not for its `dup()` or a `detach()`ed descriptor. A
-    program started by `subprocess` needs nothing: Python's sockets are closed on exec.
+    Call it as soon as the socket exists. It applies to this object, not to its `dup()` or a `detach()`ed descriptor.
+    Programs started with `subprocess` don't need it: Python's sockets are closed on exec.
 
     Returns:
         The same socket.
@@ -27,7 +28,7 @@ def close_in_children(sock: socket.socket) -> socket.socket:
 
 
 def _close_copies() -> None:
-    # Never shutdown(): it would end the parent's connection, which the copy shares.
+    # Not shutdown(): it would also end the parent's connection, which the copy shares.
     for sock in list(_sockets):
         sock.close()
     _sockets.clear()

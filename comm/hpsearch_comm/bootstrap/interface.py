@@ -1,7 +1,7 @@
-"""Which of this host's addresses the other ranks reach it by: found by routing, or chosen by the user.
+"""Choose the address by which other ranks reach this host: by routing, or by the user's choice.
 
-Nothing is sent in order to find out. Connecting a UDP socket only makes the kernel look up the route, and with it the
-address that this host would send from.
+No packet is sent for this. Connecting a UDP socket only makes the kernel look up the route, and with it the source
+address.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IPInterface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
 _VARIABLE = "HPSEARCH_COMM_INTERFACE (or interface=)"
 _OUTSIDE = ("198.51.100.1", "2001:db8::1")
-"""Addresses set aside for documentation: the route to them is the default route."""
+"""Addresses reserved for documentation: the route to them is the default route."""
 _BROADCAST = ipaddress.ip_address("255.255.255.255")
 _RETRY_SECONDS = 0.5
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?", re.IGNORECASE)
@@ -32,13 +32,13 @@ def local_address(towards: str | None = None, interface: str | None = None) -> s
     """Return the address of this host that other ranks are to connect to.
 
     Args:
-        towards: Host name or address of rank 0; the address is the one that the route there starts from. None takes
-            the default route, and loopback where there is none.
-        interface: The user's choice in place of the route: the name of an interface (`eth0`), an address of this host,
-            or a network (`10.1.0.0/16`), which suits hosts that name their interfaces differently.
+        towards: Host name or address of rank 0: the source address of the route to it is returned. None uses the
+            default route, or loopback if there is none.
+        interface: The user's choice, which replaces the route: the name of an interface (`eth0`), an address of this
+            host, or a network (`10.1.0.0/16`), which also works if the hosts name their interfaces differently.
 
     Raises:
-        ConfigurationError: There is no such address; the error lists those that there are.
+        ConfigurationError: There is no such address; lists the existing ones.
     """
     if interface:
         return _chosen(interface, towards)
@@ -47,7 +47,7 @@ def local_address(towards: str | None = None, interface: str | None = None) -> s
     addresses = resolve(towards)
     if is_own_name(towards, addresses):
         return _outward()
-    # Among others: a system may map its own name to 127.0.1.1 too, where ranks of other hosts can't reach it.
+    # Loopback last: a system may also map its own name to 127.0.1.1, where ranks of other hosts can't reach it.
     for address in sorted(addresses, key=lambda address: ipaddress.ip_address(address).is_loopback):
         source = _source(address)
         if source is not None:
@@ -59,7 +59,7 @@ def local_address(towards: str | None = None, interface: str | None = None) -> s
 
 
 def interface_name(interface: str, towards: str | None = None) -> str | None:
-    """Return the name of the interface that `local_address` takes by the user's choice; None where that isn't known."""
+    """Return the name of the interface that `local_address` chooses for the user's choice; None if it is unknown."""
     try:
         address = local_address(towards, interface)
         return next((name for name, own in interface_addresses().items() if address in map(str, _ips(own))), None)
@@ -68,15 +68,15 @@ def interface_name(interface: str, towards: str | None = None) -> str | None:
 
 
 def resolve(host: str, deadline: float | None = None) -> tuple[str, ...]:
-    """Return the addresses of a host by its name, in the order in which they should be tried.
+    """Resolve a host name, and return its addresses in the order in which to try them.
 
     Args:
         host: A name or an address.
-        deadline: Until when an unknown name is tried again, in seconds of `time.monotonic()`: clusters may come to
-            know a host's name a while after the host has started.
+        deadline: Until when to retry an unknown name, in seconds of `time.monotonic()`: in clusters, a host name may
+            start to resolve only some time after the host has started.
 
     Raises:
-        ConfigurationError: The name is unknown, or stands for no single host (`0.0.0.0`).
+        ConfigurationError: The name is unknown, or doesn't mean a single host (`0.0.0.0`).
     """
     results, warned = None, False
     while results is None:
@@ -103,13 +103,13 @@ def resolve(host: str, deadline: float | None = None) -> tuple[str, ...]:
 
 
 def _plain(address: str) -> str:
-    """Return an IPv4 address that is written as one of IPv6 (`::ffff:10.0.0.2`) as what it is."""
+    """Convert an IPv4-mapped IPv6 address (`::ffff:10.0.0.2`) to IPv4; return other addresses unchanged."""
     mapped = getattr(ipaddress.ip_address(address), "ipv4_mapped", None)
     return str(mapped) if mapped is not None else address
 
 
 def is_reachable(address: IPAddress) -> bool:
-    """Whether ranks of other hosts can connect to an address, if it is one of this host."""
+    """Return whether ranks of other hosts can connect to an address of this host."""
     return not _is_nobodys(address) and not _needs_scope(address)
 
 
@@ -118,7 +118,7 @@ def _is_nobodys(address: IPAddress) -> bool:
 
 
 def _is_name(host: str) -> bool:
-    """Whether somebody may come to know a host by that name: an address, a URL or `host:port` will never be one."""
+    """Return whether the text may be a host name that resolves later; an address, a URL or `host:port` can't be."""
     if not host.isascii():
         return True
     labels = host.removesuffix(".").split(".")
@@ -126,9 +126,9 @@ def _is_name(host: str) -> bool:
 
 
 def is_own_name(host: str, addresses: tuple[str, ...]) -> bool:
-    """Whether a name leads to loopback only because it is this host's own: many systems map that to 127.0.1.1.
+    """Return whether a name resolves to loopback because it is this host's own name: many systems map it to 127.0.1.1.
 
-    Ranks of other hosts know the same name by another address, which is the one to use. `localhost` isn't meant.
+    On other hosts the name resolves to another address, which should be used. `localhost` and addresses return False.
     """
     first = host.lower().rstrip(".")
     if first.partition(".")[0] in ("localhost", "ip6-localhost") or first.endswith(".localhost") or _literal(host):
@@ -137,7 +137,7 @@ def is_own_name(host: str, addresses: tuple[str, ...]) -> bool:
 
 
 def is_local(address: str) -> bool:
-    """Whether a socket of this host can be bound to the address."""
+    """Return whether a socket of this host can be bound to the address."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as trial:
@@ -148,7 +148,7 @@ def is_local(address: str) -> bool:
 
 
 def describe_interfaces() -> str:
-    """Return which addresses this host has, for an error: `Interfaces of this host: lo 127.0.0.1/8; ...`."""
+    """Describe this host's addresses for an error: `Interfaces of this host: lo 127.0.0.1/8; ...`."""
     try:
         interfaces = interface_addresses()
     except OSError as error:
@@ -168,7 +168,7 @@ def _chosen(interface: str, towards: str | None) -> str:
             f"expected {_VARIABLE} to be an interface, an address or a network of this host with an address that "
             f"other hosts can connect to, got {interface!r}. {describe_interfaces()}"
         )
-    # Rank 0 is reached over its own family of addresses; where that says nothing, IPv4 is the more widely routed.
+    # Use the address family of rank 0. If it is unknown, use IPv4, which is routed more widely.
     version = 4
     if towards is not None and len(candidates) > 1:
         with contextlib.suppress(ConfigurationError):
@@ -215,7 +215,7 @@ def _outward() -> str:
 
 
 def _source(address: str) -> str | None:
-    """Return the address that this host would send from to another; None without a route."""
+    """Return the source address for packets to an address; None if there is no route."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -234,26 +234,26 @@ def _literal(text: str) -> IPAddress | None:
 
 
 def _needs_scope(address: IPAddress) -> bool:
-    """Whether the address says nothing without an interface, whose name is another on every host."""
+    """Return whether an address (link-local IPv6) needs an interface, whose name differs between hosts."""
     return address.version == 6 and address.is_link_local
 
 
 def interface_addresses() -> dict[str, list[IPInterface]]:
-    """Return the addresses of each of this host's interfaces, with their networks; those of IPv4 come first.
+    """Return the addresses of each of this host's interfaces, with their networks, IPv4 first.
 
     Raises:
-        OSError: The kernel doesn't tell, as in some sandboxes.
+        OSError: The kernel doesn't list them, as in some sandboxes.
     """
-    import psutil  # here, since routing mostly says it all
+    import psutil  # imported here, because routing usually suffices
 
     interfaces: defaultdict[str, list[IPInterface]] = defaultdict(list)
     for name, entries in psutil.net_if_addrs().items():
-        own = interfaces[name.partition(":")[0]]  # eth0:1 is eth0's
+        own = interfaces[name.partition(":")[0]]  # eth0:1 is an alias of eth0
         for entry in entries:
             if entry.family not in (socket.AF_INET, socket.AF_INET6) or entry.netmask is None:
                 continue
             address = ipaddress.ip_address(entry.address.partition("%")[0])
-            # One that the kernel is still trying, or has found to be another host's too, can't be used.
+            # Skip tentative addresses and duplicates of another host's address: they can't be used.
             if _needs_scope(address) or is_local(str(address)):
                 own.append(ipaddress.ip_interface((address, int(ipaddress.ip_address(entry.netmask)).bit_count())))
         own.sort(key=lambda entry: entry.version)

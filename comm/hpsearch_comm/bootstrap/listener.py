@@ -1,4 +1,4 @@
-"""The sockets by which the other ranks reach this one while the group forms."""
+"""The sockets by which other ranks reach this rank while the group forms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpsearch_comm.bootstrap.interface import local_address
 from hpsearch_comm.errors import ConfigurationError
 
 _QUEUE = 4096
-"""Connections that the kernel keeps until they are accepted; it takes its own limit where that is lower."""
+"""Length of the kernel's queue of connections to accept (the kernel may have a lower limit)."""
 _RETRY_SECONDS = 0.05
 
 
@@ -29,9 +29,9 @@ class Listener:
     process.
 
     Args:
-        interface: Interface, address or network to listen on; None takes the one that leads to `towards`.
+        interface: Interface, address or network to listen on; None uses the route to `towards`.
         towards: The host of rank 0.
-        host: Divides one machine into several hosts, by a name for this one.
+        host: Name of this host, to divide one machine into several hosts.
 
     Raises:
         ConfigurationError: There is no such interface or address.
@@ -49,7 +49,7 @@ class Listener:
             ) from None
         port = self._sockets[0].getsockname()[1]
         self.address = Address(identity, _hostname(), os.getpid(), ip, port, name)
-        """Where the other ranks reach this one."""
+        """The address by which other ranks reach this rank."""
         self._host = host
 
     def __enter__(self) -> Listener:
@@ -60,11 +60,11 @@ class Listener:
 
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
-        """The listening sockets, TCP first; none once it is closed."""
+        """The listening sockets, TCP first; empty after `close`."""
         return tuple(self._sockets)
 
     def another(self) -> Listener:
-        """Return a listener of the same host and address, on another port."""
+        """Return a new listener with the same host and address, on another port."""
         return Listener(self.address.ip, host=self._host)
 
     def close(self) -> None:
@@ -78,11 +78,11 @@ def listen(endpoint: Endpoint, until: float = 0.0) -> socket.socket:
     """Open a listening socket, which forked children close.
 
     Args:
-        endpoint: Where.
-        until: How long a place that is taken is tried again, in seconds of `time.monotonic()`.
+        endpoint: The endpoint to listen on.
+        until: Until when to retry an endpoint in use, in seconds of `time.monotonic()`.
 
     Raises:
-        OSError: It is taken, or isn't of this host.
+        OSError: The endpoint is in use, or isn't on this host.
     """
     while True:
         sock = close_in_children(socket.socket(family_of(endpoint), socket.SOCK_STREAM))
@@ -102,7 +102,7 @@ def listen(endpoint: Endpoint, until: float = 0.0) -> socket.socket:
 
 
 def listen_all(endpoints: Sequence[Endpoint], until: float = 0.0) -> list[socket.socket]:
-    """Open a listening socket at each of these places, or at none; otherwise as `listen` does."""
+    """Open a listening socket for each endpoint, as `listen` does. If one fails, all are closed."""
     with contextlib.ExitStack() as opened:
         listening = [opened.enter_context(listen(endpoint, until)) for endpoint in endpoints]
         opened.pop_all()

@@ -1,4 +1,4 @@
-"""How the ranks of a group exchange their addresses: through rank 0, through torchrun's store, or beforehand."""
+"""Rendezvous: the ranks of a group exchange their addresses, through rank 0 or a store, or know them beforehand."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ _LOCAL_ADVICE = (
     "networks of their own count as hosts: for these set MASTER_ADDR, MASTER_PORT and HPSEARCH_COMM_SECRET"
 )
 _BIND_SECONDS = 3.0
-"""How long a taken port is tried again: another group of this process may be about to leave it."""
-_LONGEST_SECONDS = 2e6  # what a TCPStore takes as a time-out
+"""Seconds for which a port in use is tried again: another group of this process may be about to release it."""
+_LONGEST_SECONDS = 2e6  # the longest timeout that a TCPStore accepts
 _GRACE_SECONDS = 1.5
-"""For which a store is waited for behind the deadline: where nobody listens, it says so itself then."""
+"""Seconds to wait for a store after the deadline, so that it can raise its own error if nobody listens."""
 
 
 class Rendezvous(ABC):
-    """Where the ranks of a group exchange their addresses."""
+    """Base class: how the ranks of a group exchange their addresses."""
 
     host: str | None = None
-    """Where rank 0 is, if that is known: the others reach this rank by the address that the route there starts from."""
+    """Host of rank 0, if known. The route to it selects the address by which others reach this rank."""
     origin: str = ""
-    """How the place was chosen, if not by the user, and what to do where it can't be used."""
+    """How the meeting point was chosen, if not by the user, and what to do if it can't be used."""
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """End errors of the place with its origin."""
+        """Append `origin` to a ConfigurationError that the block raises."""
         try:
             yield
         except ConfigurationError as error:
@@ -69,14 +69,14 @@ class Rendezvous(ABC):
             rank: This rank.
             size: Number of ranks.
             mine: This rank's address; 8192 bytes at most.
-            credentials: The group's.
+            credentials: The group's credentials.
             deadline: When to give up, in seconds of `time.monotonic()`.
 
         Returns:
             The addresses by rank.
 
         Raises:
-            RendezvousError: Some ranks didn't come; names them, on every rank.
+            RendezvousError: Some ranks didn't start; names them, on every rank.
             ConfigurationError: The meeting point can't be used; names the variable to change.
         """
 
@@ -85,7 +85,7 @@ class KnownAddresses(Rendezvous):
     """Addresses that are known beforehand. Nothing is exchanged.
 
     Args:
-        addresses: By rank.
+        addresses: The addresses by rank.
         host: Host of rank 0, if known.
     """
 
@@ -103,13 +103,13 @@ class KnownAddresses(Rendezvous):
 class MasterRendezvous(Rendezvous):
     """Rank 0 listens on a port that all ranks know, and the others connect to it.
 
-    Every connection proves the group's secret before anything else is read. The port is open until all ranks have
-    connected; it can be used again at once.
+    Every connection proves the group's secret before any other data is read. The port is open until all ranks have
+    connected; it can be reused at once.
 
     Args:
         host: MASTER_ADDR: a name or address of rank 0's host, as all ranks know it.
         port: MASTER_PORT, 1 to 65535.
-        origin: Where they come from, if not from MASTER_ADDR and MASTER_PORT, and what to do if they can't be used.
+        origin: Source of host and port, if not MASTER_ADDR and MASTER_PORT, and what to do if they can't be used.
     """
 
     def __init__(self, host: str, port: int, origin: str = "") -> None:
@@ -150,13 +150,12 @@ class MasterRendezvous(Rendezvous):
 
 
 class LocalRendezvous(Rendezvous):
-    """Ranks that are all on this host meet at an abstract Unix socket of rank 0's, so that no port is agreed upon.
+    """Ranks that are all on this host connect to an abstract Unix socket of rank 0. They don't need a port.
 
-    Every connection proves the group's secret before anything else is read. There is no file, and nothing is left
-    behind.
+    Every connection proves the group's secret before any other data is read. The socket has no file to clean up.
 
     Args:
-        job: The same on every rank, and on no other group of this user that starts on this host at the same time.
+        job: Name of the job: the same on every rank, and unique among the user's groups that start on this host.
     """
 
     host = "127.0.0.1"
@@ -172,14 +171,14 @@ class LocalRendezvous(Rendezvous):
 
 
 class _ThroughStore(Rendezvous):
-    """Rank 0 listens on a port of its own, which it writes into a store of torch's; the others come to it.
+    """Rank 0 listens on a free port and writes it to a torch store; the other ranks read it and connect.
 
-    Anyone who reaches the store may write to it, so nothing that is read there is trusted: it only says where to look
-    for a rank 0 that proves the group's secret. There is one key for each name of a group, overwritten by every start.
+    Anyone who can reach the store may write to it, so its content is not trusted: it is only a hint where to find
+    rank 0, which must prove the group's secret. Each group name has one key, which every start overwrites.
 
     Args:
-        store_name: The store, for errors.
-        prefix: Begins the names of all keys; the same on every rank.
+        store_name: Name of the store, for errors.
+        prefix: Prefix of all keys; the same on every rank.
     """
 
     def __init__(self, store_name: str, prefix: str) -> None:
@@ -187,7 +186,7 @@ class _ThroughStore(Rendezvous):
         self.prefix = prefix
 
     def exchange(self, rank: int, size: int, mine: str, credentials: Credentials, deadline: float) -> list[str]:
-        """Meet the others at the place of rank 0 that the store names. Rank 0 listens on the address that is `mine`."""
+        """Meet the others at the endpoint in the store. Rank 0 listens on its own address `mine`."""
         if size == 1:
             return [mine]
         venue = Venue(size, credentials, deadline, self.store_name, _ADVICE)
@@ -197,7 +196,7 @@ class _ThroughStore(Rendezvous):
             with contextlib.closing(_Notice(store, key, deadline)) as notice:
                 del store
                 return meet(venue, rank, mine, partial(notice.listen, mine), notice.read, notice.keep)
-        except RuntimeError as error:  # what every failure of a store is
+        except RuntimeError as error:  # every error of a store is one
             reason = str(error).strip().partition("\n")[0]
             raise RendezvousError(
                 f"rank {rank} of {size} can't use {self.store_name}: {reason}. Who keeps it, such as torchrun, may "
@@ -206,7 +205,7 @@ class _ThroughStore(Rendezvous):
 
     @abstractmethod
     def _open(self, deadline: float) -> Store:
-        """Return the store; any RuntimeError says why it can't be used."""
+        """Return the store, or raise RuntimeError with the reason if it can't be used."""
 
 
 class StoreRendezvous(_ThroughStore):
@@ -230,13 +229,13 @@ class StoreRendezvous(_ThroughStore):
 
 
 class HeldStoreRendezvous(_ThroughStore):
-    """The ranks meet through a store of torch's, of any kind, that this process has opened: see `_ThroughStore`.
+    """The ranks meet through a torch store of any kind that this process has already opened: see `_ThroughStore`.
 
     Args:
-        store: It; threads of ours use it.
-        store_name: What it is, for errors.
-        host: Where rank 0 is, if that is known.
-        prefix: Begins the names of all keys; the same on every rank.
+        store: The store. It is used from background threads.
+        store_name: Name of the store, for errors.
+        host: Host of rank 0, if known.
+        prefix: Prefix of all keys; the same on every rank.
     """
 
     def __init__(self, store: Store, store_name: str, host: str | None, prefix: str = "hpsearch_comm") -> None:
@@ -249,7 +248,7 @@ class HeldStoreRendezvous(_ThroughStore):
 
 
 class _Notice:
-    """Where rank 0 listens, in a store: its address, a space and its port."""
+    """The store entry with rank 0's endpoint: its address, a space and its port."""
 
     def __init__(self, store: Store, key: str, deadline: float) -> None:
         self._deadline = deadline
@@ -258,23 +257,23 @@ class _Notice:
         self._place = ""
 
     def close(self) -> None:
-        """Disconnect: that is what a TCPStore does at its end, which the traceback of an error would put off."""
+        """Disconnect by dropping the store. Otherwise an error's traceback would keep it alive."""
         del self._store
 
     def listen(self, address: str) -> list[socket.socket]:
-        """Listen on some port of the address, for `keep` to write."""
+        """Listen on a free port of the address. `keep` writes it to the store."""
         listening = listen((Address.from_text(address).ip, 0))
         ip, port, *_ = listening.getsockname()
         self._place = f"{ip} {port}"
         return [listening]
 
     def keep(self) -> None:
-        """Write it wherever it isn't there: the store confirms nothing, and an earlier start may write later."""
+        """Write the endpoint if the store has another value: a write may get lost or be overwritten by an old start."""
         if self._text() != self._place:
             _until(self._deadline, partial(self._store.set, self._key, self._place))
 
     def read(self) -> list[Endpoint]:
-        """Return the place; none where nothing is written, or something else."""
+        """Return the endpoint in the store as a list; empty if there is none or it is invalid."""
         ip, _, port = self._text().partition(" ")
         try:
             endpoint = str(ipaddress.ip_address(ip)), int(port)
@@ -287,18 +286,18 @@ class _Notice:
 
 
 def _entry(store: Store, key: str) -> bytes:
-    # Asking for a key that isn't there would wait for it.
+    # get() would wait for a missing key.
     return bytes(store.get(key)) if store.check([key]) else b""
 
 
 def _until(deadline: float, call: Callable[[], T]) -> T:
-    """Ask a store for something, and wait for the answer until the deadline, which a TCPStore itself does not hold.
+    """Run a call to a store in a thread, and wait for its result until the deadline.
 
-    One whose host is silent or whose process is stopped is waited for without end, and without regard for Ctrl-C: the
-    thread that does so stays behind.
+    A TCPStore itself doesn't keep the deadline: if its host is silent or its process is stopped, it waits forever and
+    ignores Ctrl-C. Then the thread is abandoned.
 
     Raises:
-        RuntimeError: The call's own, or that there was no answer.
+        RuntimeError: The call's own error, or there was no answer.
     """
     outcome: Future[T] = Future()
 

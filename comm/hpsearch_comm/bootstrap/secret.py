@@ -1,9 +1,9 @@
-"""The group's secret: read from 64 hexadecimal digits, or made by rank 0 and told to the ranks of its user on its host.
+"""The group's secret: 64 hexadecimal digits, or created by rank 0 and sent to the other ranks on its host.
 
-Rank 0 tells it over an abstract Unix socket. Such a socket has no file, and goes with the last descriptor, so nothing
-is left behind even by `kill -9`. But anyone on the host may connect to it, or take its name first. So each side asks
-the kernel which user the other one is, before a byte is sent: that is the proof here, and the handshake's, for which
-there is no secret yet, only says which rank comes.
+Rank 0 sends it over an abstract Unix socket. Such a socket has no file and ends with its last descriptor, so nothing is
+left behind even after `kill -9`. But any user on the host may connect to it, or take its name first. So before any data
+is sent, each side asks the kernel which user the other side is. This is the only authentication here: the handshake
+runs without a secret and only identifies the rank.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def parse_secret(text: str, source: str = _VARIABLE) -> bytes:
 
     Args:
         text: The digits.
-        source: Where they come from, for the error, which never shows them.
+        source: Where the digits come from, for the error. The error never shows the digits.
 
     Raises:
-        ConfigurationError: They aren't 64 hexadecimal digits.
+        ConfigurationError: The text isn't 64 hexadecimal digits.
     """
     text = text.strip()
     stranger = re.search(r"[^0-9a-fA-F]", text)
@@ -71,12 +71,12 @@ def agree_on_secret(rank: int, size: int, name: str, deadline: float, *, host: s
     Args:
         rank: This rank. Rank 0 makes the secret.
         size: Number of ranks.
-        name: The same on every rank, and on no other group of this user that starts on this host at the same time.
-        deadline: When to give up, in seconds of `time.monotonic()`. The first one of all ranks counts.
-        host: Where rank 0 runs, if that is known; a rank of another host then needn't wait to find out.
+        name: Name of the group: the same on every rank, and unique among the user's groups that start on this host.
+        deadline: When to give up, in seconds of `time.monotonic()`. The earliest deadline of all ranks applies.
+        host: Host of rank 0, if known; a rank on another host then fails without waiting.
 
     Raises:
-        RendezvousError: Not all ranks came; names those that didn't.
+        RendezvousError: Not all ranks started; names the missing ones.
         ConfigurationError: A rank runs on another host than rank 0, or as another user.
     """
     if host is not None and size > 1 and not any(is_local(address) for address in _resolved(host)):
@@ -91,14 +91,14 @@ def agree_on_secret(rank: int, size: int, name: str, deadline: float, *, host: s
 
 
 def meet_on_host(venue: Venue, rank: int, text: str, name: str, patience: float) -> list[str]:
-    """Meet at an abstract Unix socket of rank 0's, which is a process of this user; otherwise as `meet` does.
+    """Run `meet` at an abstract Unix socket of rank 0, which must be a process of this user.
 
     Args:
         venue: See `meet`.
         rank: This rank.
-        text: This rank's.
-        name: The same on every rank, and for no other group of this user that starts on this host at the same time.
-        patience: Until when rank 0 waits for another group to leave the place, in seconds of `time.monotonic()`.
+        text: This rank's text.
+        name: Name of the group: the same on every rank, and unique among the user's groups that start on this host.
+        patience: Until when rank 0 waits for another group to release the socket, in seconds of `time.monotonic()`.
     """
     address = meeting_address(name)
 
@@ -120,7 +120,7 @@ def meet_on_host(venue: Venue, rank: int, text: str, name: str, patience: float)
 
 
 def meeting_address(name: str) -> str:
-    """Return the abstract Unix socket at which the ranks of this user's group of that name meet."""
+    """Return the abstract Unix socket of this user's group with this name."""
     return f"\0hpsearch-comm-{os.geteuid()}-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
 
@@ -139,4 +139,4 @@ def _resolved(host: str) -> tuple[str, ...]:
     try:
         return resolve(host)
     except ConfigurationError:
-        return (host,)  # not local, as an address that can't be bound
+        return (host,)  # unknown, so not local: it can't be bound

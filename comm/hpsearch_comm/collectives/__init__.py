@@ -1,1 +1,1 @@
-"""The algorithms: what is sent and reduced, where and in which order."""
+"""The algorithms of the collectives."""

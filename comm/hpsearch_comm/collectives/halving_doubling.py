@@ -1,35 +1,34 @@
-"""Allreduce by halving and doubling: log2 p rounds there, log2 p back, each with another partner.
+"""Allreduce by halving and doubling (butterfly): log2 p rounds of each, every round with another partner.
 
-Each of p ranks has a tensor of n bytes. In round k a rank meets the one whose number differs from its own in bit k.
+Each of p ranks has a tensor of n bytes. In round k a rank's partner is the rank whose number differs in bit k.
 Four ranks, a to d, numbered 0 to 3, and the tensor's quarters 0 to 3:
 
                         a          b          c          d
     halving
       round 0       keeps 0 1 | keeps 2 3  keeps 0 1 | keeps 2 3     a ↔ b and c ↔ d: each sends the half that the
-                                                                     other keeps, and adds what comes to its own half
+                                                                     other keeps, and adds the received half to its own
       round 1        keeps 0     keeps 2    keeps 1     keeps 3      a ↔ c and b ↔ d: half of that half
     doubling
       round 1        has 0 1     has 2 3    has 0 1     has 2 3      a ↔ c and b ↔ d: the finished quarters go back
       round 0          all         all        all         all        a ↔ b and c ↔ d: and the halves
 
-In 2 log2 p steps a rank sends, and receives, 2(n/2 + n/4 + ... + n/p) = 2n(p-1)/p bytes: as few as around the ring, in
-far fewer steps. (Rabenseifner's algorithm, in Thakur, Rabenseifner & Gropp 2005, "Optimization of collective
-communication operations in MPICH". The near partner comes first, where the halves are longest.)
+In 2 log2 p steps a rank sends, and receives, 2(n/2 + n/4 + ... + n/p) = 2n(p-1)/p bytes: as few as with a ring, in far
+fewer steps. (Rabenseifner's algorithm, in Thakur, Rabenseifner & Gropp 2005, "Optimization of collective communication
+operations in MPICH". The nearest partner comes first, when the halves are longest.)
 
-A short tensor costs what its messages cost, whatever is in them: there a rank sends all it has in every round, and both
-partners add the same two sums, that of the lower ranks first (recursive doubling):
+For a short tensor, the number of messages determines the time, not their size. So a rank sends its whole partial sum
+in every round, and both partners add the same two sums, that of the lower ranks first (recursive doubling):
 
       round 0       a+b = b's sum        c+d = d's sum               log2 p steps, n log2 p bytes
       round 1       (a+b) + (c+d) on all four
 
-Where p is no power of two, the first 2(p-q) ranks (q the largest power of two in p) pair up: before the rounds the odd
-one gives its tensor to the even one, which stands for both, and gets the result after them. That costs a step and n
-bytes on each side of the rounds.
+If p isn't a power of two, the first 2(p-q) ranks (q is the largest power of two below p) form pairs. Before the rounds
+the odd rank of a pair sends its tensor to the even rank, which represents both, and receives the result after the
+rounds. That costs one step and n bytes before the rounds, and the same after them.
 
-The sums are taken over neighbours, then neighbours of those: a tree in the order of the ranks, always the same. While
-halving, each element ends with one owner, which finishes it, and the others get copies; where all is sent, each rank
-adds the same numbers in the same order. So every rank has the same bits. Partial sums of 16-bit numbers travel as
-float32, finished ones in their own dtype.
+The sums form a tree in the order of the ranks, always the same. With halving, each element has one owner, which
+finishes it, and the others get copies. With recursive doubling, each rank adds the same numbers in the same order. So
+all ranks get the same bits. Partial sums of 16-bit numbers are sent as float32, finished values in their own dtype.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.transport.mesh import Mesh
 
 SHORT = 128 * 1024
-"""Bytes of partial results up to which all is sent in every round."""
+"""Bytes of partial results up to which recursive doubling is used."""
 
 _SLICE = 64 * 1024 * 1024
-"""Bytes at a time: ranks that stand aside wait through all rounds, and a wait without progress has its limit."""
+"""Bytes that are reduced at a time: the odd ranks of pairs wait through all rounds, and must not reach the timeout."""
 
 
 def allreduce(
@@ -58,15 +57,15 @@ def allreduce(
     partial: torch.Tensor | None = None,
     count: int | None = None,
 ) -> None:
-    """Reduce a tensor over the members, in place; all as for `ring.allreduce`.
+    """Reduce a tensor over the members, in place. The arguments are the same as for `ring.allreduce`.
 
-    The order of the members is that of their numbers above.
+    The ranks' numbers in the scheme above are the members' indices.
     """
     tensor = reduction.view(tensor)
     partial = reduction.partial(tensor) if partial is None else partial
     count = count or len(members)
     longest = max(1, _SLICE // partial.element_size())
-    # Nobody stands aside among a power of two; and slicing takes microseconds, which a short tensor would feel.
+    # With a power of two there are no pairs. Slicing takes microseconds, which would slow down a short tensor.
     if partial.numel() <= longest or not _pairs(len(members)):
         _allreduce_slice(mesh, operation, members, partial, tensor, reduction, count)
         return
@@ -122,7 +121,7 @@ def _double_whole(
     partial: torch.Tensor,
     reduction: Reduction,
 ) -> None:
-    """Add up the tensor of all partners on each of them, the lower half of the numbers first."""
+    """Add up the tensors of all partners on each partner, those of the lower numbers first."""
     theirs = torch.empty_like(partial)
     bit = 1
     while bit < len(partners):
@@ -146,7 +145,7 @@ def _halve_and_double(
     reduction: Reduction,
     count: int,
 ) -> None:
-    """Reduce one part of the tensor on each of the partners, and give each all parts."""
+    """Reduce one part of the tensor on each partner, and copy all parts to every partner."""
     start, stop = 0, partial.numel()
     halvings: list[tuple[int, slice, slice]] = []
     with operation.phase("halving"):
@@ -172,5 +171,5 @@ def _halve_and_double(
 
 
 def _pairs(size: int) -> int:
-    """Return the number of ranks beyond the largest power of two: as many pairs are made before the rounds."""
+    """Return the number of pairs before the rounds: the number of ranks beyond the largest power of two."""
     return size - (1 << (size.bit_length() - 1))

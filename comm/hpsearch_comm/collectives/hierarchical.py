@@ -1,26 +1,27 @@
-"""Allreduce in two levels: within each host through shared memory, between the hosts over links.
+"""Allreduce in two levels: within each host through shared memory, between the hosts over the network.
 
-What the ranks of one host can do through memory needn't go over the wire. Let H hosts have at least S ranks each. The
-tensor of n bytes is cut into S parts, and the first S ranks of each host own one each. Two hosts, a to d on one and
-e to g on the other, so S = 3:
+Ranks of one host exchange data through memory, not over the network. Let H hosts have at least S ranks each. The tensor
+of n bytes is cut into S parts, and each of the first S ranks of a host owns one part. Two hosts, a to d on one and e to
+g on the other, so S = 3:
 
                           a     b     c     d          e     f     g
-    reduce within        ab..  ab..  ab..   -         efg   efg   efg       the owners of parts 0, 1 and 2 add up those
-                          0     1     2               0     1     2         of their host
+    reduce within        ab..  ab..  ab..   -         efg   efg   efg       the owners of parts 0, 1 and 2 add up the
+                          0     1     2               0     1     2         parts of their host's ranks
     allreduce between     └─────┼─────┼───────────────┘     │     │         a with e, b with f, c with g: each pair one
                                 └─────┼─────────────────────┘     │         part, all pairs at once, around a ring or by
                                       └───────────────────────────┘         butterfly
-    gather within        all   all   all   all        all   all   all       everybody copies the parts of the owners
+    gather within        all   all   all   all        all   all   all       all ranks copy the parts of the owners
 
-Over the wire of a host go 2n(H-1)/H bytes each way, however many ranks it has; a ring through all p ranks would take
-2n(p-1)/p over each wire, and 2(p-1) steps instead of at most 2(H-1). Hosts with fewer ranks set S, the others' ranks
-beyond S only give and take; with S = 1 this is the plain scheme of one leader per host. (Jia et al. 2018, "Highly
-scalable deep learning training system with mixed-precision", call it hierarchical all-reduce.)
+Each host sends and receives 2n(H-1)/H bytes, whatever its number of ranks. A ring through all p ranks would send
+2n(p-1)/p bytes, in 2(p-1) steps instead of at most 2(H-1). The host with the fewest ranks determines S. On the other
+hosts, ranks beyond S own no part: they only contribute values and copy the result. With S = 1 there is one leader per
+host. (Jia et al. 2018, "Highly scalable deep learning training system with mixed-precision", call it hierarchical
+all-reduce.)
 
-The sum within a host is over its ranks in order, then the hosts follow in the order of the ring or the butterfly. One
-owner per part finishes it between the hosts, and all others get copies: the same bits on every rank. Sums of 16-bit
-numbers stay float32 until then. Long tensors go slice by slice, so that ranks that own nothing never wait for long, and
-so that little memory is needed where partial sums are wider than the tensor.
+The sum within a host is in the order of its ranks; the sum over the hosts is in the order of the ring or the butterfly.
+One owner finishes each part, and all others get copies, so all ranks get the same bits. Sums of 16-bit numbers stay
+float32 until then. Long tensors are reduced in slices, so that ranks without a part never wait long, and so that little
+memory is needed if partial sums are wider than the tensor.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ from hpsearch_comm.topology import Topology
 from hpsearch_comm.transport.mesh import Mesh
 
 _SLICE = 32 * 1024 * 1024
-"""Bytes of partial results at a time."""
+"""Bytes of partial results that are reduced at a time."""
 
 _STEPS = 1 << 20
-"""Message numbers set aside for one slice. Owners and others count differently within it, and start the next as one."""
+"""Step numbers reserved for one slice. Owners and other ranks count differently within a slice; the next one starts at
+the same number on all ranks."""
 
 
 def allreduce(
@@ -56,10 +58,10 @@ def allreduce(
     Args:
         shm: The memory that this host's ranks share.
         mesh: The links to the ranks of other hosts.
-        operation: Under way on every rank.
+        operation: The operation; it runs on every rank.
         topology: Which ranks share a host; the same hosts on every rank.
-        tensor: 1-D, contiguous, on the CPU; of the same length and dtype on every rank.
-        reduction: The tensor's.
+        tensor: 1-D, contiguous, on the CPU; it has the same length and dtype on every rank.
+        reduction: The reduction for the tensor's dtype.
     """
     tensor = reduction.view(tensor)
     length = _SLICE // reduction.accumulate.itemsize

@@ -1,8 +1,7 @@
-"""Allreduce as one would write it first: everybody sends everything to everybody, and adds it all up.
+"""Naive allreduce: every rank sends its tensor to every other rank, and adds up all tensors.
 
-Each of p ranks sends its tensor of n bytes to the p-1 others, in one step: n(p-1) bytes, and as many come in. Then it
-has all p tensors, and reduces them in the order of the ranks. There is nothing here that could be wrong in an
-interesting way, so the tests hold all other algorithms against it.
+Each of p ranks sends its tensor of n bytes to the p-1 others, in one step: it sends and receives n(p-1) bytes. Then it
+reduces all p tensors in the order of the ranks. The tests use this simple algorithm as the reference for the others.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from hpsearch_comm.transport.mesh import Mesh
 def allreduce(
     mesh: Mesh, operation: Operation, members: Sequence[int], tensor: torch.Tensor, reduction: Reduction
 ) -> None:
-    """Reduce a tensor over the members, in place; all as for `ring.allreduce`. The sum is in the order of members."""
+    """Reduce a tensor over the members, in their order and in place. The arguments are those of `ring.allreduce`."""
     tensor = reduction.view(tensor)
     received_from = {member: torch.empty_like(tensor) for member in members if member != operation.rank}
     operation.step += 1

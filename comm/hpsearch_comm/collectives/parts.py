@@ -1,4 +1,4 @@
-"""How a tensor is cut into one part for each rank."""
+"""Split a tensor into one part for each rank."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from itertools import pairwise
 
 
 def split(numel: int, count: int) -> list[tuple[int, int]]:
-    """Cut `numel` elements into `count` parts in a row, as even as `torch.tensor_split` makes them.
+    """Split `numel` elements into `count` contiguous parts, as `torch.tensor_split` does.
 
-    The first `numel % count` parts are one element longer than the others; where there are fewer elements than parts,
-    the last parts are empty: `split(5, 3)` is `[(0, 2), (2, 4), (4, 5)]`.
+    The first `numel % count` parts are one element longer than the others: `split(5, 3)` is
+    `[(0, 2), (2, 4), (4, 5)]`. If there are fewer elements than parts, the last parts are empty.
 
     Returns:
         (start, stop) of each part.

@@ -1,11 +1,11 @@
-"""What allreduce does with two values: one object for each operator and dtype, used by every algorithm alike.
+"""Reductions of two values: one object for each operator and dtype, used by all algorithms.
 
-Sums and products of float16, bfloat16 and the float8 formats are taken in float32 and rounded once, at the end. torch
-computes with unsigned integers of 16 to 64 bits hardly at all, so their bits are taken as signed ones: the same for
-sums and products, which wrap around, and with the top bit turned over for minima and maxima.
+Sums and products of float16, bfloat16 and the float8 formats are computed in float32 and rounded once, at the end.
+torch hardly supports unsigned integers of 16 to 64 bits, so they are reinterpreted as signed ones. Sums and products
+wrap around and have the same bits. For minima and maxima the top bit is flipped.
 
-NaN wins: wherever one rank has NaN, min, max, sum and product are NaN. Where the least or greatest value is a zero, min
-and max give +0. So the bits of a minimum don't depend on the order in which ranks were compared.
+If one rank has NaN, the min, max, sum and product are NaN. If a minimum or maximum is zero, it is +0. So the bits of a
+minimum don't depend on the order in which the ranks are compared.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _OTHER_NAMES = {"avg": "mean", "average": "mean", "prod": "product", "multiply":
 class Reduction:
     """An operator on tensors of one dtype. There is one object for each pair, so `is` compares them.
 
-    `combine`, `into` and `finish` are plain functions in fields: in the fast path, a call of a method is time lost.
+    `combine`, `into` and `finish` are plain functions in fields: method calls would slow down the fast path.
     """
 
     name: str
     """sum, mean, min, max, product, band, bor or bxor."""
     dtype: torch.dtype
-    """Of the user's tensors."""
+    """Dtype of the user's tensors."""
     computed: torch.dtype
-    """Of `view(tensor)`: `dtype` itself, or the signed type with the same bits."""
+    """Dtype of `view(tensor)`: `dtype` itself, or the signed type of the same size."""
     accumulate: torch.dtype
-    """Of partial results: float32 where `computed` is too short to add up in, else `computed`."""
+    """Dtype of partial results: float32 if `computed` is too short for sums, else `computed`."""
     combine: Combine
     """`combine(mine, theirs)`: mine = mine op theirs, in place.
 
@@ -58,7 +58,7 @@ class Reduction:
     into: Into
     """`into(first, second, out)`: out = first op second. `out` has the dtype `accumulate`; it may be one of the two."""
     finish: Callable[[torch.Tensor, int], object]
-    """`finish(part, count)`: make the reduced values of `count` ranks the result, in place: a mean divides here."""
+    """`finish(part, count)`: turn the reduced values of `count` ranks into the result, in place; a mean divides."""
 
     @property
     def widens(self) -> bool:
@@ -66,21 +66,21 @@ class Reduction:
         return self.accumulate is not self.computed
 
     def view(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor's memory in the dtype that is computed with."""
+        """Return the tensor viewed as `computed`."""
         return tensor if tensor.dtype is self.computed else tensor.view(self.computed)
 
     def partial(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor's values in the dtype `accumulate`: its own memory, or a copy where that is wider."""
+        """Return the tensor's values in the dtype `accumulate`: its own memory, or a copy if that dtype is wider."""
         return self.view(tensor).to(self.accumulate)
 
 
 def reduction_for(op: str, dtype: torch.dtype) -> Reduction:
-    """Return the reduction of this name for tensors of this dtype; always the same object.
+    """Return the reduction with this name for tensors of this dtype; always the same object.
 
     Raises:
-        UsageError: There is no such operator, or it means nothing for this dtype.
+        UsageError: The operator is unknown, or not defined for this dtype.
     """
-    # A subclass of str, such as an enumeration's member, may compare and hash as it likes.
+    # A subclass of str, such as an enum member, may have its own comparison and hash.
     name = op if type(op) is str else str.__str__(op) if isinstance(op, str) else None
     if name is None:
         raise _unknown(op)
@@ -154,7 +154,7 @@ def _functions(op: str, dtype: torch.dtype) -> tuple[Combine, Into]:
     top_bit = torch.iinfo(_SIGNED[dtype]).min
 
     def into(first: torch.Tensor, second: torch.Tensor, out: torch.Tensor) -> None:
-        """Compare as unsigned: with the top bit turned over, the order of signed numbers is that of unsigned ones."""
+        """Compare as unsigned: with the top bit flipped, signed numbers have the order of unsigned ones."""
         turned = torch.bitwise_xor(first, top_bit)
         better(turned, torch.bitwise_xor(second, top_bit), out=turned)
         torch.bitwise_xor(turned, top_bit, out=out)
@@ -163,7 +163,7 @@ def _functions(op: str, dtype: torch.dtype) -> tuple[Combine, Into]:
 
 
 def _widening(combine: Combine, into: Into, accumulate: torch.dtype, *, promoted: bool) -> tuple[Combine, Into]:
-    """Return the functions for operands of a smaller dtype than the result; torch converts them if it can promote."""
+    """Return the functions for operands of a smaller dtype than the result. If `promoted`, torch converts them."""
     if promoted:
         return combine, lambda first, second, out: into(first.to(accumulate), second, out)
     return (
@@ -173,10 +173,10 @@ def _widening(combine: Combine, into: Into, accumulate: torch.dtype, *, promoted
 
 
 def _multiply_complex(first: torch.Tensor, second: torch.Tensor, out: torch.Tensor) -> None:
-    """Multiply with one rounding at a time.
+    """Multiply complex numbers with a rounding after each operation.
 
-    torch's own product is rounded in one way where it fills a vector register and in another in the last few elements,
-    so its bits would depend on where a message was cut into chunks.
+    torch's own product rounds differently in full vector registers and in the last few elements, so its bits would
+    depend on where a message was cut into chunks.
     """
     a, b = torch.view_as_real(first).unbind(-1)
     c, d = torch.view_as_real(second).unbind(-1)
@@ -187,7 +187,7 @@ def _multiply_complex(first: torch.Tensor, second: torch.Tensor, out: torch.Tens
 def _divide(values: torch.Tensor, count: int) -> None:
     if values.dtype.is_complex:
         values = torch.view_as_real(values)
-    # Tensors of no dimension, kept: wrapping a Python number in one takes longer than dividing a small part by it.
+    # 0-D tensors are cached: wrapping a Python number in a tensor takes longer than dividing a small part by it.
     scale = _scales.get(count)
     if count & (count - 1) == 0:
         values.mul_(scale if scale is not None else _scales.setdefault(count, _scalar(1.0 / count)))  # exact
@@ -203,10 +203,10 @@ def _scalar(value: float) -> torch.Tensor:
 
 
 def _canonicalize(values: torch.Tensor, _count: int) -> None:
-    """Make the bits of all NaNs equal, and the sign of each zero plus.
+    """Make the bits of all NaNs equal, and all zeros positive.
 
-    torch compares in one way where it fills a vector register and in another in the last few elements, so otherwise
-    they would depend on where a message was cut into chunks.
+    torch compares differently in full vector registers and in the last few elements. Without this, the bits would
+    depend on where a message was cut into chunks.
     """
     values.add_(_ZERO)
     values.masked_fill_(values.isnan(), math.nan)
@@ -216,4 +216,4 @@ _ZERO = torch.tensor(0.0, dtype=torch.float32, device="cpu")
 
 
 def _keep(values: torch.Tensor, count: int) -> None:
-    """Sums and products are what they are, and so are minima and maxima of integers."""
+    """Do nothing: sums, products, and minima and maxima of integers need no finishing."""

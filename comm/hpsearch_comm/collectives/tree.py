@@ -1,7 +1,7 @@
-"""Broadcast down a tree, chunk after chunk, so that a rank passes one chunk on while the next one comes in.
+"""Broadcast down a tree, in chunks: a rank forwards one chunk while it receives the next.
 
-The ranks are numbered from the root on. A short tensor goes down a binomial tree, whose rank r has the parent that is
-left of r when its lowest bit is cleared; it lies as deep as r has bits. Eight ranks:
+The ranks are numbered from the root on. A short tensor is sent down a binomial tree: the parent of rank r is r with its
+lowest set bit cleared, and the depth of r is its number of set bits. Eight ranks:
 
                     0
               ┌───┬─┴─────┐
@@ -11,17 +11,17 @@ left of r when its lowest bit is cleared; it lies as deep as r has bits. Eight r
             │
             7                               step 3: 6 sends to 7
 
-At most log2 p steps, but the root sends everything log2 p times. A long tensor goes down a chain, where nobody sends
-anything twice:
+This takes at most log2 p steps, but the root sends everything log2 p times. A long tensor is sent down a chain, where
+each rank sends each byte only once:
 
-            0 → 1 → 2 → ... → 7             step t: rank d passes chunk t-d-1 on to rank d+1
+            0 → 1 → 2 → ... → 7             step t: rank d sends chunk t-d-1 to rank d+1
 
-In both, a chunk that leaves depth 0 at step c leaves depth d at step c+d, so with C chunks of n/C bytes the last rank
-at depth D has everything after step C+D-1: C+p-2 steps and n(1 + (p-2)/C) bytes' time for the chain, which comes close
-to n for many chunks, where the tree needs n log2 p.
+In both, a chunk that leaves depth 0 at step c leaves depth d at step c+d. So with C chunks of n/C bytes the last rank
+at depth D has everything after step C+D-1. The chain takes C+p-2 steps and the time of n(1 + (p-2)/C) bytes, which
+approaches n with many chunks; the tree needs n log2 p.
 
-Before, in step 0, everybody hears from the rank before it what that one is doing. Otherwise two ranks that each take
-themselves for the root would send, hear nothing of the other, and return.
+Before that, in step 0, each rank receives a header from the rank before it. Otherwise, if two ranks both called with
+themselves as root, both would send and return without detecting the mismatch.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.transport.mesh import Mesh
 
 CHUNK = 256 * 1024
-"""Bytes that are passed on at a time."""
+"""Bytes of a chunk."""
 
 
 def broadcast(mesh: Mesh, operation: Operation, members: Sequence[int], tensor: torch.Tensor, root: int) -> None:
-    """Copy the root's tensor into that of every other member.
+    """Copy the root's tensor to every other member, in place.
 
     Args:
         mesh: The links to the other members.
-        operation: Under way on every member.
-        members: The ranks, this one and the root among them; the same on every member.
-        tensor: 1-D, contiguous, on the CPU; of the same length and dtype on every member.
-        root: The rank whose tensor it is.
+        operation: The operation; it runs on every member.
+        members: The ranks, including this one and the root; the same on every member.
+        tensor: 1-D, contiguous, on the CPU; it has the same length and dtype on every member.
+        root: The rank whose tensor is copied.
     """
     size = len(members)
     if size == 1:
@@ -73,7 +73,7 @@ def broadcast(mesh: Mesh, operation: Operation, members: Sequence[int], tensor: 
 
 
 def _children(number: int, size: int) -> list[int]:
-    """Return the children of a rank in the binomial tree, the one with the most below it first."""
+    """Return the children of a rank in the binomial tree, the child with the largest subtree first."""
     bits = (number & -number or 1 << size.bit_length()).bit_length() - 1
     children = [number + (1 << bit) for bit in reversed(range(bits))]
     return [child for child in children if child < size]

@@ -1,4 +1,4 @@
-"""The CUDA devices of a group: how the tensors of each travel, agreed by all ranks when the first of them comes."""
+"""The CUDA devices of a group. On first use of a device, all ranks agree on how to send its tensors."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _log = logging.getLogger(__name__)
 
 
 class CudaParts:
-    """What collectives of CUDA tensors are made of. Tests put a stand-in in its place."""
+    """Creates the parts that collectives of CUDA tensors need. Tests replace it with a fake."""
 
     chunk_bytes = CHUNK_BYTES
 
     def check(self, device: torch.device) -> None:
-        """Raise UsageError unless collectives take tensors of this device."""
+        """Raise UsageError if collectives don't support tensors on this device."""
         if device.type != "cuda":
             raise UsageError(
                 f"collectives take tensors on the CPU or on a CUDA device, got one on {device}: move it with "
@@ -45,7 +45,7 @@ class CudaParts:
         check_capture()
 
     def facts(self, device: torch.device) -> DeviceFacts:
-        """Return what the other ranks must know of this one's GPU."""
+        """Return the facts about this rank's GPU that the other ranks need."""
         return local_facts(device)
 
     def current(self, device: torch.device) -> CudaStream:
@@ -61,23 +61,23 @@ class CudaParts:
         return pinned(nbytes)
 
     def process_group(self, options: Options, device: torch.device, max_ctas: int | None, store: Any) -> Any:
-        """Return a process group of torch's, connected with all other ranks."""
+        """Return a torch process group that is connected with all other ranks."""
         return start_nccl(store, options.rank, options.size, device, max_ctas, _nccls_interface(options))
 
 
 class Devices:
     """A group's CUDA devices, one for most programs.
 
-    Ranks use theirs in the same order: what is the first device to one rank may be any of another's, but the first of
-    all ranks belong together, and so on.
+    Devices are numbered in the order of their first use. The first devices of all ranks belong together, then the
+    second ones, and so on; their indices in CUDA may differ.
 
     Args:
-        options: The group's.
-        abort_state: The group's.
+        options: The group's options.
+        abort_state: The group's abort state.
 
     Attributes:
-        parts: What makes everything.
-        path: How tensors travel of the device that was taken into use last; None before the first.
+        parts: Creates streams, memory and process groups.
+        path: How tensors of the newest device are sent; None before the first use of a device.
     """
 
     def __init__(self, options: Options, abort_state: AbortState) -> None:
@@ -92,17 +92,19 @@ class Devices:
         self._open: list[ThroughProcessGroup | ThroughHost] = []
 
     def preparation(self, device: torch.device, work_queue: WorkQueue, host: HostOperations) -> HostOperations:
-        """Return what prepares operations on a device's tensors. For a new one, the ranks first agree on their way.
+        """Return the object that prepares operations on a device's tensors.
+
+        For a new device, the ranks first agree on NCCL or host memory.
 
         Args:
-            device: A tensor's.
-            work_queue: The group's, which runs the agreement.
+            device: The device of a tensor.
+            work_queue: The group's queue, which runs the agreement.
             host: Prepares operations on the CPU.
 
         Raises:
-            UsageError: No collective can take tensors of such a device.
-            ConfigurationError: The ranks were told to take different ways, or one that they can't.
-            PeerLost, CommTimeoutError, MismatchError: The other ranks don't come to use theirs.
+            UsageError: Collectives don't support tensors on this device.
+            ConfigurationError: The ranks have different `cuda` options, or NCCL is required but can't be used.
+            PeerLost, CommTimeoutError, MismatchError: The other ranks don't take part in the agreement.
         """
         operations = self._operations.get(device)
         if operations is not None:
@@ -125,17 +127,17 @@ class Devices:
         """Return the calling thread's current stream of a device.
 
         Raises:
-            UsageError: No collective can take tensors of such a device, or a CUDA graph is being captured.
+            UsageError: Collectives don't support tensors on this device, or a CUDA graph is being captured.
         """
         self.parts.check(device)
         return self.parts.current(device)
 
     def close(self) -> None:
-        """Finish what GPUs were given, take leave of NCCL's peers, and release host memory. Not the group's end."""
+        """Finish the GPU work, close NCCL together with the peers, and release host memory. The group stays open."""
         if self._process != os.getpid():
-            return  # a forked child, which can't use CUDA, and has nothing of its own here
+            return  # a forked child can't use CUDA, and has nothing to close
         with contextlib.ExitStack() as closing:
-            # In the order in which they were made, which is the same on every rank.
+            # In the order of creation, which is the same on every rank.
             for resource in reversed(self._open):
                 closing.callback(resource.close)
             self._open = []
@@ -160,12 +162,12 @@ class Devices:
         mine = self._options.cuda
 
         def compare(turn: Turn) -> list[Any]:
-            # Of no interest where NCCL isn't wanted, and then it isn't even loaded.
+            # With the option `host`, the facts aren't needed, and NCCL isn't loaded.
             facts = None if mine == "host" else asdict(self.parts.facts(device))
             return host.allgather_object([mine, facts]).work(turn)
 
         everyone = work_queue.run(host.first_cuda_use(compare))
-        # All ranks look at the same answers from here on, so all come to the same conclusion.
+        # From here on all ranks evaluate the same answers, so all reach the same decision.
         requested = [want for want, _ in everyone]
         if set(requested) != {mine}:
             listing = ", ".join(f"{want} on rank {rank}" for rank, want in enumerate(requested))
@@ -190,7 +192,7 @@ class Devices:
     def _join(
         self, turn: Turn, device: torch.device, host: HostOperations, facts: list[DeviceFacts]
     ) -> tuple[ThroughProcessGroup, None] | tuple[None, str]:
-        """Start NCCL, or return why it runs on no rank."""
+        """Start NCCL on all ranks, or return the reason why it can't be used."""
         options, parts = self._options, self.parts
 
         def gather(value: Any) -> list[Any]:
@@ -209,7 +211,7 @@ class Devices:
 
 
 def _nccls_interface(options: Options) -> str | None:
-    """Name the interface that the user has chosen, for NCCL."""
+    """Return the name of the interface that the user has chosen, for NCCL; None if there is none."""
     if not options.interface:
         return None
     name = interface_name(options.interface, None if options.rendezvous is None else options.rendezvous.host)

@@ -1,11 +1,12 @@
-"""Whether a group's CUDA tensors can go through NCCL, or why they go through pinned host memory instead.
+"""Decide whether a group's CUDA tensors can use NCCL, or why they use pinned host memory instead.
 
-Every rank gathers what it knows of itself; all ranks look at the same facts, so all come to the same answer.
+Every rank gathers facts about itself. All ranks evaluate the facts of all ranks, so all reach the same decision.
 
-Ranks that share one GPU are what NCCL refused until 2.30. Since then it takes them where `NCCL_MULTI_RANK_GPU_ENABLE=1`
-stands in the environment, as an experiment; NVLink SHARP must not be demanded then, and each rank should keep to few
-thread blocks, for kernels of all ranks must fit on the GPU at once. Ranks that are threads of one process and share a
-GPU are left to host memory: one rank's kernel would wait for a peer whose thread waits for the GPU to be idle.
+Before 2.30, NCCL refused ranks that share one GPU. Since then it supports them experimentally with
+`NCCL_MULTI_RANK_GPU_ENABLE=1` in the environment. NVLink SHARP must not be required then, and each rank should use few
+thread blocks, because the kernels of all ranks must fit on the GPU at the same time. Ranks that are threads of one
+process and share a GPU use host memory: otherwise one rank's kernel would wait for a peer whose thread waits until the
+GPU is idle.
 """
 
 from __future__ import annotations
@@ -29,29 +30,29 @@ _SHARED_CTAS = 16
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What the others must know of one rank's GPU and NCCL, gathered as what `asdict` gives."""
+    """Facts about one rank's GPU and NCCL, sent to the other ranks as the dict that `asdict` returns."""
 
     gpu: str
-    """The GPU's name, the same from every process: its UUID, or the machine and the place on its bus."""
+    """Identifier of the GPU, the same in every process: its UUID, or the machine and its bus ID."""
     bus: str
-    """The machine and the place on its bus: NCCL takes the parts of a divided GPU for one."""
+    """The machine and the GPU's bus ID: NCCL treats the parts of a partitioned GPU (MIG) as one GPU."""
     process: str
     """The machine and the process."""
     nccl: int
-    """NCCL's version, such as 23203; 0 for a torch without it."""
+    """NCCL's version, such as 23203; 0 if torch has no NCCL."""
     problem: str | None = None
-    """Why this rank can't use NCCL, whatever the others have."""
+    """Why this rank can't use NCCL, independent of the other ranks; None if it can."""
     shares: bool = False
-    """Whether ranks may share a GPU, by NCCL_MULTI_RANK_GPU_ENABLE."""
+    """Whether NCCL_MULTI_RANK_GPU_ENABLE allows ranks to share a GPU."""
     sharp: bool = False
-    """Whether NCCL_NVLS_ENABLE demands NVLink SHARP, which ranks that share a GPU can't have."""
+    """Whether NCCL_NVLS_ENABLE requires NVLink SHARP, which ranks that share a GPU can't use."""
 
     @classmethod
     def from_json(cls, values: object) -> DeviceFacts:
-        """Read what another rank has sent.
+        """Parse the facts that another rank has sent.
 
         Raises:
-            RefusedError: It isn't that.
+            RefusedError: The values are invalid.
         """
         try:
             facts = cls(**values)  # type: ignore[arg-type]
@@ -64,11 +65,11 @@ class DeviceFacts:
 
 
 def local_facts(device: torch.device, environ: Mapping[str, str] | None = None) -> DeviceFacts:
-    """Gather what there is to know of this rank. Never raises: what is wrong stands in `problem`.
+    """Gather the facts about this rank. It never raises: `problem` describes errors.
 
     Args:
-        device: The CUDA device that the rank computes on; with its number.
-        environ: In place of the process's environment variables.
+        device: The CUDA device that the rank computes on, with an index.
+        environ: Replaces the process's environment variables.
     """
     environ = os.environ if environ is None else environ
     machine = _machine()
@@ -78,7 +79,7 @@ def local_facts(device: torch.device, environ: Mapping[str, str] | None = None) 
         return DeviceFacts("", "", process, 0, problem)
     properties: Any = torch.cuda.get_device_properties(device)
     bus = f"{machine}/{_bus_id(properties, device.index, environ)}"
-    # A driver's UUID is the same from every container; torch gives it since 2.5.
+    # The driver's UUID is the same in every container; torch provides it since 2.5.
     gpu = str(getattr(properties, "uuid", "") or bus)
     return DeviceFacts(
         gpu,
@@ -92,10 +93,10 @@ def local_facts(device: torch.device, environ: Mapping[str, str] | None = None) 
 
 
 def can_use_nccl(facts: Sequence[DeviceFacts]) -> str | None:
-    """Return why these ranks can't use NCCL together; None where they can.
+    """Return why these ranks can't use NCCL together; None if they can.
 
     Args:
-        facts: Of every rank, in the order of ranks.
+        facts: The facts of every rank, by rank.
     """
     for rank, fact in enumerate(facts):
         if fact.problem is not None:
@@ -114,17 +115,17 @@ def can_use_nccl(facts: Sequence[DeviceFacts]) -> str | None:
 
 
 def most_ctas(facts: Sequence[DeviceFacts]) -> int | None:
-    """Return the number of thread blocks that a kernel of NCCL may take at most; None for NCCL's own choice.
+    """Return the maximum number of thread blocks of an NCCL kernel; None for NCCL's own choice.
 
-    Where ranks share a GPU, their kernels wait for each other, so all must have a place on it at once: 16 blocks for
-    all ranks of a GPU together leave room even on a small one.
+    If ranks share a GPU, their kernels wait for each other, so all must fit on it at the same time. 16 blocks for all
+    ranks of a GPU together fit even on a small GPU.
     """
     most = max((len(ranks) for ranks in _sharers(facts)), default=1)
     return None if most == 1 else max(1, _SHARED_CTAS // most)
 
 
 def _sharers(facts: Sequence[DeviceFacts]) -> list[list[int]]:
-    """Return the ranks of each GPU that has several."""
+    """Return, for each GPU with several ranks, its ranks."""
     ranks_by_gpu: defaultdict[str, list[int]] = defaultdict(list)
     for rank, fact in enumerate(facts):
         ranks_by_gpu[fact.bus].append(rank)
@@ -166,6 +167,6 @@ def _bus_id(properties: Any, index: int, environ: Mapping[str, str]) -> str:
     parts = [getattr(properties, f"pci_{name}_id", None) for name in ("domain", "bus", "device")]
     if all(isinstance(part, int) for part in parts):
         return ":".join(f"{part:x}" for part in parts)
-    # Older versions of torch don't tell: the number that the driver gives the device.
+    # Older versions of torch don't provide the bus ID: use the device's index in the driver.
     visible = [entry.strip() for entry in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if entry.strip()]
     return visible[index] if index < len(visible) else str(index)

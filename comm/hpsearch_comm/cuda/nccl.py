@@ -1,4 +1,4 @@
-"""NCCL as torch brings it: its version, and a process group that never ends the process by itself."""
+"""torch's NCCL: its version, and a process group that never ends the process on its own."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _VARIABLES = {
     "TORCH_NCCL_PROPAGATE_ERROR": "0",
     "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
 }
-"""What torch's watchdogs would do at an error or after a time of theirs: abort, wait in CUDA, or end the process. Each
-process group reads them as it is made."""
+"""Variables that switch off the actions of torch's watchdogs after an error or timeout: abort, wait in CUDA, or end the
+process. A process group reads them when it is created."""
 
 _FOR_EVER = timedelta(days=365)
-"""The group has a timeout of its own."""
+"""Timeout for torch, never reached: the group has its own timeout."""
 
 _lock = threading.Lock()
 
 
 def nccl_problem() -> str | None:
-    """Return why this process can't use NCCL; None where it can."""
+    """Return why this process can't use NCCL; None if it can."""
     if not torch.cuda.is_available():
         built = "is built for CPUs" if torch.version.cuda is None else "sees no GPU: look at CUDA_VISIBLE_DEVICES"
         return f"torch {built}"
@@ -42,7 +42,7 @@ def nccl_problem() -> str | None:
 
 
 def nccl_version() -> int:
-    """Return the version of the NCCL that torch has loaded, such as 22809; 0 for a torch without it."""
+    """Return the version of NCCL that torch has loaded, such as 22809; 0 if torch has no NCCL."""
     if not dist.is_available() or not dist.is_nccl_available():
         return 0
     major, minor, patch = torch.cuda.nccl.version()[:3]  # type: ignore[no-untyped-call]
@@ -50,29 +50,29 @@ def nccl_version() -> int:
 
 
 def version_text(version: int) -> str:
-    """Return such a number as text: 2.28.9."""
+    """Format a version number such as 22809 as text: 2.28.9."""
     return f"{version // 10_000}.{version // 100 % 100}.{version % 100}"
 
 
 def start_nccl(
     store: Any, rank: int, size: int, device: torch.device, max_ctas: int | None, interface: str | None
 ) -> Any:
-    """Return a process group that is connected with all ranks; blocks until they have come.
+    """Return a process group that is connected with all ranks. Block until all ranks have started theirs.
 
     Args:
         store: A `torch.distributed.Store` that all ranks share.
         rank: This rank.
         size: Number of ranks.
-        device: Such as `torch.device("cuda", 0)`; with its number.
-        max_ctas: Maximum thread blocks of a kernel; None leaves it to NCCL.
-        interface: Name of the interface that NCCL's sockets are to use, unless NCCL_SOCKET_IFNAME says so; NCCL reads
-            it once in a process. None leaves the choice to NCCL.
+        device: The device with its index, such as `torch.device("cuda", 0)`.
+        max_ctas: Maximum thread blocks of a kernel; None leaves the choice to NCCL.
+        interface: Name of the interface for NCCL's sockets, unless NCCL_SOCKET_IFNAME is set. NCCL reads this variable
+            once per process. None leaves the choice to NCCL.
     """
     if interface is not None:
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # with "=" it is that name, and no prefix of names
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # "=" means the exact name, not a prefix
     options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
     options._timeout = _FOR_EVER
-    options.config.blocking = 1  # whatever TORCH_NCCL_USE_COMM_NONBLOCKING says: the ranks learn here who has started
+    options.config.blocking = 1  # overrides TORCH_NCCL_USE_COMM_NONBLOCKING: the start must be complete here
     if max_ctas is not None:
         options.config.max_ctas = max_ctas
     with _environment():
@@ -83,10 +83,10 @@ def start_nccl(
 
 @contextlib.contextmanager
 def _environment() -> Iterator[None]:
-    """Set the variables, which the user's own process groups aren't to see.
+    """Set the variables temporarily, so that they don't affect the user's own process groups.
 
-    TORCH_DISTRIBUTED_DEBUG=DETAIL, of which torch keeps a level of its own, would turn the desync debugging on again,
-    and with it the error handling that ends the process.
+    TORCH_DISTRIBUTED_DEBUG=DETAIL, whose level torch caches, would switch desync debugging on again, and with it the
+    error handling that ends the process.
     """
     with _lock:
         before = {name: os.environ.get(name) for name in _VARIABLES}

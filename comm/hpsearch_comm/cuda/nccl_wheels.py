@@ -1,8 +1,8 @@
-"""Which wheels of NCCL are installed, and whether two of them fight over one file.
+"""Find the installed NCCL wheels, and conflicts between them.
 
-NVIDIA ships NCCL for each major version of CUDA as a distribution of its own, but all of them install
-`nvidia/nccl/lib/libnccl.so.2`. pip lets the last one overwrite the others, and removing any of them removes
-the library of all.
+NVIDIA ships NCCL as a separate distribution for each major version of CUDA, but all of them install
+`nvidia/nccl/lib/libnccl.so.2`. With pip, the last one overwrites the others, and removing any of them removes the
+library of all.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 _LIBRARY = re.compile(r"libnccl\.so(\.\d+)*")
-"""Names of NCCL's files."""
+"""File names of the NCCL library."""
 
 _NAME = re.compile(r"nvidia[-_.]+nccl[-_.]+cu\d+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class NcclWheel:
-    """An installed distribution that carries NCCL."""
+    """An installed distribution that contains NCCL."""
 
     name: str
-    """Such as `nvidia-nccl-cu12`."""
+    """Name of the distribution, such as `nvidia-nccl-cu12`."""
     version: str
     files: tuple[str, ...]
-    """Its files, relative to the folder it is installed in."""
+    """Its files, relative to the installation folder."""
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """Its copies of libnccl, relative to the folder; one, as a rule."""
+        """Its libnccl files, relative to the installation folder; usually one."""
         return tuple(file for file in self.files if _LIBRARY.fullmatch(PurePosixPath(file).name))
 
 
 def installed_nccl_wheels(search_path: Sequence[str] | None = None) -> tuple[NcclWheel, ...]:
-    """Return the installed NCCL wheels, by name.
+    """Return the installed NCCL wheels, sorted by name.
 
     Args:
-        search_path: Folders to look in, in place of `sys.path`.
+        search_path: Folders to search; None searches `sys.path`.
     """
     wheels: dict[str, NcclWheel] = {}
     for distribution in importlib.metadata.distributions(path=_folders(search_path)):
@@ -50,7 +50,7 @@ def installed_nccl_wheels(search_path: Sequence[str] | None = None) -> tuple[Ncc
             continue
         canonical = re.sub(r"[-_.]+", "-", name).lower()
         files = tuple(sorted(file.as_posix() for file in distribution.files or ()))
-        # The first on the path is the one that Python imports.
+        # Python imports the first one on the path.
         wheels.setdefault(canonical, NcclWheel(canonical, distribution.version, files))
     return tuple(wheels[name] for name in sorted(wheels))
 
@@ -62,9 +62,9 @@ def shared_files(wheels: Sequence[NcclWheel]) -> tuple[str, ...]:
 
 
 def nccl_required_by_torch(search_path: Sequence[str] | None = None) -> str | None:
-    """Return the NCCL wheel that the installed torch names in its metadata, as pip takes it.
+    """Return the requirement for an NCCL wheel in the installed torch's metadata, in pip's format.
 
-    Such as `nvidia-nccl-cu13==2.28.9`; None where torch is missing or names none, as a CPU build does.
+    For example `nvidia-nccl-cu13==2.28.9`. None if torch is missing or requires none, such as a CPU build.
     """
     torch = next(iter(importlib.metadata.distributions(name="torch", path=_folders(search_path))), None)
     for requirement in [] if torch is None else torch.requires or ():

@@ -1,13 +1,13 @@
-"""Checks the arguments of an operation on CUDA tensors, and says what is to be done with them, and on which way.
+"""Preparation of operations on CUDA tensors: argument checks, and the choice between NCCL and host memory.
 
-Before an operation goes through NCCL, the ranks meet on the CPU and compare what they call: before every one, not only
-before the first of its kind. NCCL compares nothing: where counts differ it writes past the end of a tensor or hangs,
-and ranks that agreed on a kind of call once can still call two of them in different orders. In return no kernel is
-launched that spins on the GPU for a peer who never comes.
+Before every NCCL operation, the ranks compare their calls on the CPU. NCCL doesn't compare anything: if counts differ,
+it writes past the end of a tensor or hangs. A comparison at the first call of each kind wouldn't suffice, because ranks
+can still call two known operations in different orders. The comparison also ensures that no kernel spins on the GPU for
+a peer that never calls the operation.
 
-The gradient buckets of a training step are the exception: their plan fixes the order, shapes and dtypes, and was agreed
-when it was made. A rank that calls something else there is seen when it waits: it announces its operation, and the
-others find that theirs of the same number is another one.
+The gradient buckets of a training step are the exception: their plan, which the ranks agreed on when it was created,
+fixes the order, shapes and dtypes. If a rank calls another operation there, this is detected when it waits: it
+announces its operation, and the other ranks see that theirs with the same number differs.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from hpsearch_comm.operations.work import UnderWay
 from hpsearch_comm.operations.work_queue import Prepared
 
 _MEETING = ("allgather", "alltoall")
-"""Operations whose ranks tell each other numbers first, and so have met."""
+"""Operations in which the ranks exchange numbers of rows first, and so have already compared their calls."""
 
 
 class DeviceOperations(HostOperations):
     """Prepares operations on tensors of one CUDA device.
 
     Args:
-        host: Carries out what ranks have to tell each other on the CPU.
+        host: Runs the exchanges between ranks on the CPU.
         device: The device's number among those that the group has used, from 1.
-        current: Gives the current stream, called in the caller's thread.
-        nccl: The way through NCCL, where the ranks have agreed on it.
-        otherwise: The way of all other operations.
+        current: Returns the current stream; called in the caller's thread.
+        nccl: The way through NCCL; None if the ranks haven't agreed on NCCL.
+        otherwise: The way for all other operations.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class DeviceOperations(HostOperations):
         return Prepared(call, launch, launches=True)
 
     def _empty(self, way: Way, turn: Turn, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-        # On the stream that will write it, and lent to the caller's.
+        # Allocated on the stream that will write it, then also used by the caller's stream.
         with (way.stream or turn.stream).scope():
             result = like.new_empty(shape)
         turn.stream.keep(result)
@@ -91,7 +91,7 @@ class DeviceOperations(HostOperations):
 
 
 class Alone:
-    """In a group of one every result is a copy, made on the caller's own stream; nobody waits for it on the host."""
+    """The `Way` of a group of one: results are copies, made on the caller's stream without waiting on the host."""
 
     stream: CudaStream | None = None
 

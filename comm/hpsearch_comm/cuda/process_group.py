@@ -1,15 +1,15 @@
-"""Collectives of CUDA tensors through a process group of torch's: NCCL, or in tests its stand-in Gloo.
+"""Collectives of CUDA tensors through a torch process group: NCCL, or Gloo as a replacement in tests.
 
-torch starts NCCL, chooses its streams and keeps memory until kernels have read it. Here is what it leaves open: an
-operation ends when a peer dies, after the group's timeout, or when NCCL fails, with an error that names the rank, and
-nothing of torch's own ends the process.
+torch starts NCCL, chooses its streams and keeps memory until kernels have read it. This module adds error handling: an
+operation ends when a peer dies, after the group's timeout, or when NCCL fails, with an error that names the rank. torch
+itself never ends the process.
 
-Every operation is queued behind what its caller had queued on its stream at the call. The host waits for its end by
-looking, never within torch or CUDA, and a result is used only then: a broken collective leaves its output unfinished,
-so a stream that went on behind it would go on with garbage.
+An operation starts after the work that its caller had queued on its stream at the call. The host waits for its end by
+polling, never inside torch or CUDA. The result is used only after that: a failed collective leaves its output
+unfinished, so a stream that continued without a check would compute with garbage.
 
-NCCL compares nothing between ranks: where they call different operations it waits for ever, and where counts differ it
-writes past the end of a tensor. So the ranks compare their signatures before each call.
+NCCL doesn't compare the calls of the ranks: if operations differ it waits forever, and if counts differ it writes past
+the end of a tensor. So the ranks compare their signatures before each call.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from hpsearch_comm.operations.way import Part, Turn
 from hpsearch_comm.operations.work import UnderWay
 
 CLOSE_SECONDS = 5.0
-"""How long the end of the last operations, and the goodbye of the ranks, may take."""
+"""Maximum seconds for the end of the last operations, and for the shutdown together with the peers."""
 GRACE_SECONDS = 0.5
-"""How long the group's watcher has to name a dead peer before the error of NCCL is raised."""
+"""Seconds to wait for the failure detector to name a dead peer before NCCL's error is raised."""
 
 _NATIVE = frozenset(
     (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64)
@@ -56,17 +56,17 @@ _OPERATORS = {
 
 
 def supports(op: str, dtype: torch.dtype) -> bool:
-    """Return whether NCCL reduces as the CPU does; what it can't is sent through host memory.
+    """Return whether NCCL gives the same result as the CPU. Other reductions use host memory.
 
-    Its minima and maxima of floats drop NaN, it has no 16-bit or unsigned 32- and 64-bit integers for torch, and of a
-    complex number it would multiply real and imaginary parts by themselves.
+    NCCL's minima and maxima of floats drop NaN. Its torch bindings have no 16-bit integers and no unsigned 32- and
+    64-bit integers. For complex numbers it would multiply real and imaginary parts separately.
 
     Args:
         op: An operator, or none.
-        dtype: Of the tensors.
+        dtype: The dtype of the tensors.
     """
     if op == "none":
-        return True  # bytes are moved
+        return True  # bytes are only copied
     if dtype.is_complex:
         return op in ("sum", "mean")
     if dtype.is_floating_point and op in ("min", "max"):
@@ -75,16 +75,16 @@ def supports(op: str, dtype: torch.dtype) -> bool:
 
 
 class DeviceWork(UnderWay):
-    """An operation that has been handed to a process group.
+    """An operation that was launched on a process group.
 
     Args:
-        owner: Of the process group.
-        describe: Says what the operation is, for errors.
-        ready: Where this rank itself is ready for it.
+        owner: The owner of the process group.
+        describe: Returns a description of the operation, for errors.
+        ready: Event after which this rank's input is ready.
 
     Attributes:
-        works: torch's.
-        ended: Where the result is there; None once somebody has waited for it.
+        works: torch's `Work` objects.
+        ended: Event after which the result is ready; None after a successful `wait`.
     """
 
     __slots__ = ("_owner", "_ready", "describe", "ended", "works")
@@ -97,7 +97,7 @@ class DeviceWork(UnderWay):
         self.ended: Event | None = None
 
     def done(self) -> bool:
-        """Return whether the operation has ended, well or not."""
+        """Return whether the operation has ended, successfully or not."""
         ended = self.ended
         return ended is None or self._owner.aborted or ended.query()
 
@@ -109,15 +109,15 @@ class DeviceWork(UnderWay):
 
         Raises:
             PeerLost: A rank has died, or has left the group.
-            CommTimeoutError: There was no end for as long as the group allows; or for `timeout` seconds.
+            CommTimeoutError: The operation took longer than the group's timeout, or than `timeout` seconds.
             NcclError: NCCL has failed.
         """
-        ended = self.ended  # which another thread's wait may take away meanwhile
+        ended = self.ended  # a wait in another thread may set it to None
         if ended is not None:
             until = math.inf if timeout is None else time.monotonic() + timeout
             wait_until(ended.query, _Guard(self._owner, self, self._ready, until).check)
             if self._owner.aborted and not self._owner.settled:
-                raise self._owner.gone()  # the GPU came to the end because its kernels were made to stop
+                raise self._owner.gone()  # the event was only reached because the kernels were aborted
             self.ended = None
             self.works = []
         return self.result
@@ -127,13 +127,13 @@ class ThroughProcessGroup:
     """The `Way` through a process group. One thread at a time may call it; any thread may wait for a `DeviceWork`.
 
     Args:
-        process_group: Connected with all ranks; nobody else uses it.
-        store: What it was made with, which must live as long, as its methods are Python's.
-        stream: Of the device that all tensors are on; nothing else may be put on it.
+        process_group: A process group that is connected with all ranks and not used elsewhere.
+        store: The store of the process group. It has Python methods, so it must live as long as the process group.
+        stream: A stream on the device of all tensors; nothing else may be queued on it.
         rank: This rank.
         size: Number of ranks.
-        abort_state: The group's. When it fails, the process group is aborted.
-        timeout: Seconds after which an operation that doesn't end is given up.
+        abort_state: The group's abort state. When the group fails, the process group is aborted.
+        timeout: Seconds after which an unfinished operation fails.
     """
 
     def __init__(
@@ -151,9 +151,9 @@ class ThroughProcessGroup:
         self.abort_state = abort_state
         self.timeout = timeout
         self.aborted = False
-        """Whether it was given up; what its operations wrote is then not to be trusted."""
+        """Whether the process group was aborted. Then results of its operations are invalid, unless `settled`."""
         self.settled = False
-        """Whether every operation had ended well before; then it is."""
+        """Whether every operation had ended successfully before an abort. Then the results are valid."""
         self._size = size
         self._process_group = process_group
         self._store = store
@@ -197,7 +197,7 @@ class ThroughProcessGroup:
             else:
                 straight = False
                 rows = [source[start:stop] for start, stop in parts]
-                copies = [row.float() if widened else _as_nccl(row).clone() for row in rows]  # sums are left in them
+                copies = [row.float() if widened else _as_nccl(row).clone() for row in rows]  # overwritten with sums
                 target = copies[self.rank]
                 for root, row in enumerate(copies):
                     if row.numel():
@@ -220,13 +220,13 @@ class ThroughProcessGroup:
         return work
 
     def allgather(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> DeviceWork:
-        """See `Way`. The tensor may be its part of `out`, or lie elsewhere in it."""
+        """See `Way`. The tensor may be its own part of `out`, or elsewhere in `out`."""
         with self._launch(turn, lambda: f"allgather ({_describe(out)})", tensor, out) as work:
             everything = flat(out) if is_plain(out) else out.new_empty(out.numel())
             rows = [everything[start:stop] for start, stop in parts]
             mine = flat(tensor)
             if _share_memory(mine, everything) and mine.data_ptr() != rows[self.rank].data_ptr():
-                mine = mine.clone()  # others' rows would come to lie there while it is still sent
+                mine = mine.clone()  # otherwise received rows would overwrite it while it is being sent
             if len({row.numel() for row in rows}) == 1:
                 if everything.numel():
                     self._call(work, "_allgather_base", _bytes(everything), _bytes(mine))
@@ -250,7 +250,7 @@ class ThroughProcessGroup:
         return work
 
     def gone(self) -> CommError:
-        """Return the error of a call that comes after the end."""
+        """Return the error for calls after the process group has ended."""
         try:
             self.abort_state.check()
         except CommError as error:
@@ -258,32 +258,32 @@ class ThroughProcessGroup:
         return GroupClosedError("the process group of the CUDA tensors is closed: make a new group")
 
     def abort(self) -> None:
-        """Abort what is under way, in the background: torch may take long, or for ever, if NCCL hangs.
+        """Abort the running operations in the background: torch may take long, or forever if NCCL hangs.
 
         A thread that waits for an operation polls `aborted`, so it raises at once. A thread that is stuck in torch is
-        left behind. If the rank of a sweep's worker doesn't return, the worker is replaced.
+        abandoned. If the rank of a sweep's worker doesn't return, the worker is replaced.
         """
         self.aborted = True
         process_group, self._process_group = self._process_group, None
         abort(process_group)
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Finish what is under way, and take leave of the peers, so that no memory goes while another still reads it.
+        """Finish the running operations, and shut down with the peers, which may still read this rank's memory.
 
-        Every rank calls it, before it says goodbye to the group. Where one doesn't within `timeout` seconds, or the
-        group has failed, it aborts instead.
+        Every rank calls it before it leaves the group. If a rank doesn't within `timeout` seconds, or the group has
+        failed, the process group is aborted instead.
         """
         until = time.monotonic() + timeout
         last, self._last = self._last, None
         if last is not None and not self.aborted:
-            with contextlib.suppress(CommError):  # whoever waits for the operation gets it
+            with contextlib.suppress(CommError):  # the operation's own `wait` raises it
                 last.wait(timeout)
                 self.settled = True
         if self.abort_state.error is not None or not (last is None or self.settled):
             self.abort()
         process_group, self._process_group = self._process_group, None
         if process_group is not None and not self.aborted:
-            # torch 2.6 has it under another name.
+            # torch 2.6 has another name for it.
             shutdown = getattr(process_group, "shutdown", None) or process_group._shutdown
             leaving = in_background(shutdown)
             leaving.join(max(0.0, until - time.monotonic()))
@@ -295,7 +295,7 @@ class ThroughProcessGroup:
         if self._process_group is None:
             raise self.gone()
         self.stream.follow(turn.ready)
-        for tensor in tensors:  # before anything is queued: its memory isn't given away, whatever goes wrong there
+        for tensor in tensors:  # before any work is queued, so that the memory isn't reused even if that fails
             self.stream.keep(tensor)
         work = DeviceWork(self, describe, turn.ready)
         with self.stream.scope():
@@ -312,12 +312,12 @@ class ThroughProcessGroup:
         except RuntimeError as error:
             raise self.failed(error, work.describe) from error
         work.works.append(started)
-        started.wait()  # lets the stream wait for it, not the host
+        started.wait()  # the stream waits for it, not the host
 
     def failed(self, error: object, describe: Callable[[], str]) -> CommError:
         """End the group because NCCL has failed, and return the error to raise.
 
-        A dying peer is often seen by NCCL first, so the group's watcher is given a moment to say who it was.
+        NCCL often notices a dying peer first, so wait a moment for the failure detector to name the rank.
         """
         reason = str(error).partition("\n")[0]
         failure: CommError = NcclError(f"NCCL failed in {describe()}: {reason}. NCCL_DEBUG=INFO shows what it does")
@@ -337,7 +337,7 @@ class ThroughProcessGroup:
 
 @dataclass(slots=True)
 class _Guard:
-    """Ends a wait that will never end by itself."""
+    """Ends a wait that would never end on its own."""
 
     owner: ThroughProcessGroup
     work: DeviceWork
@@ -359,7 +359,7 @@ class _Guard:
         now = time.monotonic()
         self._check_works(now)
         if self.ready is not None:
-            # What this rank itself computes before the operation isn't the peers' fault.
+            # Time until this rank's own input is ready doesn't count.
             self.started, self.due = now, FIRST_REMINDER
             if self.ready.query():
                 self.ready = None
@@ -381,7 +381,7 @@ class _Guard:
             self.due = remind(waited, owner.timeout, owner.rank, "its peers", self.describe())
 
     def _check_works(self, now: float) -> None:
-        """Check whether NCCL has failed: then torch calls the work completed, but the stream never gets past it."""
+        """Check whether NCCL has failed: then torch reports the work as completed, but the stream never passes it."""
         works = self.work.works
         if not works or not all(work.is_completed() for work in works):
             self.completed = None
@@ -394,7 +394,7 @@ class _Guard:
                     raise self.owner.failed(error, self.describe)
 
     def _check_left(self, now: float) -> None:
-        """A peer that has left may have done its part; an operation that still doesn't end needs more of it."""
+        """Fail if the operation hasn't ended some time after a peer has left. The peer may have done its part."""
         if self.departed_at is None:
             self.departed_at = now
         elif now - self.departed_at > GRACE_SECONDS:
@@ -413,7 +413,7 @@ class _Guard:
 
 
 def _abort_if_failed(reference: weakref.ref[ThroughProcessGroup]) -> None:
-    """Called in whatever thread saw the end of the group, which must not wait for NCCL."""
+    """Abort a process group whose group has failed; called in any thread, which must not wait for NCCL."""
     owner = reference()
     if owner is not None and not owner.aborted and owner.abort_state.error is not None:
         owner.abort()
@@ -426,27 +426,27 @@ def _options(options: Any, **values: Any) -> Any:
 
 
 def _is_widened(op: str, dtype: torch.dtype, size: int) -> bool:
-    """Return whether a reduction is done in float32.
+    """Return whether to reduce in float32.
 
-    NCCL's mean multiplies each value by 1/size, rounded to the dtype, before it adds; in 16 bits that is off by as much
-    as 0.2 % where size isn't a power of two.
+    NCCL's mean multiplies each value by 1/size, rounded to the dtype, before the addition. In 16 bits the error is up
+    to 0.2 % if size isn't a power of two.
     """
     return dtype in _HALVES and (op == "product" or (op == "mean" and size & (size - 1) != 0))
 
 
 def _copy(row: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Copy a row of what NCCL takes into a tensor."""
+    """Copy a row in NCCL's dtype into a tensor."""
     values = row.to(tensor.dtype) if tensor.dtype in _HALVES else row.view(tensor.dtype)
     tensor.copy_(values.view(tensor.shape))
 
 
 def _as_nccl(row: torch.Tensor) -> torch.Tensor:
-    """Return a row as NCCL takes it: bools as bytes, complex numbers as pairs of floats."""
+    """Return a view of a row in a dtype that NCCL supports: bools as bytes, complex numbers as pairs of floats."""
     return row.view(_VIEWS.get(row.dtype, row.dtype))
 
 
 def _bytes(row: torch.Tensor) -> torch.Tensor:
-    """Return the bytes of a row, which move alike for every dtype."""
+    """Return a view of a row as bytes, to copy any dtype."""
     return row.view(torch.uint8)
 
 

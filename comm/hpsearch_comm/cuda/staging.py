@@ -1,4 +1,4 @@
-"""CUDA tensors through pinned host memory and the collectives of CPU tensors: the `Way` where NCCL can't be used."""
+"""The `Way` without NCCL: CUDA tensors are copied through pinned host memory and use the collectives of CPU tensors."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from hpsearch_comm.operations.host_collectives import HostCollectives
 from hpsearch_comm.operations.way import Part, Turn
 
 CHUNK_BYTES = 16 * 2**20
-"""Bytes of a tensor that are sent at once, where the collective does the same to each element."""
+"""Size of a chunk in bytes, for collectives that treat all elements alike."""
 
 KEPT_BYTES = 64 * 2**20
-"""Pinned memory that a call may leave for the next one; more is given back, as no other process has it meanwhile."""
+"""Bytes of pinned memory that are kept for the next call. More is released, so that other processes can use it."""
 
 _ALIGNMENT = 512
 
 
 def pinned(nbytes: int) -> torch.Tensor:
-    """Return page-locked host memory of so many bytes."""
+    """Return `nbytes` of page-locked host memory."""
     return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
 
 
 class ThroughHost:
-    """Copies tensors down from the GPU, runs the collective on the CPU, and copies the result up.
+    """Copies tensors from the GPU, runs the collective on the CPU, and copies the result back.
 
-    The collectives compare signatures themselves. When a method returns, the result is there.
+    The collectives compare signatures themselves. When a method returns, the result is complete.
 
     Args:
-        stream: For the copies; nothing else may be put on it.
-        host: Carries out what lies on the CPU.
-        abort_state: The group's; its end ends the waits for the GPU.
-        allocate: Returns host memory of so many bytes.
+        stream: The stream for copies; nothing else may be queued on it.
+        host: Runs the collectives on the CPU.
+        abort_state: The group's abort state. Waits for the GPU end when the group fails.
+        allocate: Returns host memory of a given number of bytes.
         chunk_bytes: A multiple of 16, the same on every rank.
     """
 
@@ -59,7 +59,7 @@ class ThroughHost:
         host, algorithm, reduction = self._host, turn.call.algorithm, turn.reduction
 
         def collective(chunk: torch.Tensor) -> None:
-            # Not what was bound for the whole tensor.
+            # Bound for the chunk's length, not for the whole tensor's.
             host.bind_allreduce(algorithm, reduction, chunk.numel())(turn, chunk, chunk)
 
         self.elementwise(tensor, out, collective, turn.ready)
@@ -83,20 +83,20 @@ class ThroughHost:
         self.whole(rows, out, lambda mine, result: self._host.alltoall(turn, mine, result, splits, coming), turn.ready)
 
     def close(self) -> None:
-        """Release the host memory; torch keeps it until the copies that are under way have ended."""
+        """Release the host memory; torch keeps it until the running copies have ended."""
         self._room = self._room.new_empty(0)
 
     def elementwise(
         self, tensor: torch.Tensor, out: torch.Tensor, collective: Callable[[torch.Tensor], object], ready: Event
     ) -> None:
-        """Run a collective that does the same to each element.
+        """Run a collective that treats all elements alike, in chunks.
 
         Args:
-            tensor: Of any shape and layout, on the device.
-            out: Where the result goes; of the tensor's shape and dtype, or the tensor itself.
-            collective: Called with one chunk after the other, 1-D tensors on the CPU, to work on in place; with an
-                empty one if the tensor is empty. Every rank gets the same chunks.
-            ready: Where the tensor is ready.
+            tensor: The input on the device, of any shape and layout.
+            out: The tensor for the result, with the input's shape and dtype, or the input itself.
+            collective: Called for each chunk, a 1-D tensor on the CPU, to work on in place. An empty tensor has one
+                empty chunk. Every rank gets the same chunks.
+            ready: Event after which the input is ready.
         """
         stream = self.stream
         self._begin(ready, tensor, out)
@@ -110,7 +110,7 @@ class ThroughHost:
             part = source[start : start + length]
             chunk = self._memory_of(part.nbytes)[: part.nbytes].view(part.dtype)
             with stream.scope():
-                # Behind the copy up of the chunk before, which reads the same host memory.
+                # Queued after the copy of the previous chunk to the GPU, which reads the same host memory.
                 chunk.copy_(part, non_blocking=True)
                 arrived = stream.record()
             self._wait(arrived)
@@ -131,14 +131,14 @@ class ThroughHost:
         collective: Callable[[torch.Tensor, torch.Tensor], object],
         ready: Event,
     ) -> None:
-        """Run any collective. It takes host memory for both tensors.
+        """Run any collective on the whole tensors. It needs host memory for both.
 
         Args:
-            tensor: Of any shape and layout, on the device.
-            out: Where the result goes.
-            collective: Called once, with contiguous tensors on the CPU of the same shapes: the tensor's values, and
-                memory for the result, which it fills.
-            ready: Where the tensor is ready.
+            tensor: The input on the device, of any shape and layout.
+            out: The tensor for the result.
+            collective: Called once, with contiguous CPU tensors of the same shapes: the input's values, and memory for
+                the result, which it fills.
+            ready: Event after which the input is ready.
         """
         stream = self.stream
         self._begin(ready, tensor, out)
@@ -147,7 +147,7 @@ class ThroughHost:
         mine = memory[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
         result = memory[behind : behind + out.nbytes].view(out.dtype).view(out.shape)
         with stream.scope():
-            # Flat, since torch would conjugate what has come down at once, and not when it has come down.
+            # Flat: otherwise torch would conjugate the host memory at once, before the copy has arrived.
             mine.view(-1).copy_(flat(tensor), non_blocking=True)
             arrived = stream.record()
         self._wait(arrived)
@@ -158,14 +158,14 @@ class ThroughHost:
         self._end(finished)
 
     def _memory_of(self, nbytes: int) -> torch.Tensor:
-        """Return host memory of so many bytes or more: a power of two, so that it is seldom allocated anew."""
+        """Return at least `nbytes` of host memory. Its size is a power of two, so that it is rarely reallocated."""
         if self._room.numel() < nbytes:
             self._room = self._allocate(1 << (nbytes - 1).bit_length())
         return self._room
 
     def _begin(self, ready: Event, *tensors: torch.Tensor) -> None:
         self.stream.follow(ready)
-        for tensor in tensors:  # before anything is queued: its memory isn't given away, whatever goes wrong there
+        for tensor in tensors:  # before any work is queued, so that the memory isn't reused even if that fails
             self.stream.keep(tensor)
 
     def _end(self, finished: Event) -> None:

@@ -1,4 +1,4 @@
-"""Starts a process group of torch's on all ranks or on none, and ends one without waiting for it."""
+"""Start a torch process group on all ranks or on none, and abort one without waiting for it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch import distributed as dist
 from hpsearch_comm.errors import NcclError
 
 Gather = Callable[[Any], list[Any]]
-"""Returns the values of all ranks, by rank; called by all of them alike. Values are those of JSON."""
+"""Gathers a JSON value from each rank, and returns the values by rank. All ranks must call it."""
 
 LOOK_SECONDS = 0.02
-"""How long a rank waits for its own process group before it looks at the others'."""
+"""Seconds for which a rank waits for its own process group before it checks the other ranks again."""
 
 
 class GatheredStore(dist.Store):  # type: ignore[name-defined,misc]
-    """The store by which torch's process groups find each other: `start_together` passes its values around.
+    """The store for the start of torch's process groups. `start_together` exchanges its values between the ranks.
 
-    So they travel over the group's own connections, whose ranks have proved the secret.
+    So the values are sent over the group's own connections, whose ranks have proved the secret.
     """
 
     def __init__(self) -> None:
@@ -40,66 +40,66 @@ class GatheredStore(dist.Store):  # type: ignore[name-defined,misc]
             self._changed.notify_all()
 
     def get(self, key: str) -> bytes:
-        """Return a value as soon as some rank has set it.
+        """Wait until a rank has set a value, and return it.
 
         Raises:
-            NcclError: The start was given up.
+            NcclError: The start was cancelled.
         """
         self.wait([key])
         return self._values[key]
 
     def wait(self, keys: Sequence[str], timeout: object = None) -> None:
-        """Wait until all of these are set; `start_together` has the timeout."""
+        """Wait until all keys are set. `timeout` is ignored: `start_together` has its own."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or all(key in self._values for key in keys))
             if self._closed:
                 raise NcclError("the start of the process group was given up")
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Return whether all of these are set."""
+        """Return whether all keys are set."""
         with self._changed:
             return all(key in self._values for key in keys)
 
     def new_values(self) -> dict[str, str]:
-        """Return what this rank has set since the last call, in hexadecimal."""
+        """Return the values that this rank has set since the last call, in hexadecimal."""
         with self._changed:
             new, self._new = self._new, {}
             return new
 
     def add_values(self, values: Mapping[str, str]) -> None:
-        """Add what another rank has set."""
+        """Add values that another rank has set."""
         with self._changed:
             self._values.update({key: bytes.fromhex(data) for key, data in values.items()})
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End the waits."""
+        """End all waits with an error."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
 
 Start = Callable[[GatheredStore], Any]
-"""Makes this rank's process group and connects it with all others; it may block for as long as they take."""
+"""Creates this rank's process group and connects it with those of all other ranks. It may block until all start."""
 
 
 def start_together(
     start: Start, gather: Gather, timeout: float, check: Callable[[], object]
 ) -> tuple[Any, GatheredStore]:
-    """Return this rank's process group, and its store, so that in the end either all ranks have one or none has.
+    """Start a process group on all ranks or on none. Return this rank's process group and its store.
 
-    NCCL blocks while it starts, and where it fails on one rank the others see nothing of it. So it starts in a thread,
-    while the ranks tell each other what they see, again and again, until it has started on all or failed on one.
+    NCCL blocks while it starts, and if it fails on one rank, the others don't notice. So it starts in a thread, while
+    the ranks repeatedly exchange their states, until it has started on all ranks or failed on one.
 
     Args:
-        start: Makes the process group.
-        gather: By which the ranks tell each other what they see.
-        timeout: Seconds that it may take.
-        check: Raises when the group has failed.
+        start: Creates the process group.
+        gather: Exchanges the states between the ranks.
+        timeout: Maximum seconds for the start.
+        check: Raises an error if the group has failed.
 
     Raises:
-        NcclError: It hasn't started on some rank. Every rank raises it, and none has a process group then.
-        PeerLost, CommTimeoutError: Not all ranks have come.
+        NcclError: The start failed on some rank. Every rank raises it, and no rank keeps a process group.
+        PeerLost, CommTimeoutError: Not all ranks take part.
     """
     store = GatheredStore()
     starting = _Starting(start, store)
@@ -132,7 +132,7 @@ def start_together(
 
 
 class _Starting(threading.Thread):
-    """The thread in which a process group starts. One that is given up aborts it when it has started after all."""
+    """The thread in which a process group starts. If it starts only after `cancel`, the thread aborts it."""
 
     def __init__(self, start: Start, store: GatheredStore) -> None:
         super().__init__(name="hpsearch-comm-nccl-start", daemon=True)
@@ -147,7 +147,7 @@ class _Starting(threading.Thread):
     def run(self) -> None:
         try:
             process_group = self._make(self._store)
-        except (RuntimeError, ValueError, NcclError) as error:  # those of torch
+        except (RuntimeError, ValueError, NcclError) as error:  # torch's errors
             self.problem = str(error).partition("\n")[0] or type(error).__name__
             return
         except BaseException as error:
@@ -167,7 +167,7 @@ class _Starting(threading.Thread):
 
 
 def abort(process_group: Any) -> None:
-    """Abort and free it in a thread, as each may block for as long as NCCL does."""
+    """Abort and free a process group in a background thread, because both may block as long as NCCL does."""
     if process_group is None:
         return
     references = [process_group]
@@ -180,7 +180,7 @@ def abort(process_group: Any) -> None:
 
 
 def in_background(step: Callable[[], object]) -> threading.Thread:
-    """Return the daemon thread in which a step at the end of a process group runs, as it may block."""
+    """Run a step at the end of a process group, which may block, in a daemon thread. Return the thread."""
     thread = threading.Thread(target=step, name="hpsearch-comm-nccl-end", daemon=True)
     thread.start()
     return thread

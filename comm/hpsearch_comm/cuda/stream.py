@@ -1,8 +1,8 @@
-"""The streams of a GPU, and the two ways to wait: for the GPU in the GPU, and for the GPU on the host.
+"""CUDA streams, and two ways to wait for the GPU: on another stream, and on the host.
 
-A collective doesn't run on the stream that the caller computes on, but on one of its own, which first waits for what
-the caller has queued so far. So ranks that are threads of one process don't wait for each other on a stream that they
-share, and the backward pass goes on beside it.
+A collective runs on a separate stream, which first waits for the work that the caller has queued so far. So ranks that
+are threads of one process don't wait for each other on a shared stream, and the collective overlaps with the backward
+pass.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ class Event(Protocol):
     """A point in a stream."""
 
     def query(self) -> bool:
-        """Return whether the GPU has reached it. Never waits."""
+        """Return whether the GPU has reached this point, without waiting."""
 
 
 class CudaStream:
     """A stream of a CUDA device.
 
     Args:
-        stream: torch's.
+        stream: torch's stream.
 
     Attributes:
-        device: Its device.
+        device: The stream's device.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -44,12 +44,12 @@ class CudaStream:
 
     @classmethod
     def beside(cls, device: torch.device) -> CudaStream:
-        """Return another stream of the device than those that callers compute on.
+        """Return a new stream on a device, for work in parallel with the callers' streams.
 
         Args:
-            device: Such as `torch.device("cuda", 0)`; with its number.
+            device: The device with its index, such as `torch.device("cuda", 0)`.
         """
-        # Kernels that peers wait for go before those that only this rank waits for.
+        # High priority: peers wait for these kernels, but only this rank waits for its other kernels.
         return cls(torch.cuda.Stream(device, priority=-1))  # type: ignore[no-untyped-call]
 
     @classmethod
@@ -67,13 +67,13 @@ class CudaStream:
         return cast(AbstractContextManager[Any], torch.cuda.stream(self._stream))
 
     def record(self) -> Event:
-        """Mark the point that this stream has come to."""
+        """Record an event at the current end of this stream."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return cast(Event, event)
 
     def follow(self, event: Event) -> None:
-        """Make work that is queued here from now on wait for the event, on the GPU."""
+        """Make work that is queued on this stream from now on wait for the event, on the GPU."""
         self._stream.wait_event(event)
 
     def keep(self, tensor: torch.Tensor) -> None:
@@ -82,7 +82,7 @@ class CudaStream:
 
 
 def check_capture() -> None:
-    """Raise UsageError while a CUDA graph is being captured: no event of it can be waited for on the host."""
+    """Raise UsageError while a CUDA graph is being captured: the host can't wait for events in it."""
     if torch.cuda.is_current_stream_capturing():
         raise UsageError(
             "a collective can't be part of a CUDA graph, since the host waits for it and meets the other ranks: "
@@ -91,14 +91,13 @@ def check_capture() -> None:
 
 
 def wait_until(is_done: Callable[[], bool], check: Callable[[], object]) -> None:
-    """Wait on the host, without ever being stuck in CUDA, where nothing could end the wait.
+    """Poll on the host until a condition is true. It never blocks in CUDA, where nothing could end the wait.
 
-    It looks all the time at first, giving way to other threads in between, and then ever more seldom, up to a thousand
-    times a second.
+    At first it polls continuously and yields to other threads in between; then the interval grows to a millisecond.
 
     Args:
-        is_done: Whether the wait is over.
-        check: Called before each look but the first; it may raise.
+        is_done: The condition.
+        check: Called before each poll except the first; it may raise an error to end the wait.
     """
     if is_done():
         return

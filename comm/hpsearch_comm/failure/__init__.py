@@ -1,1 +1,1 @@
-"""How a group ends early: who detects it, how the ranks are notified, and what every wait checks."""
+"""Failures of a group: detection, notification of the other ranks, and the state that every wait checks."""

@@ -1,4 +1,4 @@
-"""What has become of a group: whoever sees it end first says why, and every wait looks here."""
+"""The abort state of a group: it keeps the first error, and every wait checks it."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from collections.abc import Callable
 from hpsearch_comm.errors import CommError, PeerLost
 
 _VERDICT = 0.25
-"""Seconds that the group has to say what became of a peer whose connection has ended, before we say it."""
+"""Seconds to wait for the group's error about a peer whose connection has ended, before this rank raises its own."""
 
 
 class AbortState:
-    """Whether a group still stands. Shared by its waits, its watcher and its queue; safe between threads.
+    """Whether a group has failed. Shared by its waits, its detector thread and its queue; thread-safe.
 
-    The first error ends the group for good: data of a broken operation may lie on every stream, so nothing that
-    followed could be trusted. A peer that said goodbye is only marked, since what it sent before still counts.
+    The first error ends the group permanently: every stream may contain data of a broken operation, so later data can't
+    be trusted. A peer that leaves normally is only marked, because the data that it sent before is still valid.
 
     Attributes:
-        error: Why the group has ended; None while it stands.
-        departed: Ranks that have said goodbye.
-        event: A descriptor that becomes readable when the group fails or a peer leaves, for `poll`; not to be read. -1
-            when it has been given back.
+        error: The error that ended the group; None if there is none.
+        departed: Ranks that have left normally.
+        event: A descriptor for `poll`, which becomes readable when the group fails or a peer leaves. Don't read from
+            it. -1 after `close`.
     """
 
     def __init__(self) -> None:
-        # A signal's handler may come here while the thread that it interrupts is here too: it must not wait for itself.
+        # Reentrant: a signal handler may interrupt a thread that holds the lock, and must not deadlock.
         self._lock = threading.RLock()
         self._errors: list[CommError] = []
         self.error: CommError | None = None
@@ -38,18 +38,18 @@ class AbortState:
         self.event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when the group fails or a peer leaves, from the thread that saw it."""
+        """Register a function to call when the group fails or a peer leaves, in the thread that notices it."""
         self._listeners.append(listener)
 
     def fail(self, error: CommError) -> None:
-        """End the group with this error, unless it has ended already."""
+        """End the group with this error, unless it has already ended."""
         if not self._errors:
             self._errors.append(error)
-            self.error = self._errors[0]  # another one may have come between: the first one counts
+            self.error = self._errors[0]  # another thread may have added one at the same time: keep the first
             self._changed()
 
     def break_off(self, rank: int, error: BaseException, how: str = "has left the group because of its own") -> None:
-        """End the group because of an error of this rank's own; the others are told which."""
+        """End the group because of an error on this rank. The error is sent to the other ranks."""
         if not isinstance(error, CommError):
             reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             error = PeerLost(f"rank {rank} {how} {reason}", rank)
@@ -61,9 +61,9 @@ class AbortState:
         self._changed()
 
     def check(self, awaited: int | None = None) -> None:
-        """Raise what ended the group, or PeerLost when the awaited peer has left. Called by every wait."""
+        """Raise the error that ended the group, or PeerLost if the awaited peer has left. Called by every wait."""
         if self.error is not None:
-            # A copy: several threads may raise it, and each gets a traceback of its own.
+            # A copy, because several threads may raise it, each with its own traceback.
             raise copy.copy(self.error).with_traceback(None)
         if awaited is not None and awaited in self.departed:
             raise PeerLost(
@@ -73,9 +73,9 @@ class AbortState:
             )
 
     def await_verdict(self, peer: int) -> None:
-        """Wait a moment for the group's verdict on a peer whose connection has ended, and raise it.
+        """Wait a moment for the group's error about a peer whose connection has ended, and raise it.
 
-        A rank that leaves because another one has died ends its connections too: it isn't the one to name.
+        The peer may have closed its connections only because a third rank has died: then the error must name that rank.
         """
         deadline = time.monotonic() + _VERDICT
         while self.error is None and peer not in self.departed and time.monotonic() < deadline:

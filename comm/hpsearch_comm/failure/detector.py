@@ -1,13 +1,13 @@
-"""The connections over which ranks tell each other of their end, and the thread that listens to them.
+"""The failure detector: control connections between all ranks, and the thread that reads them.
 
-Every pair of ranks has one. The kernel closes a dead process's sockets, so its death is an end of file at every peer
-within milliseconds, however it died; a rank that closes the group normally says goodbye before. Whoever sees an
-operation fail tells all others, so that they end with the same words in place of a time-out of their own. And of an
-operation that lasts long a rank says which it is: a peer that has called another one under the same number ends the
-group, since otherwise each could wait for the other until the deadline.
+The kernel closes a dead process's sockets, so every peer sees an end of file within milliseconds, whatever the cause. A
+rank that closes the group normally sends a goodbye first. A rank on which an operation fails sends the error to all
+others, so that they raise the same error at once and don't wait for their timeout. If an operation takes long, a rank
+announces which operation it is. A peer that has called another operation with the same number ends the group;
+otherwise both could wait for each other until the timeout.
 
-A notice is 512 bytes: kind (1), rank concerned (4, little endian, signed), length of what follows (2), a text in UTF-8
-or a packed signature.
+A notice is 512 bytes: kind (1), rank concerned (4, little endian, signed), length of the content (2), and the content,
+a text in UTF-8 or a packed signature.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _KINDS: tuple[type[CommError] | None, ...] = (None, CommError, PeerLost, CommTim
 _WAITING = 255
 _SILENT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 _LOOK = 0.1
-"""Seconds between two looks at the operation under way. One that is found twice lasts long."""
+"""Seconds between two checks of the running operation. An operation that is found twice is slow, and announced."""
 _FAREWELL = 10.0
-"""Seconds for which a rank that leaves waits at most until all hosts have its goodbye."""
+"""Maximum seconds for which a leaving rank waits until all hosts have received its goodbye."""
 _REPEAT = 1.0
-"""Seconds after which it is said again which that is: the peer may not have come to its own before."""
+"""Seconds after which a slow operation is announced again: the peer may have started its own only later."""
 
 
 def pack_notice(error: CommError | None) -> bytes:
-    """Return the notice that tells of this error; of a goodbye for None."""
+    """Return the notice for an error, or the goodbye for None."""
     if error is None:
         return _HEAD.pack(_GOODBYE, -1, 0).ljust(NOTICE_BYTES, b"\0")
     kind = next((index for index, cls in enumerate(_KINDS) if cls is type(error)), 1)
@@ -56,7 +56,7 @@ def pack_notice(error: CommError | None) -> bytes:
 
 
 def unpack_notice(notice: bytes, sender: int) -> CommError | None:
-    """Read a notice; None is a goodbye. What can't be read is an error of its own, never a crash."""
+    """Return the error of a notice; None for a goodbye. An invalid notice also returns an error, and never raises."""
     kind, concerned, length = _HEAD.unpack_from(notice)
     if kind == _GOODBYE:
         return None
@@ -73,11 +73,11 @@ def unpack_notice(notice: bytes, sender: int) -> CommError | None:
 
 
 def peek_notices(notices: bytes, sender: int) -> tuple[bool, CommError | None]:
-    """Say from the notices that lie unread on a connection whether the sender has ended, and with what error.
+    """Return whether the unread notices of a connection say that the sender has ended, and its error.
 
     Args:
-        notices: What has come so far; the last notice may be cut off.
-        sender: The rank that it came from.
+        notices: The bytes that have arrived so far; the last notice may be incomplete.
+        sender: The rank that has sent them.
     """
     for start in range(0, len(notices) - NOTICE_BYTES + 1, NOTICE_BYTES):
         if notices[start] != _WAITING:
@@ -90,10 +90,10 @@ class Detector:
 
     Args:
         rank: This rank.
-        controls: A connected socket for each peer; owned from now on.
-        names: What to call each peer in messages, such as `rank 2 (pid 71 on node-b)`.
-        abort_state: The group's; its failure is told to all peers, and theirs to it.
-        history: What this rank has called last.
+        controls: A connected socket for each peer; the detector closes them.
+        names: The name of each peer for messages, such as `rank 2 (pid 71 on node-b)`.
+        abort_state: The group's abort state. Its error is sent to all peers, and errors from peers are stored in it.
+        history: The last operations of this rank.
     """
 
     def __init__(
@@ -122,10 +122,10 @@ class Detector:
         self._thread.start()
 
     def announce(self, packed: bytes) -> None:
-        """Tell all peers that this rank is in an operation that lasts long, now and then.
+        """Announce a slow operation to all peers, at most every `_REPEAT` seconds.
 
         Args:
-            packed: Its signature.
+            packed: The operation's signature.
         """
         (last, when), now = self._announced, time.monotonic()
         if packed != last or now - when >= _REPEAT:
@@ -133,11 +133,11 @@ class Detector:
             self._send((_HEAD.pack(_WAITING, -1, len(packed)) + packed).ljust(NOTICE_BYTES, b"\0"))
 
     def close(self) -> None:
-        """Say goodbye and release the connections and the thread."""
+        """Send a goodbye, and release the connections and the thread."""
         if self._stop < 0:
             return
         with contextlib.ExitStack() as closing:
-            closing.callback(self._release)  # also where Ctrl-C ends the farewell, which may take long
+            closing.callback(self._release)  # also if Ctrl-C interrupts the goodbye, which may take long
             if self._abort_state.error is None:
                 self._send(pack_notice(None))
             self._stop_watching()
@@ -159,9 +159,9 @@ class Detector:
         os.close(stop)
 
     def _send_error(self) -> None:
-        """Tell every peer how the group has ended, also when a peer has told us.
+        """Send the group's error to every peer, also if it came from a peer.
 
-        Our own connections may end before its notice has come to all others, who then know nothing but that we died.
+        Our connections may end before that peer's notice has reached all others, which would then report our death.
         """
         error = self._abort_state.error
         if error is not None and self._error_sent.acquire(blocking=False):
@@ -172,8 +172,8 @@ class Detector:
             for peer, control in self._controls.items():
                 pending = self._unsent[peer]
                 unsent = pending + notice
-                # A peer that doesn't take 512 bytes is gone or has stopped: its own end is seen elsewhere, and it
-                # misses this notice. But what it has taken in part it gets to its end, or no later one could be read.
+                # A peer that doesn't accept 512 bytes is gone or stopped. It misses this notice; its end is detected
+                # elsewhere. But a notice that was sent in part must be completed, or no later one could be read.
                 with contextlib.suppress(OSError):
                     sent = control.send(unsent, socket.MSG_NOSIGNAL)
                     self._unsent[peer] = unsent[sent:] if sent > len(pending) else pending[sent:]
@@ -193,14 +193,14 @@ class Detector:
                 self._announce_if_slow()
 
     def _announce_if_slow(self) -> None:
-        """Announce the operation that this rank is in, if it was in it when last looked."""
+        """Announce the running operation if it was already running at the last check."""
         running, last_running = self._history.running, self._last_running
         self._last_running = running
         if running is not None and running is last_running:
             self.announce(running)
 
     def _receive(self, peer: int, arrived: bytearray) -> bool:
-        """Read what has come from a peer; False when nothing more will."""
+        """Read notices from a peer; return False if no more will come."""
         how = "its connection ended without a goodbye"
         try:
             chunk = self._controls[peer].recv(NOTICE_BYTES - len(arrived))
@@ -235,7 +235,7 @@ class Detector:
         return True
 
     def _compare(self, peer: int, theirs: bytes) -> None:
-        """End the group if this rank has called another operation than the one in which a peer waits."""
+        """End the group if this rank's operation with the same number differs from the operation of a peer's notice."""
         try:
             ours = self._history.find(Signature.unpack(theirs).sequence)
             if ours is not None and ours != theirs:
@@ -245,10 +245,10 @@ class Detector:
 
 
 def _drain(controls: list[socket.socket]) -> None:
-    """Wait until what was sent has come to the other hosts, and take what still comes.
+    """Wait until the other hosts have received all sent data, and read data that still arrives.
 
-    A connection that is closed while something lies in it unread, or comes later, is reset, and what it had yet to send
-    is thrown away: the peer would take a goodbye that the network has held up for a death.
+    If a connection is closed with unread data, or data arrives afterwards, the kernel resets it and discards unsent
+    data. The peer would miss a delayed goodbye, and report a death.
     """
     until = time.monotonic() + _FAREWELL
     waiting = [control for control in controls if control.family != socket.AF_UNIX]
@@ -257,7 +257,7 @@ def _drain(controls: list[socket.socket]) -> None:
 
 
 def _has_unsent(control: socket.socket) -> bool:
-    """Return whether the peer, which is still there, lacks something of what was sent to it."""
+    """Return whether the peer is still connected and hasn't received all sent data."""
     try:
         while control.recv(1 << 16):
             pass
@@ -265,4 +265,4 @@ def _has_unsent(control: socket.socket) -> bool:
         return any(fcntl.ioctl(control, termios.TIOCOUTQ, bytes(4)))
     except OSError:
         pass
-    return False  # it has left itself, or has died
+    return False  # the peer has left or died

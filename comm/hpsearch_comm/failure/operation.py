@@ -1,4 +1,4 @@
-"""An operation under way on this rank: what its waits need in order to end well, or to say why they don't."""
+"""A running operation on this rank, and its waits: deadlines, reminders and errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.header import TAIL, Signature, unpack_tail
 
 FIRST_REMINDER = 30.0
-"""Seconds of waiting that a user should know of."""
+"""Seconds of waiting after which the first warning is logged."""
 
 _log = logging.getLogger(__name__)
 
@@ -25,14 +25,14 @@ class Operation:
     Args:
         rank: This rank.
         packed: The 96 bytes of the signature, on which every rank must agree.
-        timeout: Seconds without progress after which a wait gives up.
-        abort_state: The group's.
-        spin: Whether its waits may hold a core for some microseconds before they sleep: those in its caller's thread.
+        timeout: Seconds without progress after which a wait fails.
+        abort_state: The group's abort state.
+        spin: Whether its waits may hold a core for some microseconds before they sleep: true in the caller's thread.
         phase: Marks a phase in the timeline: `with operation.phase("reduce-scatter"): ...`.
 
     Attributes:
-        complaint: A mistake of this rank's caller that showed only when something had travelled. The rank takes part
-            to the end, so that all ranks stay in step, and the caller is told then.
+        complaint: A usage error on this rank that was only detected after data had been exchanged. The rank completes
+            the operation, so that all ranks stay in step, and raises the error at the end.
     """
 
     __slots__ = ("__dict__", "abort_state", "complaint", "packed", "phase", "rank", "spin", "step", "timeout")
@@ -58,7 +58,7 @@ class Operation:
 
     @cached_property
     def signature(self) -> Signature:
-        """What every rank must agree on; unpacked only when somebody asks."""
+        """The signature, unpacked on access."""
         return Signature.unpack(self.packed)
 
     def header(self, nbytes: int) -> bytes:
@@ -66,14 +66,14 @@ class Operation:
         return self.packed + TAIL.pack(self.step, nbytes)
 
     def disagree(self, peer: int, theirs: bytes | memoryview, ours: bytes) -> MismatchError:
-        """End the group because a peer is in another operation; the error shows both sides."""
+        """End the group because a peer runs another operation. Return the error, which shows both operations."""
         error = disagreement(self.rank, ours, peer, theirs)
         self.abort_state.fail(error)
         return error
 
 
 def disagreement(rank: int, ours: bytes | memoryview, peer: int, theirs: bytes | memoryview) -> MismatchError:
-    """Return the error that shows what two ranks call: their signatures, or whole headers."""
+    """Return the error for two ranks that call different operations. Arguments are signatures or whole headers."""
     first = f"rank {rank} calls {Signature.unpack(ours)}"
     second = f"rank {peer} calls {Signature.unpack(theirs)}"
     if Signature.unpack(ours) == Signature.unpack(theirs):
@@ -86,17 +86,17 @@ def disagreement(rank: int, ours: bytes | memoryview, peer: int, theirs: bytes |
 
 
 def remind(waited: float, timeout: float, rank: int, peers: str, operation: object) -> float:
-    """Log that a wait lasts long.
+    """Log a warning about a long wait.
 
     Args:
         waited: Seconds so far.
-        timeout: Seconds after which it gives up.
-        rank: Who waits.
-        peers: Whom it waits for.
-        operation: What it waits in.
+        timeout: Seconds after which the wait fails.
+        rank: The waiting rank.
+        peers: The ranks that it waits for.
+        operation: The operation.
 
     Returns:
-        Seconds of waiting after which to say it again: ever more rarely.
+        Seconds of waiting after which to warn again: twice as many.
     """
     message = "rank %d has waited %.0f s for %s in %s, without any progress; it gives up after %g s"
     _log.warning(message, rank, waited, peers, operation, timeout)
@@ -104,9 +104,9 @@ def remind(waited: float, timeout: float, rank: int, peers: str, operation: obje
 
 
 class Wait:
-    """A wait within an operation: its deadline starts afresh with every bit of progress.
+    """A wait in an operation. Any progress restarts its deadline.
 
-    It is made where waiting starts, so that the fast path, which never waits, pays nothing.
+    It is created when the waiting starts, so it costs nothing in the fast path, which never waits.
     """
 
     __slots__ = ("_due", "_operation", "_since")
@@ -117,14 +117,14 @@ class Wait:
         self._due = FIRST_REMINDER
 
     def progressed(self) -> None:
-        """Start the deadline afresh."""
+        """Restart the deadline."""
         self._since = time.monotonic()
         self._due = FIRST_REMINDER
 
     def check(self, awaited: Iterable[int]) -> None:
-        """Raise if the group has ended, an awaited peer has left, or nothing has moved for too long.
+        """Raise an error if the group has ended, an awaited peer has left, or there was no progress for too long.
 
-        Call it whenever there is nothing else to do, before sleeping; sleep for a fraction of a second at most.
+        Call it before each sleep, and sleep at most for a fraction of a second.
         """
         operation, abort_state = self._operation, self._operation.abort_state
         awaited = list(awaited)

@@ -1,1 +1,1 @@
-"""The calls of a user: checked arguments, operations in order, results."""
+"""Operations: argument checks, ordering, execution and results."""

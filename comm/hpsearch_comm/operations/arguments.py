@@ -1,4 +1,4 @@
-"""The description of a call that ranks must agree on, and the check of what a user passes to it."""
+"""The description of a call, which must be equal on all ranks, and checks of the user's arguments."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ _NO_DISPATCH = torch.Tensor.__torch_dispatch__
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A kind of call: all that is the same whenever an operation is called with like tensors, so it is made once."""
+    """The description of calls of one operation with tensors of the same shape and dtype. It is created once."""
 
     operation: str
     algorithm: str
     nbytes: int
-    """Of the tensor."""
+    """Size of the tensor in bytes."""
     head: bytes
-    """Of the packed signature, before the sequence number."""
+    """The packed signature up to the sequence number."""
     tail: bytes
-    """Of the packed signature, behind the sequence number."""
+    """The packed signature after the sequence number."""
     reduction: Reduction | None
     carry: Callable[..., Any] | None
-    """Of an allreduce of tensors in this machine's memory: what carries it out."""
+    """The function that runs the call, for an allreduce of CPU tensors; else None."""
 
     @classmethod
     def of(cls, signature: Signature, reduction: Reduction | None, carry: Callable[..., Any] | None) -> Call:
-        """Describe the call that this signature stands for, whatever its sequence number."""
+        """Return the description for a signature, without its sequence number."""
         packed, nbytes = signature.pack(), signature.nbytes
         return cls(signature.operation, signature.algorithm, nbytes, packed[:16], packed[24:], reduction, carry)
 
     def packed(self, sequence: int) -> bytes:
-        """Return the signature of the call with this number."""
+        """Return the packed signature with this sequence number."""
         return self.head + sequence.to_bytes(8, "little") + self.tail
 
 
 def check_tensor(name: str, tensor: object) -> torch.Tensor:
-    """Return the tensor's memory as a plain torch.Tensor without history, or say why no collective can take it.
+    """Return the tensor as a plain torch.Tensor without autograd history, in the same memory.
 
     Raises:
-        UsageError: It isn't a dense tensor in memory, of a dtype that can travel.
+        UsageError: It isn't a dense tensor in memory, or its dtype isn't supported.
     """
     if not isinstance(tensor, torch.Tensor):
         raise UsageError(f"{name} takes a torch.Tensor, got {type(tensor).__name__}")
@@ -75,10 +75,10 @@ def check_tensor(name: str, tensor: object) -> torch.Tensor:
 
 
 def check_rows(name: str, tensor: object) -> torch.Tensor:
-    """Do as `check_tensor`, of an operation that shares out rows.
+    """Run `check_tensor` for an operation that distributes rows.
 
     Raises:
-        UsageError: No collective can take the tensor, or it has no rows.
+        UsageError: The tensor isn't supported, or is 0-D.
     """
     source = check_tensor(name, tensor)
     if source.dim() == 0:
@@ -87,10 +87,10 @@ def check_rows(name: str, tensor: object) -> torch.Tensor:
 
 
 def check_target(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor, or say why no result can be written into it.
+    """Return the tensor if a result can be written to it.
 
     Raises:
-        UsageError: Several of its elements lie in one place, or it is other ranks' memory too.
+        UsageError: Its elements overlap in memory, or it is in memory that other ranks share.
     """
     if lies_in_shared_memory(tensor):
         raise UsageError(
@@ -113,17 +113,17 @@ def check_out(
     shape: torch.Size | tuple[int, ...],
     alias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Check that the result fits into `out`, and can be written there while the tensor is still read.
+    """Check that the result can be written to `out`, also while the input is still being read.
 
     Args:
         name: The operation.
-        out: Where the user wants the result.
-        tensor: What goes into the operation.
-        shape: Of the result.
-        alias: The part of the tensor that `out` may be. Without it, any overlap will do.
+        out: The user's tensor for the result.
+        tensor: The input of the operation.
+        shape: The shape of the result.
+        alias: The part of the input that `out` may be. None allows any overlap.
 
     Raises:
-        UsageError: It has another shape, dtype or device, shares elements, or overlaps the tensor.
+        UsageError: `out` has another shape, dtype or device, its elements overlap, or it overlaps the input.
     """
     result = check_target(f"out of {name}", check_tensor(f"out of {name}", out))
     if result.shape != shape or result.dtype is not tensor.dtype or result.device != tensor.device:
@@ -131,7 +131,7 @@ def check_out(
             f"out of {name} must be {tensor.dtype} {list(shape)} on {tensor.device}, got {result.dtype} "
             f"{list(result.shape)} on {result.device}"
         )
-    # Where one of the two isn't plain, its elements are copied, and only the copy takes part.
+    # If one of the two isn't plain, the operation uses a copy of its elements.
     if alias is None or not is_plain(result) or not is_plain(tensor):
         return result
     start, at = tensor.data_ptr(), result.data_ptr()
@@ -147,10 +147,10 @@ def check_out(
 
 
 def check_rank(name: str, rank: Any, size: int) -> int:
-    """Return an argument that names a rank as an int, or say why it is none.
+    """Return a rank argument as an int.
 
     Raises:
-        UsageError: It isn't one.
+        UsageError: It isn't a rank of the group.
     """
     number = whole_number(rank)
     if number is None or not 0 <= number < size:
@@ -159,7 +159,7 @@ def check_rank(name: str, rank: Any, size: int) -> int:
 
 
 def whole_number(value: Any) -> int | None:
-    """Return a whole number of any kind, NumPy's and torch's too, as an int; None for all else, such as True."""
+    """Return an integer of any type, including NumPy's and torch's, as an int; None for anything else, such as True."""
     if type(value) is int:
         return value
     if isinstance(value, bool) or getattr(value, "dtype", None) is torch.bool:
@@ -171,7 +171,7 @@ def whole_number(value: Any) -> int | None:
 
 
 def _without_class(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return the memory of a Parameter or another subclass without what that makes of torch's functions."""
+    """Return a Parameter or other subclass as a plain torch.Tensor, without the subclass's overrides."""
     if type(tensor).__torch_dispatch__ is not _NO_DISPATCH:
         raise UsageError(
             f"{name} takes tensors with memory of their own, got {type(tensor).__name__}, which keeps its elements "
@@ -181,7 +181,7 @@ def _without_class(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _normal(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the memory of an inference tensor as a tensor that may be changed outside of inference mode too."""
+    """Return a normal tensor in the memory of an inference tensor: it may also be changed outside inference mode."""
     with torch.inference_mode(False):
         normal = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         normal.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())

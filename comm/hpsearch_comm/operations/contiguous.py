@@ -1,4 +1,4 @@
-"""A tensor's elements in a row, which is how collectives see them."""
+"""Flat, contiguous views and copies of tensors, as collectives need them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from torch.autograd.graph import increment_version
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether the memory holds just the elements, in row-major order."""
+    """Return whether the memory holds exactly the elements, in row-major order."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the elements in row-major order, 1-D: the tensor's own memory where it is plain, else a copy."""
+    """Return the elements in row-major order, 1-D: the tensor's own memory if it is plain, else a copy."""
     if tensor.requires_grad:
         tensor = tensor.detach()
     if is_plain(tensor):
@@ -21,9 +21,9 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def put_back(elements: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Copy elements that `flat` gave into the tensor; where it is plain, they are there already.
+    """Copy the elements that `flat` returned back into the tensor. If it is plain, no copy is needed.
 
-    Autograd learns that the tensor has changed, so that it refuses a backward pass that needs what it was before.
+    Autograd is notified that the tensor has changed, so a backward pass that needs the previous values raises an error.
     """
     if is_plain(tensor):
         increment_version(tensor)
@@ -32,7 +32,7 @@ def put_back(elements: torch.Tensor, tensor: torch.Tensor) -> None:
 
 
 def may_share_elements(tensor: torch.Tensor) -> bool:
-    """Return whether two elements could lie in one place: where a dimension doesn't step over all shorter ones."""
+    """Return whether two elements may share memory: if a stride doesn't exceed the extent of the smaller strides."""
     reach = 0
     for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if length == 0:

@@ -1,9 +1,9 @@
-"""The collectives of tensors in this machine's memory: which algorithm carries each of them, over what.
+"""Collectives of CPU tensors: the choice of the algorithm for each operation.
 
-Within one host everything goes through the memory that its ranks share (`direct`). Between hosts an allreduce is
-hierarchical where some host has several ranks, and else a butterfly for little, or among a power of two, and a ring for
-much; the rest goes over links: a tree for broadcast, rings for allgather and reduce_scatter, pairs for alltoall. Every
-rank comes to the same choice, since it depends on nothing but the operation and the topology.
+Within one host, all operations use shared memory (`direct`). Between hosts, an allreduce is hierarchical if some host
+has several ranks. Otherwise it is a butterfly for short tensors or a power of two of ranks, and else a ring.
+The other operations use links: a tree for broadcast, rings for allgather and reduce_scatter, pairs for alltoall. The
+choice depends only on the operation and the topology, so it is the same on every rank.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ T = TypeVar("T")
 _OVER_LINKS = {"ring": ring.allreduce, "butterfly": halving_doubling.allreduce, "naive": naive.allreduce}
 _OTHERS = {"broadcast": "tree", "allgather": "ring", "reduce_scatter": "ring", "barrier": "pairwise"}
 _FAR = 1 << 32
-"""More steps than a broadcast has: the ranks of a tree count different numbers of them, and go on from a multiple."""
+"""More steps than a broadcast has. Its ranks count different numbers of steps, and continue at a multiple of this."""
 
 
 def algorithms_among(hosts: Sequence[Sequence[int]]) -> set[str]:
-    """Name the algorithms that can carry an allreduce.
+    """Return the names of the algorithms that can run an allreduce.
 
     Args:
         hosts: The ranks of each host that share memory.
@@ -50,20 +50,20 @@ def algorithms_among(hosts: Sequence[Sequence[int]]) -> set[str]:
 
 
 class HostCollectives:
-    """The `Way` of tensors in this machine's memory: the algorithms, joined with what they run over.
+    """The `Way` for CPU tensors: the algorithms, with the shared memory and links that they use.
 
     Args:
-        topology: The ranks that share memory are those of one host.
-        shm: What this host's ranks share.
+        topology: Which ranks share memory: those of one host.
+        shm: The shared segment of this host's ranks.
         mesh: The links to all peers.
         forced: The algorithm of every allreduce, or auto.
 
     Raises:
-        ConfigurationError: The forced algorithm can't be had here.
+        ConfigurationError: The forced algorithm can't be used with these hosts.
     """
 
     stream = None
-    """Results are the caller's own as they are made."""
+    """No stream: results belong to the caller as soon as they are created."""
 
     def __init__(self, topology: Topology, shm: ShmSegment, mesh: Mesh, forced: str) -> None:
         self.topology = topology
@@ -80,7 +80,7 @@ class HostCollectives:
             )
 
     def algorithm(self, operation: str, nbytes: int) -> str:
-        """Name the algorithm that carries an operation on a tensor of so many bytes."""
+        """Return the name of the algorithm for an operation on a tensor of this size."""
         if operation == "alltoall":
             return "pairwise"
         one_host = "direct" in self._available
@@ -92,12 +92,12 @@ class HostCollectives:
             return "direct"
         if "hierarchical" in self._available:
             return "hierarchical"
-        # Among a power of two it moves no more than a ring, in fewer steps; among others, twice the tensor more.
+        # With a power of two, a butterfly sends no more than a ring, in fewer steps; otherwise, twice the tensor more.
         even = self.topology.size.bit_count() == 1
         return "butterfly" if even or nbytes <= halving_doubling.SHORT else "ring"
 
     def bind_allreduce(self, algorithm: str, reduction: Reduction, numel: int) -> Carry:
-        """Return what reduces tensors of this kind and length, 1-D and contiguous, into everybody's `out`."""
+        """Return a function that reduces 1-D contiguous tensors of this dtype and length into every rank's `out`."""
         if algorithm == "direct":
             return bind(self.shm, reduction, numel)
         mesh, members = self._mesh, self._members
@@ -146,7 +146,7 @@ class HostCollectives:
         """See `Way`."""
         everything = _room(out)
         start, stop = parts[turn.rank]
-        copy(everything[start:stop], flat(tensor))  # which may lie in `out`, there or elsewhere
+        copy(everything[start:stop], flat(tensor))  # the tensor may be anywhere in `out`
         self._fill(turn, turn.call.algorithm, everything, parts)
         put_back(everything, out)
 
@@ -163,7 +163,7 @@ class HostCollectives:
             pairwise.alltoall(self._mesh, turn, self._members, sends, receives)
 
     def allgather_numbers(self, operation: Operation, numbers: Sequence[int]) -> list[list[int]]:
-        """Return the numbers of all ranks, equally many of each; a collective."""
+        """Return the numbers of all ranks, with an allgather. Every rank passes the same count of numbers."""
         size, count = self.topology.size, len(numbers)
         table = torch.zeros(size * count, dtype=torch.int64, device="cpu")
         start = operation.rank * count
@@ -174,18 +174,18 @@ class HostCollectives:
         return [values[start:stop] for start, stop in parts]
 
     def coming_rows(self, operation: Operation, splits: Sequence[int]) -> list[int]:
-        """Tell each rank how many rows it gets, and return how many come from each."""
+        """Send each rank the number of rows that it will get, and return the number from each rank."""
         return [line[operation.rank] for line in self.allgather_numbers(operation, splits)]
 
     def barrier(self, operation: Operation, algorithm: str) -> None:
-        """Wait until every rank has called it."""
+        """Wait until every rank has called `barrier`."""
         if algorithm == "direct":
             self.shm.meet(operation)
         else:
             pairwise.barrier(self._mesh, operation, self._members)
 
     def _fill(self, operation: Operation, algorithm: str, tensor: torch.Tensor, parts: Sequence[Part]) -> None:
-        """Fill the tensor, 1-D and contiguous, on every rank with part i of rank i, which is there already."""
+        """Copy part i of rank i's tensor to every rank, for all i. Tensors are 1-D and contiguous."""
         if algorithm == "direct":
             direct.allgather(self.shm, operation, [tensor[start:stop] for start, stop in parts])
         else:
@@ -193,7 +193,7 @@ class HostCollectives:
 
 
 def allreduce(tensor: torch.Tensor, out: torch.Tensor, result: T, turn: Turn) -> T:
-    """Reduce the ranks' tensors, in this machine's memory, into everybody's `out`, and pass the result on."""
+    """Reduce the ranks' CPU tensors into every rank's `out`, and return `result`."""
     carry = turn.call.carry
     assert carry is not None
     mine = flat(tensor)
@@ -204,5 +204,5 @@ def allreduce(tensor: torch.Tensor, out: torch.Tensor, result: T, turn: Turn) ->
 
 
 def _room(out: torch.Tensor) -> torch.Tensor:
-    """Return room for as many elements in a row: the tensor's own memory where it is plain, for `put_back`."""
+    """Return 1-D memory for the elements of `out`, to use with `put_back`: its own memory if it is plain."""
     return out.view(-1) if is_plain(out) else out.new_empty(out.numel())

@@ -1,6 +1,6 @@
-"""Checks the arguments of an operation, and says what is to be done: the middle between a group and its algorithms.
+"""Preparation of operations on CPU tensors: argument checks, and the choice of what to run.
 
-Objects travel between ranks as JSON: nothing that is read can run code.
+Objects are sent as JSON, so decoding them can't run code.
 """
 
 from __future__ import annotations
@@ -35,11 +35,10 @@ from hpsearch_comm.shm.shared_memory import SharedMemory
 
 
 def encode(value: Any) -> torch.Tensor:
-    """Return the value as UTF-8 bytes in a 1-D uint8 tensor.
+    """Return the value as JSON in UTF-8, in a 1-D uint8 tensor. Tuples become lists.
 
     Raises:
-        UsageError: JSON has no such value, or would change it as it does with keys that aren't text. A tuple arrives as
-            a list.
+        UsageError: JSON can't represent the value, or would change it, such as keys that aren't text.
     """
     try:
         _check_keys(value)
@@ -53,10 +52,10 @@ def encode(value: Any) -> torch.Tensor:
 
 
 def decode(data: torch.Tensor) -> Any:
-    """Read a value back.
+    """Return the value that `encode` has encoded.
 
     Raises:
-        CommError: It isn't JSON in UTF-8.
+        CommError: The data isn't JSON in UTF-8.
     """
     try:
         return json.loads(bytes(data.tolist()) if data.numel() < 64 else data.numpy().tobytes())
@@ -78,10 +77,10 @@ def _check_keys(value: Any) -> None:
 T = TypeVar("T")
 
 _MOST_CALLS = 1024
-"""Kinds of calls that are remembered; a program with more of them just describes them anew."""
+"""Number of calls whose descriptions are cached; others are described again."""
 
 _MOST_BYTES = 1 << 47
-"""The address space of a process."""
+"""Size of a process's address space."""
 
 
 class HostOperations:
@@ -89,7 +88,7 @@ class HostOperations:
 
     Args:
         host: Runs the operations.
-        device: 0, or the number of the CUDA device whose tensors a subclass takes; see `Signature`.
+        device: 0, or in a subclass the number of the CUDA device of the tensors; see the `device` field of headers.
 
     Attributes:
         host: Runs the operations on the CPU.
@@ -113,7 +112,7 @@ class HostOperations:
         else:
             target = check_out("allreduce", out, source, source.shape, source)
         result = tensor if out is None else out
-        if not self._device:  # with no more between the queue and the algorithm than there must be
+        if not self._device:  # fast path: a direct call from the queue to the algorithm
             return Prepared(call, partial(allreduce, source, target, result))
         return self._prepared(call, lambda way, turn: (result, way.allreduce(turn, source, target)), agreed)
 
@@ -151,7 +150,7 @@ class HostOperations:
         start, stop = runs[self._rank]
         rows, width = source[start:stop], prod(source.shape[1:])
         parts = [(start * width, stop * width) for start, stop in runs]
-        # What a device reduces doesn't go into `out` before all of the tensor has been read.
+        # A device writes `out` only after it has read the whole tensor.
         alias = None if self._device else rows
         target = None if out is None else check_out("reduce_scatter", out, source, rows.shape, alias)
 
@@ -181,7 +180,7 @@ class HostOperations:
         return Prepared(call, lambda operation: self.host.barrier(operation, call.algorithm))
 
     def allgather_object(self, value: Any, step: str = "allgather_object") -> Prepared[list[Any]]:
-        """Prepare `Group.allgather_object`, or `Group.gather_in` a step of that name."""
+        """Prepare `Group.allgather_object`, or `Group.gather_in` with the name of its step."""
         mine = encode(value)
         call = self._call(step, as_="allgather")
 
@@ -194,11 +193,11 @@ class HostOperations:
         return Prepared(call, work)
 
     def subgroup(self, members: list[int], address: str | None) -> Prepared[list[str]]:
-        """Prepare the step of `Group.subgroup` in which its members' addresses are told.
+        """Prepare the step of `Group.subgroup` that exchanges its members' addresses.
 
         Args:
-            members: The ranks that it is to have.
-            address: Of this rank, if it is one of several of them.
+            members: The ranks of the subgroup.
+            address: This rank's address; None if it isn't a member, or the only member.
         """
         gathering = self.allgather_object([members, address], "subgroup")
 
@@ -226,12 +225,12 @@ class HostOperations:
             self.host.broadcast(turn, length, root)
             text = torch.empty(int(length), dtype=torch.uint8, device="cpu") if mine is None else mine
             self.host.broadcast(turn, text, root)
-            return decode(text)  # by the root too: a tuple becomes a list there as everywhere
+            return decode(text)  # on the root too, so that a tuple becomes a list on every rank
 
         return Prepared(call, work)
 
     def first_cuda_use(self, work: Callable[[Turn], T]) -> Prepared[T]:
-        """Prepare a step in which the ranks agree on how the tensors of a CUDA device travel."""
+        """Prepare the step in which the ranks agree on how to send the tensors of a CUDA device."""
         return Prepared(self._call("first_cuda_use", as_="barrier"), work)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Prepared[torch.Tensor]:
@@ -270,19 +269,19 @@ class HostOperations:
     def _prepared(
         self, call: Call, work: Callable[[Way, Turn], tuple[T, UnderWay | None]], agreed: bool = False
     ) -> Prepared[T]:
-        """Return a call with what carries it out: that returns its result, and what of it is still under way."""
+        """Return a prepared operation. `work` runs it, and returns its result and the unfinished GPU work, if any."""
         return Prepared(call, lambda turn: work(self.host, turn)[0])
 
     def _empty(self, way: Way, turn: Turn, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-        """Make room for a result, for the caller to use."""
+        """Allocate memory for a result that the caller gets."""
         return like.new_empty(shape)
 
     def _counts(self, operation: Operation, mine: int) -> list[int]:
-        """Tell the other ranks a number, and return that of each."""
+        """Exchange a number between all ranks, and return all of them."""
         return [count for (count,) in self.host.allgather_numbers(operation, [mine])]
 
     def _algorithm(self, operation: str, nbytes: int, reduction: str, dtype: torch.dtype) -> str:
-        """Name the algorithm of a call that is described for the first time; reduction is none where there is none."""
+        """Return the algorithm of a call that is described for the first time; `reduction` is "none" without one."""
         return self.host.algorithm(operation, nbytes)
 
     def _call(
@@ -318,7 +317,7 @@ class HostOperations:
             return [rows // self._size] * self._size
         try:
             numbers = [whole_number(count) for count in splits]
-        except TypeError:  # it can't be gone through
+        except TypeError:  # not iterable
             numbers = [None]
         counts = [number for number in numbers if number is not None]
         if len(counts) != len(numbers):
@@ -335,14 +334,14 @@ def _check_gathered(out: object, rows: torch.Tensor) -> torch.Tensor:
     """Check allgather's `out`, except its length: that is checked once all ranks have sent their number of rows.
 
     Raises:
-        UsageError: It can't hold such rows.
+        UsageError: It can't hold these rows.
     """
     target = check_tensor("out of allgather", out)
     return check_out("allgather", target, rows, (*target.shape[:1], *rows.shape[1:]) if target.dim() else rows.shape)
 
 
 def _gathered_fits(operation: Operation, out: torch.Tensor, rows: torch.Tensor, shape: tuple[int, ...]) -> bool:
-    """Return whether gathered rows of this shape fit into `out`; if not, the error is raised at the end."""
+    """Return whether gathered rows of this shape fit into `out`. If not, the operation raises the error at its end."""
     try:
         check_out("allgather", out, rows, shape)
     except UsageError as error:

@@ -1,12 +1,12 @@
-"""The two directions between this rank and one peer, each with an order of its own.
+"""Lanes: the two directions of send and recv between this rank and a peer, each with its own order.
 
-Ahead of each message goes an envelope: the 96 bytes of its signature, numbered in its direction. So the receiver knows
-what comes before it must say where to:
+An envelope precedes each message: the 96 bytes of its signature, with a sequence number for each direction. So the
+receiver can choose the receive for a message before the message arrives:
 
     sender      envelope 0   message 0   envelope 1   message 1   ...
-    receiver    envelope 0 → a receive that fits → message 0 into its tensor → envelope 1 ...
+    receiver    envelope 0 → the matching receive → message 0 into its tensor → envelope 1 ...
 
-An envelope is read only while somebody waits for this peer.
+An envelope is read only while a receive waits for this peer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hpsearch_comm.transport.link import Link, Transfer
 from hpsearch_comm.transport.waiting import Patience
 
 MakeOperation = Callable[[bytes], Operation]
-"""Gives an operation of this rank with this signature."""
+"""Creates an operation of this rank with this signature."""
 
 _ENVELOPE = Call.of(Signature(0, "envelope", "none", torch.uint8, (SIGNATURE_BYTES,)), None, None)
 
@@ -38,7 +38,7 @@ class Lane(ABC):
 
     Attributes:
         peer: The other rank.
-        transfer: What is under way; None where nothing is.
+        transfer: The current transfer; None if there is none.
     """
 
     def __init__(self, link: Link, make_operation: MakeOperation) -> None:
@@ -50,10 +50,10 @@ class Lane(ABC):
         self._patience: Patience | None = None
 
     def step(self) -> bool:
-        """Move as much as can be moved without waiting; True if anything moved.
+        """Transfer as much as possible without waiting. Return whether anything was transferred.
 
         Raises:
-            CommError: The peer has gone, or sends what isn't received.
+            CommError: The peer is gone, or its message doesn't match.
         """
         moved = False
         while self.transfer is not None or self._begin():
@@ -70,10 +70,11 @@ class Lane(ABC):
         return moved
 
     def check(self) -> None:
-        """Raise if what somebody waits for won't come; called when nothing has moved.
+        """Raise an error if an awaited message won't arrive or be sent; called when nothing was transferred.
 
         Raises:
-            PeerLost, CommTimeoutError: Of the wait.
+            PeerLost: The peer is gone.
+            CommTimeoutError: There was no progress for too long.
         """
         packed = self._awaited()
         if packed is None or self.transfer is None:
@@ -85,22 +86,22 @@ class Lane(ABC):
 
     @abstractmethod
     def _begin(self) -> bool:
-        """Begin the next transfer, if there is one."""
+        """Start the next transfer, if there is one; return whether one was started."""
 
     @abstractmethod
     def _complete(self) -> None:
-        """Go on from a transfer that is done."""
+        """Process a transfer that is done."""
 
     @abstractmethod
     def _awaited(self) -> bytes | None:
-        """Return the signature of what somebody waits for, on this lane alone; None where nobody does."""
+        """Return the signature of the message that is awaited on this lane alone; None if none is."""
 
 
 class OutgoingLane(Lane):
-    """What goes to a peer.
+    """The messages to a peer.
 
     Attributes:
-        queue: The sends that aren't done.
+        queue: The unfinished sends.
     """
 
     def __init__(self, link: Link, make_operation: MakeOperation) -> None:
@@ -135,7 +136,7 @@ class IncomingLane(Lane):
     """The messages that arrive from a peer.
 
     Attributes:
-        receive: The receive that gets the current message; None if there is no message, or none asked for it yet.
+        receive: The receive that gets the current message; None if there is no message or no matching receive yet.
         ended: Whether the peer has closed the group normally, so that no more messages come.
     """
 
@@ -146,7 +147,7 @@ class IncomingLane(Lane):
         self.ended = False
         self._mailbox = mailbox
         self._envelope = torch.empty(SIGNATURE_BYTES, dtype=torch.uint8, device="cpu")
-        self._message: Operation | None = None  # by its signature, which has come
+        self._message: Operation | None = None  # from its envelope
         self._room: torch.Tensor | None = None
 
     @property
@@ -155,7 +156,7 @@ class IncomingLane(Lane):
         return self._room is not None
 
     def step(self) -> bool:
-        """See `Lane.step`. That a peer has left is no error as long as nobody waits for this very one."""
+        """See `Lane.step`. If a peer has left, this is an error only if a receive waits for this peer."""
         try:
             return super().step()
         except PeerLost as error:
@@ -186,7 +187,7 @@ class IncomingLane(Lane):
         announced = message.signature
         receive = self._mailbox.match(self.peer, announced.root)
         if receive is None and not self._mailbox.wants(self.peer):
-            return False  # it stays where it is until somebody waits for it, or for one behind it
+            return False  # it stays with the sender until a receive waits for it, or for a later message
         self.receive = receive
         if receive is not None:
             receive.check(message, self.peer)
@@ -208,7 +209,7 @@ class IncomingLane(Lane):
         if receive is not None:
             receive.deliver(unexpected.elements, self.peer)
         else:
-            self._mailbox.take_in(unexpected)  # a receive may have been called while it came
+            self._mailbox.take_in(unexpected)  # a receive may have been called while it arrived
 
     def _open_envelope(self) -> None:
         self._message = self._make_operation(self._envelope.numpy().tobytes())

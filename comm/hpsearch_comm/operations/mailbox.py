@@ -1,7 +1,7 @@
-"""Which message is for which receive: by its source and its tag, and among those that fit in their order.
+"""Match messages with receives: by source and tag, in the order of arrival.
 
-A message that nobody waits for yet is left with its sender, so that no sender fills this rank's memory. Only where a
-receive waits for another message of the same sender, of another tag, are those in front of it taken and kept.
+A message without a waiting receive stays with its sender, so that no sender fills this rank's memory. It is received
+early and kept only if a receive waits for a later message of the same sender, with another tag.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from hpsearch_comm.operations.messages import Receive, UnexpectedMessage
 
 
 class Mailbox:
-    """The receives that wait, and the messages that are kept for later ones.
+    """The waiting receives, and the messages that are kept for later receives.
 
     Attributes:
         waiting: The receives, in the order in which they were called.
@@ -21,7 +21,7 @@ class Mailbox:
         self._unexpected: list[UnexpectedMessage] = []
 
     def post(self, receive: Receive) -> UnexpectedMessage | None:
-        """Return the first kept message that fits, or let the receive wait for one."""
+        """Return the first kept message that matches; if there is none, add the receive to the waiting ones."""
         for index, unexpected in enumerate(self._unexpected):
             if unexpected.tag == receive.tag and receive.source in (None, unexpected.source):
                 return self._unexpected.pop(index)
@@ -29,17 +29,17 @@ class Mailbox:
         return None
 
     def match(self, source: int, tag: int) -> Receive | None:
-        """Take out the first receive that waits for such a message."""
+        """Remove and return the first receive that waits for such a message; None if there is none."""
         for index, receive in enumerate(self.waiting):
             if receive.tag == tag and receive.source in (None, source):
                 return self.waiting.pop(index)
         return None
 
     def take_in(self, message: UnexpectedMessage) -> None:
-        """Finish the first receive that waits for a message, or keep it for a later one, behind those kept before.
+        """Deliver a message to the first matching receive; if there is none, keep it for a later receive.
 
         Raises:
-            MismatchError: The receive is for another dtype or shape.
+            MismatchError: The receive expects another dtype or shape.
         """
         receive = self.match(message.source, message.tag)
         if receive is None:
@@ -48,14 +48,14 @@ class Mailbox:
             message.deliver_to(receive)
 
     def wants(self, source: int) -> bool:
-        """Return whether a receive waits for this rank, or for any."""
+        """Return whether a receive waits for this rank or for any rank."""
         return any(receive.source in (None, source) for receive in self.waiting)
 
     def first(self, source: int | None) -> Receive | None:
-        """Return the first receive that waits for this very rank; for None, the first that waits for any."""
+        """Return the first receive that waits for exactly this rank; with None, the first that waits for any rank."""
         return next((receive for receive in self.waiting if receive.source == source), None)
 
     def clear(self) -> list[Receive]:
-        """Take out everything, and return the receives."""
+        """Remove all receives and messages, and return the receives."""
         waiting, self.waiting, self._unexpected = self.waiting, [], []
         return waiting

@@ -1,4 +1,4 @@
-"""A send and a receive, their arguments checked; and a message that has come before its receive."""
+"""Sends and receives with checked arguments, and messages that arrive before their receive."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _LARGEST_TAG = 2**63 - 1
 
 @dataclass(slots=True, eq=False)
 class Send:
-    """A send that has been called."""
+    """A call of send."""
 
     handle: Handle[torch.Tensor]
     tensor: torch.Tensor
-    """What the caller gave, and gets."""
+    """The caller's tensor, which is also the result."""
     payload: torch.Tensor
-    """Its elements in a row."""
+    """Its elements, 1-D and contiguous."""
     target: int
     call: Call
 
@@ -37,7 +37,7 @@ class Send:
         """Check the arguments of `Group.send`.
 
         Raises:
-            UsageError: They don't fit.
+            UsageError: An argument is invalid.
         """
         source = _check_cpu("send", tensor)
         rank, call = check_rank("target", target, size), _call(source.dtype, tuple(source.shape), _check_tag(tag))
@@ -46,25 +46,25 @@ class Send:
 
 @dataclass(slots=True, eq=False)
 class Receive:
-    """A receive that has been called."""
+    """A call of recv."""
 
     handle: ReceiveHandle
     tensor: torch.Tensor
-    """What the caller gave, and gets."""
+    """The caller's tensor, which is also the result."""
     target: torch.Tensor
-    """Its memory."""
+    """The tensor's memory, as a plain torch.Tensor."""
     source: int | None
-    """The rank that it waits for; None for any."""
+    """The rank that it waits for; None for any rank."""
     tag: int
     call: Call
-    """What the message must be: the dtype, the shape and the tag."""
+    """Description of the expected message: dtype, shape and tag."""
 
     @classmethod
     def of(cls, tensor: object, source: Any, tag: Any, size: int) -> Receive:
         """Check the arguments of `Group.recv`.
 
         Raises:
-            UsageError: They don't fit.
+            UsageError: An argument is invalid.
         """
         target = check_target("recv's tensor", _check_cpu("recv", tensor))
         rank = None if source is None else check_rank("source", source, size)
@@ -74,25 +74,25 @@ class Receive:
         return cls(handle, tensor, target, rank, number, call)  # type: ignore[arg-type]
 
     def room(self) -> torch.Tensor:
-        """Return where the elements go that arrive, in a row: the tensor's own memory where it is plain."""
+        """Return 1-D contiguous memory for the received elements: the tensor's own memory if it is plain."""
         return flat(self.target)
 
     def check(self, message: Operation, source: int) -> None:
         """Check that a message matches the receive.
 
         Args:
-            message: With its signature.
-            source: Where it comes from.
+            message: The message, with its signature.
+            source: The sending rank.
 
         Raises:
-            MismatchError: It has another dtype or shape; the group has ended then.
+            MismatchError: The message has another dtype or shape. This has ended the group.
         """
         ours = self.call.packed(message.signature.sequence)
         if ours != message.packed:
             raise message.disagree(source, message.packed, ours)
 
     def deliver(self, elements: torch.Tensor, source: int) -> None:
-        """Finish it with elements that lie in `room`."""
+        """Finish the receive. The elements are in the memory that `room` returned."""
         put_back(elements, self.target)
         self.handle.source = source
         self.handle.finish(self.tensor)
@@ -100,23 +100,23 @@ class Receive:
 
 @dataclass(slots=True, eq=False)
 class UnexpectedMessage:
-    """A message that has arrived before its receive."""
+    """A message that arrived before its receive was called."""
 
     source: int
     message: Operation
-    """With its signature."""
+    """The operation of the message, with its signature."""
     elements: torch.Tensor
 
     @property
     def tag(self) -> int:
-        """That with which it was sent."""
+        """The tag of the message."""
         return self.message.signature.root
 
     def deliver_to(self, receive: Receive) -> None:
-        """Finish a receive with it.
+        """Finish a receive with this message.
 
         Raises:
-            MismatchError: It has another dtype or shape.
+            MismatchError: The message has another dtype or shape.
         """
         try:
             receive.check(self.message, self.source)

@@ -1,7 +1,7 @@
-"""What two ranks send each other: one thread drives all of it, beside the collectives and on links of its own.
+"""Point-to-point messages: one thread runs all sends and receives, in parallel with collectives and on separate links.
 
-Each pair of ranks has an order of its own, and each direction too: a receive that waits holds up no send, and a send to
-one rank none to another.
+Messages are ordered separately for each pair of ranks and each direction: a waiting receive delays no send, and a send
+to one rank delays no send to another rank.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from hpsearch_comm.transport.waiting import Patience, Waiter
 
 
 class PointToPoint:
-    """The sends and receives of a group. An error of one ends the group, as that of a collective does.
+    """The sends and receives of a group. As with collectives, an error ends the group.
 
     Args:
         rank: This rank.
-        links: To each peer; nothing else uses them, and they are closed with this.
-        bell: Rung by the peers whose links go through shared memory.
-        abort_state: The group's.
-        timeout: Seconds without progress after which a send or a receive gives up.
+        links: The link to each peer. Nothing else uses these links; this object closes them.
+        bell: Rung by the peers whose links use shared memory.
+        abort_state: The group's abort state.
+        timeout: Seconds without progress after which a send or a receive fails.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class PointToPoint:
         self._thread: threading.Thread | None = None
         self._submitted: queue.SimpleQueue[Send | Receive | None] = queue.SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # What follows is the thread's alone.
+        # The attributes from here on are only used in the thread.
         self._closing = False
         self._mailbox = Mailbox()
         self._outgoing: dict[int, OutgoingLane] = {}
@@ -65,7 +65,7 @@ class PointToPoint:
         """Queue a send or a receive for the thread.
 
         Raises:
-            GroupClosedError: It is closed.
+            GroupClosedError: The group is closed.
         """
         with self._lock:
             if self._closed:
@@ -78,7 +78,7 @@ class PointToPoint:
             self._wake_thread()
 
     def wait(self, handle: Handle[torch.Tensor]) -> torch.Tensor:
-        """Wait for a message. Where Ctrl-C comes between, the group ends: the rest would arrive when nobody knows."""
+        """Wait for a message. If Ctrl-C interrupts, the group ends: the message could still arrive later."""
         try:
             return handle.wait()
         except CommError:
@@ -88,7 +88,7 @@ class PointToPoint:
             raise
 
     def finish(self) -> None:
-        """Send what is to be sent, give up the receives for which nothing has come, and take nothing more."""
+        """Finish the pending sends, cancel receives for which no message has arrived, and accept no more calls."""
         with self._lock:
             closed, self._closed = self._closed, True
             if self._thread is None:
@@ -98,12 +98,12 @@ class PointToPoint:
                 self._wake_thread()
         if threading.current_thread() is not self._thread:
             self._thread.join()
-        else:  # where the group is forgotten, any thread may find that out
+        else:  # a group may be garbage collected in any thread, also in this one
             self._closing = True
             self._end_all(GroupClosedError("the group was closed on this rank before the message was through"))
 
     def close(self) -> None:
-        """Release everything, after `finish`."""
+        """Release all resources, after `finish`."""
         with self._lock:
             self._closed = True
             wake, self._wake = self._wake, -1
@@ -114,7 +114,7 @@ class PointToPoint:
         self._links.clear()
         self._outgoing.clear()
         self._incoming.clear()
-        for name in ("_bell", "_waiter", "_patience"):  # which keep the memory that the links go through
+        for name in ("_bell", "_waiter", "_patience"):  # they hold the shared memory of the links
             vars(self).pop(name, None)
 
     def _wake_thread(self) -> None:
@@ -134,10 +134,10 @@ class PointToPoint:
                 self._end_all(self._abort_state.error)
 
     def _move(self) -> None:
-        """Move what can be moved, or sleep.
+        """Continue all transfers, or sleep if none can continue.
 
         Raises:
-            CommError: The group has ended, or must.
+            CommError: The group has ended, or has to end.
         """
         mark = self._bell.mark()
         self._take_submitted(block=not self._closing and not self._mailbox.waiting and not self._under_way())
@@ -154,7 +154,7 @@ class PointToPoint:
             self._waiter.sleep([lane.transfer for lane in self._lanes() if lane.transfer is not None], mark)
 
     def _take_submitted(self, *, block: bool) -> None:
-        """Take up what has been submitted; wait for something where nothing else is to be done."""
+        """Process the submitted calls. With `block`, wait for one."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
         while True:
@@ -201,7 +201,7 @@ class PointToPoint:
             receive.handle.finish(error=GroupClosedError(closed))
 
     def _check_anyone(self) -> None:
-        """Raise if what is awaited from any rank won't come: all have left, or nothing has moved for too long."""
+        """Raise an error if no message can come from any rank: all have left, or there was no progress for too long."""
         receive = self._mailbox.first(None)
         self._check_own(self._mailbox.first(self._rank) or (None if self._links else receive))
         if receive is None or not self._links:
@@ -215,7 +215,7 @@ class PointToPoint:
         self._patience.check([lane.transfer for lane in lanes if lane.transfer is not None])
 
     def _check_own(self, receive: Receive | None) -> None:
-        """Raise if what this rank waits for from itself doesn't come."""
+        """Raise an error if this rank waits too long for a message from itself."""
         if receive is None:
             self._own_wait = None
             return
@@ -224,7 +224,7 @@ class PointToPoint:
         self._own_wait.check([self._rank])
 
     def _under_way(self) -> bool:
-        """Return whether something is to be sent, or is arriving."""
+        """Return whether a message is being sent or received."""
         sending = any(lane.queue for lane in self._outgoing.values())
         return sending or any(lane.is_receiving for lane in self._incoming.values())
 
@@ -235,7 +235,7 @@ class PointToPoint:
         return Operation(self._rank, packed, self._timeout, self._abort_state)
 
     def _end_all(self, error: CommError) -> None:
-        """Finish all that has been called with what has ended the group."""
+        """Finish all calls with the error that has ended the group."""
         handles: list[Handle[torch.Tensor]] = [receive.handle for receive in self._mailbox.clear()]
         handles += [lane.receive.handle for lane in self._incoming.values() if lane.receive is not None]
         handles += [send.handle for lane in self._outgoing.values() for send in lane.queue]

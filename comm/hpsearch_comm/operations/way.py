@@ -1,4 +1,4 @@
-"""How a collective of tensors is carried out, where they lie."""
+"""The interface of the ways in which collectives run: on the CPU, with NCCL, or through host memory."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ Part = tuple[int, int]
 
 
 class Turn(Operation):
-    """An operation in its turn, with the call that it is of.
+    """A running operation, with the description of its call.
 
     Attributes:
-        stream: Of tensors on a device: the stream on which the caller computes, which another thread's current one
-            isn't.
-        ready: The point that the stream had come to at the call.
+        stream: The caller's CUDA stream, for tensors on a GPU. The current stream of the queue's thread is another one.
+        ready: Event recorded on this stream at the call.
     """
 
     __slots__ = ("call",)
@@ -33,45 +32,45 @@ class Turn(Operation):
 
     @property
     def reduction(self) -> Reduction:
-        """Of a call that has one."""
+        """The reduction of the call, which must have one."""
         assert self.call.reduction is not None
         return self.call.reduction
 
 
 class Way(Protocol):
-    """Carries out collectives. Tensors have any layout; parts are runs of elements, by rank.
+    """Runs collectives. Tensors may have any layout; parts are (start, stop) of elements, by rank.
 
-    Shapes, dtypes, devices and layouts of the tensors fit together: that has been checked with the call's arguments.
-    What a GPU has been given to do is still under way when a method returns; None where all is done.
+    The shapes, dtypes, devices and layouts of the tensors have already been checked. A method returns the GPU work that
+    is still running, or None if everything is done.
     """
 
     @property
     def stream(self) -> Any:
-        """On which results are to be made, to be lent to the caller's stream; None for the caller's own."""
+        """The stream on which to allocate results; None for the caller's stream, which uses the results in any case."""
 
     def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> UnderWay | None:
-        """Reduce the ranks' tensors into everybody's `out`, which may be the tensor; the same bits on every rank."""
+        """Reduce the ranks' tensors into every rank's `out`, which may be the tensor. All ranks get the same bits."""
 
     def broadcast(self, turn: Turn, tensor: torch.Tensor, root: int) -> UnderWay | None:
-        """Copy the root's tensor into everybody's."""
+        """Copy the root's tensor to all ranks, in place."""
 
     def allgather(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> UnderWay | None:
-        """Copy the ranks' tensors into everybody's `out`. The ranks have exchanged their sizes."""
+        """Copy the ranks' tensors into every rank's `out`. The ranks have already exchanged their sizes."""
 
     def reduce_scatter(
         self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]
     ) -> UnderWay | None:
-        """Reduce the ranks' tensors, and give each its part in `out`."""
+        """Reduce the ranks' tensors, and write each rank's part to its `out`."""
 
     def alltoall(
         self, turn: Turn, rows: torch.Tensor, out: torch.Tensor, splits: Sequence[int], coming: Sequence[int]
     ) -> UnderWay | None:
-        """Send some rows to each rank, and get some from each in `out`, which is contiguous.
+        """Send rows to each rank, and receive rows from each in `out`, which is contiguous.
 
-        The ranks have exchanged the numbers.
+        The ranks have already exchanged the numbers of rows.
         """
 
 
 def parts_of(counts: Sequence[int], width: int) -> list[Part]:
-    """Return the runs of elements, in sequence, that these counts of rows of `width` elements take."""
+    """Return the (start, stop) of elements for successive parts with these counts of rows, each of `width` elements."""
     return [((stop - count) * width, stop * width) for count, stop in zip(counts, accumulate(counts), strict=True)]

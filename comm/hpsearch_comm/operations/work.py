@@ -17,35 +17,35 @@ T = TypeVar("T")
 
 
 class UnderWay:
-    """What a GPU has been given to do; one of this very class has ended."""
+    """An operation that was launched on a GPU. This base class is an operation that has already ended."""
 
     __slots__ = ("result",)
 
     result: Any
-    """What the caller gets; it must be set before anybody waits, and not be used before `wait()`."""
+    """The result for the caller. It must be set before anybody waits, and not be used before `wait` returns."""
 
     def done(self) -> bool:
-        """Return whether it has ended, well or not."""
+        """Return whether the operation has ended, successfully or not."""
         return True
 
     def wait(self, timeout: float | None = None) -> Any:
-        """Wait for its end, and return its result; may be called again."""
+        """Wait until the operation has ended, and return its result. It may be called several times."""
         return self.result
 
 
 class Handle(Generic[T]):
-    """An operation that runs in the group's queue or waits in it.
+    """An operation that is queued or runs in the background.
 
     Attributes:
-        name: Of the operation, for messages.
+        name: Name of the operation, for messages.
     """
 
     __slots__ = ("_callbacks", "_ended", "_error", "_finished", "_result", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        # A lock that is held until the operation has ended is the cheapest thing that a thread can wait for. It only
-        # wakes those who wait: an interrupted one may leave it taken, so whether the operation has ended stands apart.
+        # A lock that is held until the operation has ended is the cheapest object to wait for. It only wakes waiting
+        # threads. An interrupted thread may leave it locked, so `_ended` is a separate flag.
         self._finished = threading.Lock()
         self._finished.acquire()
         self._ended = False
@@ -64,12 +64,12 @@ class Handle(Generic[T]):
             timeout: Maximum seconds to wait. The operation itself continues afterwards.
 
         Raises:
-            CommError: What ended the operation: PeerLost, CommTimeoutError, MismatchError, ...
-            CommTimeoutError: It is still in progress after `timeout` seconds.
+            CommError: The error of the operation: PeerLost, CommTimeoutError, MismatchError, ...
+            CommTimeoutError: The operation is still in progress after `timeout` seconds.
         """
         if not self._ended:
             try:
-                # To a lock -1 is no limit, and what is above TIMEOUT_MAX, such as infinity, no number.
+                # A lock takes -1 as no limit, and refuses numbers above TIMEOUT_MAX, such as infinity.
                 self._finished.acquire(timeout=-1 if timeout is None else max(0.0, min(timeout, threading.TIMEOUT_MAX)))
             finally:
                 if self._ended:
@@ -81,10 +81,10 @@ class Handle(Generic[T]):
         return self._result  # type: ignore[return-value]
 
     def add_done_callback(self, callback: Callable[[], object]) -> None:
-        """Call a function when the operation has ended, or now if it has.
+        """Call a function when the operation has ended, or now if it has already ended.
 
         Args:
-            callback: Runs in the thread that executes operations: it must neither wait for one nor raise.
+            callback: Runs in the thread that executes operations: it must not wait for an operation or raise.
         """
         self._callbacks.append(callback)
         if self._ended:
@@ -95,7 +95,7 @@ class Handle(Generic[T]):
         self.add_done_callback(callback)
 
     def finish(self, result: T | None = None, error: BaseException | None = None) -> None:
-        """Set the outcome; called once, by the queue."""
+        """Set the result or the error; called once, by the queue."""
         self._result = result
         self._error = error
         self._ended = True
@@ -104,22 +104,22 @@ class Handle(Generic[T]):
             self._call_back()
 
     def _call_back(self) -> None:
-        """Call each function once, whichever thread comes first."""
+        """Call each function once, also if several threads run this."""
         with contextlib.suppress(IndexError):
             while True:
                 self._callbacks.popleft()()
 
     def _wake_next(self) -> None:
         """Wake one of the waiting threads; each wakes the next."""
-        with contextlib.suppress(RuntimeError):  # another one has released it already
+        with contextlib.suppress(RuntimeError):  # another thread has already released it
             self._finished.release()
 
 
 class ReceiveHandle(Handle[torch.Tensor]):
-    """A receive, which knows where the message came from.
+    """The handle of a receive.
 
     Attributes:
-        source: The rank that sent it; None until it has arrived.
+        source: The rank that sent the message; None until it has arrived.
     """
 
     __slots__ = ("source",)
@@ -130,10 +130,10 @@ class ReceiveHandle(Handle[torch.Tensor]):
 
 
 class LaunchHandle(Handle[T]):
-    """An operation that the queue hands to a GPU, and that ends when the GPU has done it.
+    """The handle of an operation that the queue launches on a GPU. It ends when the GPU has finished.
 
     Args:
-        launch: The handle of the part that runs in the queue.
+        launch: The handle of the launch, which runs in the queue.
     """
 
     __slots__ = ("_launch",)
@@ -143,7 +143,7 @@ class LaunchHandle(Handle[T]):
         self._launch = launch
 
     def add_done_callback(self, callback: Callable[[], object]) -> None:
-        """See `Handle.add_done_callback`; no thread waits for a GPU.
+        """Not supported, because no thread waits for the GPU.
 
         Raises:
             UsageError: Always.
@@ -155,7 +155,7 @@ class LaunchHandle(Handle[T]):
         self._launch.add_done_callback(callback)
 
     def done(self) -> bool:
-        """Return whether the operation has ended, well or not."""
+        """Return whether the operation has ended, successfully or not."""
         if not self._launch.done():
             return False
         under_way = self._launch._result

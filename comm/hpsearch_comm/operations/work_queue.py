@@ -1,4 +1,4 @@
-"""Runs a group's operations one at a time: in the caller's thread, or in the queue's behind what was called before."""
+"""The work queue: it runs a group's operations one at a time, in the caller's thread or in a background thread."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from hpsearch_comm.timeline import NoTimeline, Timeline
 
 
 class QueueThread:
-    """Runs operations in order, away from the thread that asked for them.
+    """Runs operations in order, in a background thread.
 
     Args:
-        name: Of the thread.
+        name: Name of the thread.
         on_start: Called first in the thread.
     """
 
@@ -44,7 +44,7 @@ class QueueThread:
         return self._last is None or self._last.done()
 
     def submit(self, name: str, task: Callable[[], Any]) -> Handle[Any]:
-        """Queue an operation behind the others."""
+        """Add an operation to the end of the queue."""
         handle: Handle[Any] = Handle(name)
         self._last = handle
         self._tasks.put((handle, task))
@@ -62,11 +62,11 @@ class QueueThread:
             handle, task = item
             try:
                 result = task()
-            except BaseException as error:  # it belongs to whoever waits for the handle
+            except BaseException as error:  # the handle's `wait` raises it
                 handle.finish(error=error)
             else:
                 handle.finish(result)
-            # Nothing of an ended operation, tensors least of all, is kept until the next one.
+            # Keep no references to the ended operation, above all not to its tensors.
             del item, handle, task
 
 
@@ -75,28 +75,28 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Prepared(Generic[T]):
-    """An operation whose arguments have been checked: what ranks must agree on, and what is to be done."""
+    """An operation with checked arguments: the description of the call, and the function that runs it."""
 
     call: Call
     work: Callable[[Turn], T]
     launches: bool = False
-    """Whether the work only hands the operation to a GPU, and gives it `UnderWay` in place of its result."""
+    """Whether `work` only launches the operation on a GPU, and returns `UnderWay` instead of the result."""
 
 
 class WorkQueue:
-    """Gives operations their numbers and their turns.
+    """Numbers the operations of a group, and runs them in order.
 
     Args:
         rank: This rank.
-        abort_state: The group's.
-        history: Keeps what has been called.
-        timeline: Records what runs.
-        timeout: Seconds without progress after which an operation gives up.
-        name: The group's, for the timeline.
+        abort_state: The group's abort state.
+        history: Records the last operations.
+        timeline: Records all operations.
+        timeout: Seconds without progress after which an operation fails.
+        name: The group's name, for the timeline.
 
     Attributes:
-        last_algorithm: Of the operation that began last.
-        closed: Whether nothing more is taken.
+        last_algorithm: The algorithm of the operation that started last.
+        closed: Whether the queue accepts no more operations.
     """
 
     def __init__(
@@ -115,9 +115,9 @@ class WorkQueue:
         self.timeline = timeline
         self.timeout = timeout
         self.name = name
-        # One that its owner may take again: a signal handler that does so is told, in place of waiting for itself.
+        # Reentrant, so that a call from a signal handler raises an error instead of a deadlock.
         self._lock = threading.RLock()
-        self._inside = 0  # the thread that is in a call, by its number
+        self._inside = 0  # ident of the thread that is in a call
         self._numbers = itertools.count()
         self._thread: QueueThread | None = None
         self._process = os.getpid()
@@ -125,11 +125,11 @@ class WorkQueue:
 
     @property
     def inherited(self) -> bool:
-        """Whether this is the copy of a forked child, who has no part in the group."""
+        """Whether this is the copy in a forked child, which can't use the group."""
         return self._process != os.getpid()
 
     def run(self, prepared: Prepared[T]) -> T:
-        """Run an operation, behind those that are still under way, and return its result."""
+        """Run an operation after those that are still running or queued, and return its result."""
         handle: Handle[T] | None = None
         with self._lock:
             self.check()
@@ -138,7 +138,7 @@ class WorkQueue:
                 if self._thread is None or self._thread.idle:
                     with _Run(self, prepared.call, next(self._numbers), spin=True) as operation:
                         result: Any = prepared.work(operation)
-                        if prepared.launches:  # the ranks of the next one meet when the GPU has done this one
+                        if prepared.launches:  # the next operation starts when the GPU has finished this one
                             result.wait()
                 else:
                     handle = self._submit(prepared, blocking=True)
@@ -149,7 +149,7 @@ class WorkQueue:
         return result.wait() if prepared.launches else result  # type: ignore[no-any-return]
 
     def submit(self, prepared: Prepared[T]) -> Handle[T]:
-        """Run an operation in the queue's thread."""
+        """Queue an operation for the background thread, and return its handle."""
         with self._lock:
             self.check()
             self._inside = threading.get_ident()
@@ -159,7 +159,7 @@ class WorkQueue:
                 self._inside = 0
 
     def close(self) -> None:
-        """Finish what was submitted, and take nothing more."""
+        """Finish the submitted operations, and accept no more."""
         if self.inherited:
             self.closed = True
             return
@@ -170,16 +170,16 @@ class WorkQueue:
             self._thread.close()
 
     def check_outside(self) -> None:
-        """Raise UsageError in a thread that is in one of these calls already, as a signal handler's may be."""
+        """Raise UsageError if this thread is already in a call, as in a signal handler that interrupts one."""
         if self._inside and self._inside == threading.get_ident():
             raise nested_use_error()
 
     def check(self) -> None:
-        """Raise unless an operation may be called.
+        """Check that an operation may be called.
 
         Raises:
             GroupClosedError: The group is closed.
-            UsageError: This is a forked child, or a thread that is in an operation already.
+            UsageError: This is a forked child, or this thread is already in an operation.
             CommError: The group has ended.
         """
         if self.closed:
@@ -205,20 +205,20 @@ class WorkQueue:
     def _run(self, prepared: Prepared[T], sequence: int, queued: int) -> T:
         with _Run(self, prepared.call, sequence, queued=queued) as operation:
             result: Any = prepared.work(operation)
-            if prepared.launches and self.timeline.on:  # its time is to be recorded
+            if prepared.launches and self.timeline.on:  # the timeline records its duration
                 result.wait()
         return result  # type: ignore[no-any-return]
 
 
 class _Run:
-    """The time in which an operation runs: an error of it ends the group. A context, not to be a frame of its own.
+    """Context manager around a running operation. An error in it ends the group.
 
     Args:
-        queue: The group's.
-        call: What runs.
+        queue: The group's queue.
+        call: The description of the call.
         sequence: The operation's number.
         spin: Whether its waits may hold a core, as in the caller's thread.
-        queued: When it was queued, in nanoseconds of `time.monotonic_ns`; 0 for one that wasn't.
+        queued: When the operation was queued, in nanoseconds of `time.monotonic_ns`; 0 if it wasn't queued.
     """
 
     __slots__ = ("_call", "_operation", "_queue", "_queued", "_sequence", "_spin", "_stack")
@@ -233,8 +233,8 @@ class _Run:
 
     def __enter__(self) -> Turn:
         queue, call, sequence = self._queue, self._call, self._sequence
-        # What this one waited behind may have ended the group. It must send and write nothing then: a peer that is
-        # still in the torn operation might take it for the rest of that.
+        # An earlier operation may have ended the group while this one was queued. Then it must not send anything: a
+        # peer that is still in the broken operation might take it for a part of that operation.
         if queue.abort_state.error is not None:
             queue.abort_state.check()
         queue.last_algorithm = call.algorithm
@@ -268,7 +268,7 @@ class _Run:
     def _context(self) -> contextlib.ExitStack:
         queue, call = self._queue, self._call
         stack = contextlib.ExitStack()
-        if torch.is_inference_mode_enabled():  # what is made in it couldn't be changed by operations outside of it
+        if torch.is_inference_mode_enabled():  # its tensors can't be changed outside it
             stack.enter_context(torch.inference_mode(False))
         if queue.timeline.on:
             fields = call.operation, call.nbytes, call.algorithm
@@ -277,7 +277,7 @@ class _Run:
 
 
 def nested_use_error() -> UsageError:
-    """Return the error of a call that interrupts another one of its own thread."""
+    """Return the error for a call that interrupts another call in the same thread."""
     return UsageError(
         "a group can't be used or closed within one of its own operations, as a signal handler does that calls it: "
         "raise an exception there, such as SystemExit, which ends the operation on every rank"

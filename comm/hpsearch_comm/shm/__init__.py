@@ -1,1 +1,1 @@
-"""Memory that the ranks of one host share, and how they wait for each other in it."""
+"""Shared memory of the ranks on one host, and synchronization in it."""

@@ -1,9 +1,9 @@
-"""Words in shared memory by which ranks wait for each other: a bell, and a barrier.
+"""A bell and a barrier: words in shared memory by which ranks wait for each other.
 
-A rank that waits looks again and again for two milliseconds: at first, where every rank has a core to itself, without
-letting go of the core, then giving way to whoever is ready. A thread beside its caller's, who computes meanwhile, looks
-for a tenth of a millisecond. After that it sleeps on a futex, in slices of a tenth of a second at most, between which
-it looks at the group's abort state.
+A waiting rank polls for two milliseconds. If every rank has its own core, it first holds the core for some time; then
+it yields between two polls. A background thread, whose caller computes meanwhile, polls for only a tenth of a
+millisecond. After that the rank sleeps on a futex, in slices of at most a tenth of a second, and checks the group's
+abort state after each slice.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from hpsearch_comm.failure.operation import Operation, Wait
 from hpsearch_comm.shm import futex
 
 LINE = 64
-"""Bytes of a cache line: words that different ranks write lie that far apart, or the cores would fight over it."""
+"""Size of a cache line in bytes. Words that different ranks write are this far apart, to avoid false sharing."""
 
 SLICE = 0.1
 """Longest sleep in seconds."""
 
 SPIN = 50e-6
-"""Seconds that a wait holds its core and the interpreter."""
+"""Seconds for which a wait polls without yielding its core and the interpreter lock."""
 
 LOOK = 2e-3
-"""Seconds that a wait stays awake, but lets others have the core: many times what going to sleep and being woken costs.
+"""Seconds for which a wait polls in total, mostly yielding its core: many times the cost of a sleep and a wake-up.
 
-A rank that sleeps in one step comes late to the next, and then the others sleep too.
+A rank that sleeps in one step is late for the next step, and then the others sleep too.
 """
 
 BESIDE_LOOK = 1e-4
-"""The same for a thread beside its caller's. Linux divides cores among sessions or containers first, and who gives way
-does so to its own alone. Where each rank has one of its own, and two share a core, such a thread takes it from a rank
+"""The same for a background thread. Linux first divides cores among sessions or containers, and a thread yields only
+within its own. If each rank has its own session and two ranks share a core, a polling thread takes the core from a rank
 that computes: with two milliseconds here, steps of DistributedDataParallel took a fifth longer.
 """
 
@@ -44,9 +44,9 @@ _MOST_VIEWS = 4096
 
 
 def views_of(memory: torch.Tensor) -> Callable[[int, torch.dtype, int], torch.Tensor]:
-    """Return a function that views memory, uint8, as tensors: `(first byte, dtype, numel)`.
+    """Return a function that returns views of memory (uint8) as tensors: `(first byte, dtype, numel)`.
 
-    Making a view takes longer than copying a short tensor: the last ones are kept.
+    Creating a view takes longer than copying a short tensor, so the last views are cached.
     """
 
     @lru_cache(_MOST_VIEWS)
@@ -57,16 +57,16 @@ def views_of(memory: torch.Tensor) -> Callable[[int, torch.dtype, int], torch.Te
 
 
 class Words:
-    """A mapping in the forms in which it is used.
+    """A shared mapping as 32-bit words, as an address and as tensors.
 
     Args:
-        memory: The whole mapping, uint8. It is kept, so that the addresses stay good.
+        memory: The whole mapping, uint8. A reference is kept, so that the addresses stay valid.
         octets: The same memory.
 
     Attributes:
         view: The 32-bit words.
-        base: The address of the first.
-        tensor: Gives tensors over it; see `views_of`.
+        base: The address of the first word.
+        tensor: Function that returns tensors in this memory; see `views_of`.
     """
 
     __slots__ = ("base", "octets", "tensor", "view")
@@ -81,7 +81,7 @@ class Words:
 class Bell:
     """A word that counts rings. Any rank may ring it; its owner waits for it.
 
-    Look at the bell, then at what it announces, then wait for the next ring after that look: none is missed.
+    To miss no ring: call `mark`, then check the condition, then `wait` with that mark.
     """
 
     __slots__ = ("_address", "_index", "_ring", "_view", "_words")
@@ -94,25 +94,26 @@ class Bell:
         self._ring = futex.ringer(self._address)
 
     def ring(self) -> None:
-        """Count one, and wake whoever waits. Everything stored before is seen by those who see the ring."""
+        """Add one ring, and wake the waiting threads. Whoever sees the ring also sees everything stored before it."""
         self._ring()
 
     def mark(self) -> int:
-        """Return how often it has rung, modulo 2^32."""
+        """Return the number of rings, modulo 2^32."""
         return int(self._view[self._index])
 
     def wait(self, mark: int, seconds: float) -> None:
-        """Sleep until it has rung since `mark`, or for so many seconds; it may wake for no reason."""
+        """Sleep until the bell has rung since `mark`, at most for `seconds`. The sleep may end for no reason."""
         futex.wait(self._address, mark, seconds)
 
 
 class Barrier:
-    """Where all members meet: nobody passes before everybody has come.
+    """A barrier: no member passes before all have arrived.
 
-    Each member has a word that counts its arrivals: who spins reads those. Two shared counters tell sleepers: arrivals
-    count up to the number of members at one barrier and down to 0 the next time, so that nobody resets them, and the
-    kernel wakes the sleepers exactly when the last one arrives. Barriers take the two counters in turn: a counter isn't
-    touched again before everybody has come to the barrier after, and so has seen that this one was complete.
+    Each member has a word that counts its arrivals, which polling members read. Two shared counters wake the sleepers.
+    Arrivals count a counter up to the number of members at one barrier, and down to 0 the next time, so it needs no
+    reset; the kernel wakes the sleepers exactly when the last member arrives. Barriers alternate between the two
+    counters: a counter is used again only after all members have arrived at the next barrier, and so have passed this
+    one.
 
         barrier   1         2         3         4         5
         counter   B: 0→p    A: 0→p    B: p→0    A: p→0    B: 0→p   ...
@@ -123,13 +124,13 @@ class Barrier:
         words: The shared mapping.
         arrivals: Byte offset of each member's word.
         counters: Byte offsets of the counters A and B.
-        index: Which member this rank is.
+        index: Index of this rank among the members.
         members: The ranks.
 
     Attributes:
-        fence: Keeps this rank's reads and writes of memory before it from being seen after those that follow.
-        apart: Whether each member is a process of its own. Threads of one would only keep the interpreter from others.
-        may_spin: Whether each member has a core of its own, too.
+        fence: Full memory barrier: no access of this rank moves across it.
+        apart: Whether each member is a separate process. Polling threads of one process would block each other.
+        may_spin: Whether, in addition, each member has its own core.
     """
 
     def __init__(
@@ -143,8 +144,8 @@ class Barrier:
         self._own_word = arrivals[index] // 4
         self._other_words = [(offset // 4, members[i]) for i, offset in enumerate(arrivals) if i != index]
         quiet = words.base + arrivals[index]
-        self.fence = futex.adder(quiet, 0, 0, quiet)  # an indivisible addition of nothing, to a word of ours
-        # By the barrier's number modulo 4: where to sleep, and how to arrive.
+        self.fence = futex.adder(quiet, 0, 0, quiet)  # atomically adds 0 to a word of this rank
+        # By the barrier's number modulo 4: the word to sleep on, and the function to arrive.
         self._counters = [counters[number & 1] // 4 for number in range(4)]
         self._arrive = [
             futex.adder(words.base + counters[number & 1], *((1, size - 1) if number in (1, 2) else (-1, 1)), quiet)
@@ -152,15 +153,15 @@ class Barrier:
         ]
 
     def wait(self, operation: Operation) -> None:
-        """Arrive, and wait for all others.
+        """Arrive, and wait for all other members.
 
-        What members stored before they arrived is seen by all who have passed.
+        After the barrier, a member sees everything that the others stored before they arrived.
 
         Args:
-            operation: Gives the deadline, and says whether this thread may spin.
+            operation: The operation, with its timeout and whether this thread may spin.
 
         Raises:
-            CommError: The group has ended meanwhile, a peer has left, or the deadline is over.
+            CommError: The group has ended meanwhile, a peer has left, or the deadline has passed.
         """
         if not futex.ORDERED:
             self.fence()
@@ -171,7 +172,7 @@ class Barrier:
         wait: Wait | None = None
         behind: list[int] = []
         while True:
-            mark = self._view[index]  # before the look at who is behind: of what comes after it, the sleep is woken
+            mark = self._view[index]  # read before `_behind`: an arrival after this ends the sleep
             awaited = self._behind()
             if not awaited or (wait is None and self.apart and self._look(*self.looks(operation))):
                 break
@@ -183,7 +184,7 @@ class Barrier:
             try:
                 wait.check(awaited)
             except CommError:
-                # Who has come since we looked may have left since: that is no reason to give up.
+                # A peer that has arrived since the last check may have left again: this is no error.
                 if self._behind():
                     raise
                 break
@@ -192,12 +193,12 @@ class Barrier:
             self.fence()
 
     def wake(self) -> None:
-        """Make those who sleep here look at the group's abort state; for a thread that has seen it change."""
+        """Wake all members that sleep here, so that they check the abort state; called when it has changed."""
         for index in set(self._counters):
             futex.waker(self._words.base + index * 4)()
 
     def _behind(self) -> list[int]:
-        """Name the ranks that haven't come yet; who has may be at the next barrier already."""
+        """Return the ranks that haven't arrived at this barrier. Other ranks may already be at the next one."""
         view, count, behind = self._view, self._count, []
         for word, rank in self._other_words:
             if (view[word] - count) & _MASK > 1:
@@ -205,13 +206,13 @@ class Barrier:
         return behind
 
     def looks(self, operation: Operation) -> tuple[float, float]:
-        """Return how long a wait of an operation holds its core, and how long it stays awake in all, in seconds."""
+        """Return for how many seconds a wait holds its core, and for how many it polls in total."""
         if operation.spin:
             return SPIN if self.may_spin else 0.0, LOOK
         return 0.0, BESIDE_LOOK
 
     def _look(self, seconds_held: float, seconds: float) -> bool:
-        """Do as `look`, for everybody to have come, without frames of its own."""
+        """Run `look` until all members have arrived, inlined for speed."""
         view, count, other_words = self._view, self._count, self._other_words
         now = time.perf_counter()
         spin_until, until = now + seconds_held, now + seconds
@@ -228,12 +229,12 @@ class Barrier:
 
 
 def look(ready: Callable[[], bool], seconds_held: float, seconds: float) -> bool:
-    """Look again and again, and say whether it became ready.
+    """Poll a condition, and return whether it became true.
 
     Args:
-        ready: Looks.
-        seconds_held: For how long to hold the core, before it is given to whoever wants it between two looks.
-        seconds: For how long in all.
+        ready: The condition.
+        seconds_held: Seconds to poll without yielding the core. Afterwards it is yielded between two polls.
+        seconds: Seconds to poll in total.
     """
     now = time.perf_counter()
     spin_until, until = now + seconds_held, now + seconds

@@ -1,4 +1,4 @@
-"""Buffers whose memory every rank of the host can reach, so that reducing them needs no copy in or out."""
+"""Shared buffers: every rank of the host can access their memory, so a reduction needs no copy in or out."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from hpsearch_comm.shm.memfd import Memfd, tensor_over
 
 _PAGE = mmap.PAGESIZE
 HUGE = 2 << 20
-"""Bytes of a huge page."""
+"""Size of a huge page in bytes."""
 POPULATE = 23
 """MADV_POPULATE_WRITE, since Linux 5.14; Python has no name for it."""
 
 
 class SharedBuffer:
-    """One buffer of each local rank, all in one segment. Found by `BufferTable.find`; never made by hand.
+    """A buffer with a part for each local rank, all in one segment. Returned by `BufferTable.find`.
 
-    A rank maps the segment twice: its own part under the tensors that the user holds, and the whole for collectives.
-    So the user's tensors alone decide how long the buffer lives: when the last one goes, so does the rest.
+    A rank maps the segment twice: its own part for the user's tensors, and the whole segment for collectives. So only
+    the user's tensors keep the buffer alive: when the last of them is freed, both mappings are.
 
     Attributes:
-        number: The same on every rank: buffers are made by all in the same order.
+        number: Number of the buffer, the same on every rank, because all ranks create buffers in the same order.
     """
 
     def __init__(self, number: int, mapping: mmap.mmap, stride: int) -> None:
@@ -35,7 +35,7 @@ class SharedBuffer:
         self._tensor = views_of(tensor_over(mapping, 0, len(mapping)))
 
     def part(self, member: int, offset: int, numel: int, dtype: torch.dtype) -> torch.Tensor:
-        """Return `numel` elements of a member's part, from a byte offset on."""
+        """Return `numel` elements of a member's part, starting at a byte offset."""
         return self._tensor(member * self._stride + offset, dtype, numel)
 
 
@@ -49,14 +49,14 @@ class BufferTable:
         return len(self._buffers)
 
     def find(self, tensor: torch.Tensor) -> tuple[SharedBuffer, int] | None:
-        """Say in which buffer a contiguous tensor lies, and at which byte; None for other memory.
+        """Return the buffer of a contiguous tensor and the byte offset in it; None for other memory.
 
-        None also where its elements begin between the places at which torch can view the buffer in their dtype.
+        Also return None if the offset isn't aligned to the dtype: torch can't view the buffer there.
         """
         if not self._buffers:
             return None
         start = tensor.data_ptr()
-        # A mapping that is being given back may stand here for a moment more, while other memory lies in its place.
+        # A mapping that has just been freed may still be listed here, while its address holds other memory.
         entry = self._buffers.get(start)
         if entry is not None and entry[2]() is not None:
             return entry[1], 0
@@ -66,7 +66,7 @@ class BufferTable:
         return None
 
     def add(self, memfd: Memfd, number: int, nbytes: int, index: int, size: int) -> torch.Tensor:
-        """Map a segment of `size` parts, and return this rank's own as a uint8 tensor.
+        """Map a segment of `size` parts, and return this rank's part as a uint8 tensor.
 
         Raises:
             CommError: There is no memory left.
@@ -77,7 +77,7 @@ class BufferTable:
         if nbytes >= HUGE:
             for mapping in (own_mapping, full_mapping):
                 advise(mapping, mmap.MADV_HUGEPAGE)
-        # Touched now by its own rank: on its node of the machine, and where memory is short an error, not a crash.
+        # Populate it now, by its own rank: on its NUMA node, and with an error instead of a crash if memory is short.
         advise(own_mapping, POPULATE)
         tensor = tensor_over(own_mapping, 0, nbytes)
         base = tensor.data_ptr()
@@ -85,33 +85,33 @@ class BufferTable:
 
         def forget(mapping: weakref.ref[mmap.mmap]) -> None:
             entry = buffers.get(base)
-            if entry is not None and entry[2] is mapping:  # a newer one may lie there already
+            if entry is not None and entry[2] is mapping:  # a newer mapping may have the same address
                 buffers.pop(base, None)
 
         buffers[base] = base + nbytes, SharedBuffer(number, full_mapping, stride), weakref.ref(own_mapping, forget)
         return tensor
 
     def clear(self) -> None:
-        """Forget all buffers; tensors over them stay as they are."""
+        """Remove all buffers from the table; the tensors in them stay valid."""
         self._buffers.clear()
 
 
 def stride_of(nbytes: int) -> int:
-    """Return the distance between two ranks' parts: whole pages, huge ones where they pay."""
+    """Return the distance between two ranks' parts: whole pages, or whole huge pages for large buffers."""
     unit = HUGE if nbytes >= HUGE else _PAGE
     return -(-nbytes // unit) * unit
 
 
 def advise(mapping: mmap.mmap, advice: int) -> None:
-    """Tell the kernel how a mapping is used, as far as it knows what that means.
+    """Call madvise on a mapping. Advice that the kernel doesn't support is ignored.
 
     Raises:
-        CommError: It should be populated, and there is no memory left.
+        CommError: The mapping should be populated, but there is no memory left.
     """
     try:
         mapping.madvise(advice)
     except OSError as error:
-        # An older kernel, or one without huge pages, says that it doesn't know; pages come when they are touched then.
+        # An older kernel, or one without huge pages, doesn't support the advice. Pages are then allocated on first use.
         if error.errno not in (errno.EINVAL, errno.ENOSYS):
             raise CommError(
                 f"{len(mapping):,} bytes of shared memory can't be had ({error.strerror}): ask for less, or raise the "

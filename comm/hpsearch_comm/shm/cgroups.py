@@ -1,4 +1,4 @@
-"""What the control groups of this process, of version 1 or 2, allow it."""
+"""Limits of this process's control groups, version 1 or 2."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 def limits(
     controller: str, unified: Sequence[str], legacy: Sequence[str], membership: Path = MEMBERSHIP, root: Path = ROOT
 ) -> list[str]:
-    """Return what stands in a controller's files, of this process's group and of each above it: all of them count.
+    """Return the content of a controller's files, for this process's group and its parents. All of these limits apply.
 
     Args:
-        controller: Such as cpu.
-        unified: Its files in version 2; what several hold is joined by a space.
-        legacy: Those in version 1.
+        controller: Name of the controller, such as cpu.
+        unified: The controller's files in version 2. The contents of several files are joined by a space.
+        legacy: The controller's files in version 1.
         membership: The process's cgroup file: a line `0::/path` for version 2, `4:cpu,cpuacct:/path` for version 1.
         root: Where the control groups are mounted.
     """
@@ -32,9 +32,9 @@ def limits(
 
 
 def _upwards(root: Path, path: str) -> list[Path]:
-    """Return the group's folder and those above it.
+    """Return the folders of the group and of its parents.
 
-    Inside a container the path may be the host's, and then only the root is there.
+    In a container, the path may be valid only on the host: then only the root exists.
     """
     parts = [part for part in path.split("/") if part not in ("", "..")]
     return [root.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]

@@ -1,4 +1,4 @@
-"""Copying from one place in memory to another."""
+"""Copy memory."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ _memmove = ctypes.memmove
 
 
 def copy(to: torch.Tensor, source: torch.Tensor) -> None:
-    """Copy memory: both contiguous, on the CPU, of one dtype and length; they may be the same.
+    """Copy a tensor with memmove. Both are contiguous, on the CPU, and have the same dtype and length.
 
-    The C library's copy writes without reading the lines that it overwrites, so from 64 KB on it takes as little as
-    half of torch's time, most of all where another core has just read them. It starts no threads, and lets go of the
-    interpreter lock.
+    memmove doesn't read the cache lines that it overwrites. From 64 KB on it can take half of torch's time, especially
+    if another core has just read these lines. It starts no threads, and releases the interpreter lock.
     """
     _memmove(to.data_ptr(), source.data_ptr(), to.nbytes)

@@ -1,4 +1,4 @@
-"""How many cores ranks may keep busy: affinity, and the quota of a container."""
+"""Number of cores that ranks may use: CPU affinity, and the quota of a container."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ def usable_cores() -> frozenset[int]:
 
 
 def core_quota(membership: Path = MEMBERSHIP, root: Path = ROOT) -> float:
-    """Return how many cores' worth of time this process's control groups grant it; infinity where there's no limit.
+    """Return the CPU quota of this process's control groups, in cores; infinity if there is no limit.
 
     Args:
         membership: See `cgroups.limits`.
-        root: Likewise.
+        root: See `cgroups.limits`.
     """
     quotas = limits("cpu", ("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"), membership, root)
     return min(map(_cores, quotas), default=math.inf)
 
 
 def _cores(limit: str) -> float:
-    """Read `150000 100000` as 1.5 cores; `max` and -1 are no limit, and neither is what can't be read."""
+    """Parse a quota: `150000 100000` is 1.5 cores; `max`, -1 and invalid text mean no limit."""
     try:
         quota, period = (int(number) for number in limit.split())
     except ValueError:

@@ -1,7 +1,7 @@
-"""Sleeping until a word of shared memory changes: Linux's futex, called through ctypes.
+"""Sleep until a word of shared memory changes: Linux's futex, called through ctypes.
 
-A wait lets go of the interpreter lock. A wake keeps it: the call returns within a microsecond, and handing the lock
-over would take longer. Words are 32 bits, aligned, and shared between processes.
+A wait releases the interpreter lock. A wake keeps it: the call returns within a microsecond, and passing the lock on
+would take longer. Words are 32 bits, aligned, and shared between processes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from functools import partial
 from hpsearch_comm.errors import ConfigurationError
 
 ORDERED = platform.machine() in ("x86_64", "AMD64")
-"""Whether plain stores are seen by other cores in the order in which they were made. Elsewhere an `adder`, which the
-kernel carries out as a full barrier, must stand between the data and the word that announces them, on both sides."""
+"""Whether other cores see plain stores in program order. On other machines, writer and reader must call an `adder`,
+which is a full memory barrier, between their accesses to the data and to the word that announces the data."""
 
 _NUMBERS = {
     "x86_64": 202,
@@ -34,7 +34,7 @@ _keeping_lock = ctypes.PyDLL(None).syscall
 _releasing_lock = ctypes.CDLL(None).syscall
 _keeping_lock.restype = _releasing_lock.restype = ctypes.c_long
 give_way: Callable[[], int] = ctypes.CDLL(None).sched_yield
-"""Yields the core and the interpreter to other threads that are ready."""
+"""Yields the core and the interpreter lock to other threads that are ready."""
 
 _number = _NUMBERS.get(platform.machine(), -1)
 
@@ -44,9 +44,9 @@ class _Timespec(ctypes.Structure):
 
 
 def wait(address: int, expected: int, seconds: float) -> None:
-    """Sleep until the word is woken, unless it differs from `expected` already; for so many seconds at most.
+    """Sleep on a word until it is woken, at most for `seconds`. Return at once if the word isn't `expected`.
 
-    It may also return for no reason: look at the word again.
+    It may also return for no reason: check the word again.
     """
     span = _Timespec(int(seconds), int(seconds % 1 * 1e9))
     _releasing_lock(
@@ -61,33 +61,33 @@ def wait(address: int, expected: int, seconds: float) -> None:
 
 
 def waker(address: int) -> Callable[[], object]:
-    """Return a function that wakes everybody who waits for the word."""
+    """Return a function that wakes all threads that wait for the word."""
     return _call(_WAKE, address, _EVERYBODY, 0, 0, 0)
 
 
 def adder(address: int, amount: int, wake_if: int, quiet: int) -> Callable[[], object]:
-    """Return a function that adds to the word as one indivisible step, which is a full memory barrier as well.
+    """Return a function that adds to the word atomically, and is a full memory barrier.
 
     Args:
-        address: Of the word.
-        amount: What to add, from -2048 to 2047.
-        wake_if: Everybody who waits for the word is woken if this was its value before; from 0 to 2047.
-        quiet: Address of a word that nobody waits for; the kernel wants one.
+        address: Address of the word.
+        amount: The number to add, from -2048 to 2047.
+        wake_if: All threads that wait for the word are woken if its previous value was this, from 0 to 2047.
+        quiet: Address of a word that nobody waits for; the system call needs one.
     """
     encoded = _ADD << 28 | _EQUAL << 24 | (amount & 0xFFF) << 12 | wake_if
     return _call(_WAKE_OP, quiet, 1, _EVERYBODY, address, encoded)
 
 
 def ringer(address: int) -> Callable[[], object]:
-    """Return a function that adds 1 to the word and wakes everybody who waits for it."""
+    """Return a function that adds 1 to the word and wakes all threads that wait for it."""
     return _call(_WAKE_OP, address, _EVERYBODY, 0, address, _ADD << 28 | _EQUAL << 24 | 1 << 12)
 
 
 def check_works(address: int, words: memoryview, index: int) -> None:
-    """Try it on a word that nobody else uses.
+    """Check that futexes work, on a word that nobody else uses.
 
     Raises:
-        ConfigurationError: This machine or sandbox has no futexes that we know how to call.
+        ConfigurationError: This machine or sandbox has no futexes, or we can't call them.
     """
     before = words[index]
     if _number >= 0:
@@ -100,6 +100,6 @@ def check_works(address: int, words: memoryview, index: int) -> None:
 
 
 def _call(operation: int, address: int, value: int, second_value: int, second: int, third: int) -> Callable[[], object]:
-    """Prepare a system call: converting the arguments anew each time would take as long as the call itself."""
+    """Prepare a system call. Converting the arguments for each call would take as long as the call itself."""
     numbers = (_number, address, operation, value, second_value, second, third)
     return partial(_keeping_lock, *(ctypes.c_long(number) for number in numbers))

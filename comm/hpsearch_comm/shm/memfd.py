@@ -1,8 +1,8 @@
-"""Memory without a name that the processes of one host share by passing its descriptor.
+"""Anonymous shared memory, which the processes of one host share by passing its file descriptor.
 
-`memfd_create` makes it, a Unix socket carries its descriptor, and the kernel frees it with the last mapping: nothing
-can be left in /dev/shm, nothing can be guessed or opened by others, and a container's small /dev/shm doesn't bound it.
-Its size is sealed, so that a peer that goes wrong can't cut memory away under the others.
+`memfd_create` creates it, a Unix socket passes its descriptor, and the kernel frees it with the last mapping. Nothing
+can be left in /dev/shm, nobody else can guess a name and open it, and a container's small /dev/shm doesn't limit it.
+Its size is sealed, so that a faulty peer can't truncate it while others use it.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _MAGIC = b"HPSM"
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _MEMINFO = Path("/proc/meminfo")
 _SLICE = 0.05
-"""Longest wait in seconds between two looks at whether the group still stands."""
+"""Longest wait in seconds between two checks of the group's abort state."""
 
 _UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 
 class Memfd:
-    """A piece of shared memory of this process, as long as its descriptor is open; mappings outlive it.
+    """A block of shared memory and its file descriptor. Mappings stay valid after the descriptor is closed.
 
     Args:
-        nbytes: Its size. The memory is zero, and takes up room only where it is touched.
-        descriptor: Of memory received from a peer; owned from now on. Without it, new memory is made.
+        nbytes: Size in bytes. The memory is zero; pages are allocated on first use.
+        descriptor: Descriptor received from a peer; this object closes it. None creates new memory.
 
     Raises:
         CommError: There is no memory or descriptor left.
-        RefusedError: What was received isn't sealed memory of this size.
+        RefusedError: The received descriptor isn't sealed memory of this size.
     """
 
     def __init__(self, nbytes: int, descriptor: int | None = None) -> None:
@@ -64,9 +64,9 @@ class Memfd:
             raise _no_memory(nbytes, error) from error
 
     def map(self, offset: int = 0, nbytes: int | None = None) -> mmap.mmap:
-        """Map it, or a part that starts at a multiple of the page size.
+        """Map the memory, or a part that starts at a multiple of the page size.
 
-        The mapping is given back when nothing refers to it, tensors over it included; never close it by hand.
+        The mapping is released when nothing refers to it any more, including tensors. Don't close it explicitly.
         """
         try:
             length = self.nbytes - offset if nbytes is None else nbytes
@@ -75,11 +75,11 @@ class Memfd:
             raise _no_memory(self.nbytes, error) from error
 
     def send(self, channel: socket.socket, peer: int, number: int, operation: Operation) -> None:
-        """Pass it to a peer over a Unix socket that doesn't block, under a number.
+        """Send the descriptor with a number to a peer, over a non-blocking Unix socket.
 
         Raises:
             PeerLost: The peer has died.
-            CommTimeoutError: The peer didn't take it.
+            CommTimeoutError: The peer didn't receive it in time.
         """
         wait = Wait(operation)
         note = _NOTE.pack(_MAGIC, number, self.nbytes)
@@ -95,12 +95,12 @@ class Memfd:
 
     @classmethod
     def receive(cls, channel: socket.socket, peer: int, number: int, nbytes: int, operation: Operation) -> Memfd:
-        """Take from a peer what it sends under this number; the size must be the expected one.
+        """Receive memory of this number and size from a peer.
 
         Raises:
             PeerLost: The peer has died.
-            RefusedError: Something else came.
-            CommTimeoutError: Nothing came.
+            RefusedError: The peer sent something else.
+            CommTimeoutError: The peer sent nothing in time.
         """
         descriptors: list[int] = []
         try:
@@ -116,7 +116,7 @@ class Memfd:
                 os.close(descriptor)
 
     def close(self) -> None:
-        """Close the descriptor; mappings stay."""
+        """Close the descriptor; mappings stay valid."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -136,16 +136,16 @@ class Memfd:
 
 
 def check_available(nbytes: int, meminfo: Path = _MEMINFO, membership: Path = MEMBERSHIP, root: Path = ROOT) -> None:
-    """Say so before as much memory as the machine or the container hasn't got is touched, which would end processes.
+    """Check that the machine and the container have enough memory. Otherwise its use would get processes killed.
 
     Args:
-        nbytes: That are to be used.
-        meminfo: What the kernel says of the machine's memory.
+        nbytes: Bytes to be used.
+        meminfo: The kernel's file about the machine's memory.
         membership: See `cgroups.limits`.
-        root: Likewise.
+        root: See `cgroups.limits`.
 
     Raises:
-        CommError: There is less.
+        CommError: Less memory is available.
     """
     limit = limits("memory", ("memory.max",), ("memory.limit_in_bytes",), membership, root)
     free = re.search(r"^MemAvailable: *(\d+) kB", meminfo.read_text(), re.MULTILINE) if meminfo.exists() else None
@@ -158,14 +158,14 @@ def check_available(nbytes: int, meminfo: Path = _MEMINFO, membership: Path = ME
 
 
 def tensor_over(mapping: mmap.mmap, offset: int, nbytes: int) -> torch.Tensor:
-    """Return a uint8 tensor over a part of a mapping; it keeps the mapping."""
+    """Return a uint8 tensor in a part of a mapping; it keeps the mapping alive."""
     if nbytes == 0:
         return torch.empty(0, dtype=torch.uint8, device="cpu")
     return torch.frombuffer(mapping, dtype=torch.uint8, count=nbytes, offset=offset)
 
 
 def _take(channel: socket.socket, peer: int, descriptors: list[int], operation: Operation) -> bytes:
-    """Read one note, and put the descriptors that come with it into the list."""
+    """Read one note, and append the received descriptors to the list."""
     wait = Wait(operation)
     note = b""
     while len(note) < _NOTE.size:

@@ -1,4 +1,4 @@
-"""A few slots of shared memory through which messages go from one member to another, chunk by chunk."""
+"""Slots of shared memory through which one member sends messages to another, in chunks."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from hpsearch_comm.shm.barrier import LINE, Words
 
 SLOTS = 4
 SLOT_BYTES = 128 << 10
-"""Of a slot between few ranks; see `piece_bytes`."""
+"""Size of a slot if there are few ranks; see `piece_bytes`."""
 
 _WRITTEN, _TAKEN, _HEADERS, _CONTENT = 0, 2 * LINE, 4 * LINE, 4096
 
 
 class MessageSlots:
-    """One direction between two members, as both see it; see `ShmLink`.
+    """The slots of one direction between two members, the same for both; see `ShmLink`.
 
     Args:
         words: The shared mapping.
-        start: Byte offset of the slots, whose memory is zero when the mapping is new.
-        slot_bytes: Of each slot.
+        start: Byte offset of the slots. Their memory must be zero at first.
+        slot_bytes: Size of each slot.
 
     Attributes:
-        slot_bytes: Of each slot.
+        slot_bytes: Size of each slot.
         written: Index of the word that counts the chunks written.
-        taken: Index of the word that counts those taken out.
-        headers: Byte offset of the headers, one beside each slot.
+        taken: Index of the word that counts the chunks taken out.
+        headers: Byte offset of the headers, one for each slot.
     """
 
     def __init__(self, words: Words, start: int, slot_bytes: int) -> None:
@@ -40,9 +40,9 @@ class MessageSlots:
 
     @staticmethod
     def nbytes(slot_bytes: int) -> int:
-        """Return how much memory one direction takes."""
+        """Return the bytes of memory for one direction."""
         return _CONTENT + SLOTS * slot_bytes
 
     def chunk(self, slot: int, dtype: torch.dtype, numel: int) -> torch.Tensor:
-        """Return the first elements of a slot."""
+        """Return the first `numel` elements of a slot."""
         return self._tensor(self._content + slot * self.slot_bytes, dtype, numel)

@@ -1,7 +1,7 @@
-"""Mutexes in shared memory whose holder's death is told to whoever comes next: POSIX's robust ones, through ctypes.
+"""POSIX robust mutexes in shared memory, through ctypes: the next thread to lock one learns that its holder has died.
 
-The kernel knows which of them a thread holds, and marks them when it ends, however it ends. A process that is killed
-therefore never leaves others waiting.
+The kernel keeps a list of the mutexes that a thread holds, and marks them when the thread ends for any reason. So a
+killed process never leaves others waiting.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from hpsearch_comm.errors import CommError
 
 MUTEX_BYTES = 48
-"""What the C library's pthread_mutex_t takes at most, on the machines that torch runs on."""
+"""Maximum size of the C library's pthread_mutex_t, on the machines that torch runs on."""
 
 _PROCESS_SHARED = _ROBUST = 1  # PTHREAD_PROCESS_SHARED and PTHREAD_MUTEX_ROBUST, of glibc and of musl
 _ATTRIBUTE_BYTES = 64
@@ -29,10 +29,10 @@ class _Timespec(ctypes.Structure):
 
 
 def make_mutex(address: int) -> None:
-    """Make one, free, in memory that nobody uses yet.
+    """Create an unlocked mutex in memory that nobody uses yet.
 
     Raises:
-        CommError: The C library has none that are robust and can be waited for until a time.
+        CommError: The C library has no robust mutexes, or none with a timeout.
     """
     attributes = ctypes.create_string_buffer(_ATTRIBUTE_BYTES)
     try:
@@ -54,12 +54,12 @@ def make_mutex(address: int) -> None:
 
 
 def try_lock(address: int) -> int:
-    """Take it if it is free. Gives 0, EBUSY, EOWNERDEAD, with which it is taken too, or ENOTRECOVERABLE."""
+    """Lock the mutex if it is free. Return 0, EBUSY, ENOTRECOVERABLE, or EOWNERDEAD, which also locks it."""
     return int(_keeping_lock.pthread_mutex_trylock(ctypes.c_void_p(address)))
 
 
 def lock(address: int, seconds: float) -> int:
-    """Wait for it, for so many seconds at most. Gives what `try_lock` does, but ETIMEDOUT in place of EBUSY."""
+    """Lock the mutex, waiting at most for `seconds`. Return the same as `try_lock`, but ETIMEDOUT instead of EBUSY."""
     until = time.clock_gettime(_MONOTONIC) + seconds
     span = _Timespec(int(until), int(until % 1 * 1e9))
     return int(
@@ -68,6 +68,6 @@ def lock(address: int, seconds: float) -> int:
 
 
 def give_back(address: int) -> None:
-    """Release the lock. After EOWNERDEAD no one can take it again: all get ENOTRECOVERABLE from then on."""
+    """Unlock the mutex. After EOWNERDEAD it can't be locked again: all calls return ENOTRECOVERABLE from then on."""
     code = _keeping_lock.pthread_mutex_unlock(ctypes.c_void_p(address))
     assert code == 0, os.strerror(code)

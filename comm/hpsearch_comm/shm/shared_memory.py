@@ -1,10 +1,10 @@
-"""One piece of memory that all ranks of a group have, for what they change together without collectives.
+"""Shared memory of all ranks of a group, for data that they change without collectives.
 
-Its pages, from the first:
+Layout, from the first page on:
 
-    counts     a line for each rank: how often it has called `advance`
-    locks      a line for each: a mutex, who holds it, and how often it was taken
-    data       from the next page on: the user's
+    counts     a cache line for each rank: the number of its calls of `advance`
+    locks      a cache line for each lock: a mutex, its holder, and how often it was locked
+    data       from the next page on: the user's data
 """
 
 from __future__ import annotations
@@ -27,43 +27,44 @@ from hpsearch_comm.shm import robust
 from hpsearch_comm.shm.barrier import LINE, LOOK, SLICE, look
 from hpsearch_comm.shm.memfd import tensor_over
 
-_HOLDER = robust.MUTEX_BYTES // 4  # of the 32-bit words of a lock's line: 1 + the place of its holder, or 0
+_HOLDER = robust.MUTEX_BYTES // 4  # index of a 32-bit word in a lock's line: 1 + the index of its holder, or 0
 _TURNS = _HOLDER + 1
 _SHORTEST, _LONGEST = 100e-6, 10e-3
-"""Seconds of a sleep while other ranks are behind; after twice as long each time a wait looks again."""
+"""Seconds of a sleep between two polls while other ranks are behind; each sleep is twice as long as the last."""
 
 _mappings: dict[int, tuple[int, weakref.ref[mmap.mmap]]] = {}
-"""Of this process: where each begins and ends."""
+"""The mappings of this process: start address to end address and mapping."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Whose end of the memory it is, and what its waits look at."""
+    """The rank that uses the memory, and what its waits check."""
 
     rank: int
     members: tuple[int, ...]
     """All ranks of the group."""
     timeout: float
-    """Seconds without progress after which a wait gives up."""
+    """Seconds without progress after which a wait fails."""
     abort_state: AbortState
 
     @property
     def index(self) -> int:
-        """Return this rank's place among all."""
+        """Return this rank's index among all ranks."""
         return self.members.index(self.rank)
 
     def wait(self, operation: str, number: int) -> Wait:
-        """Begin a wait."""
+        """Start a wait."""
         packed = Signature(number, operation, "none").pack()
         return Wait(Operation(self.rank, packed, self.timeout, self.abort_state))
 
 
 class SharedMemory:
-    """Memory, zero at first, that every rank of a group reads and writes. Created by `Group.share`.
+    """Memory that every rank of a group reads and writes, zero at first. Created by `Group.share`.
 
-    Only its locks and the group's operations order the accesses: what was written before a barrier is visible to all
-    after it. A collective can't write into it, because each rank would overwrite what others read; that is an error.
-    It lives as long as tensors over it, and nothing remains when the last process has ended.
+    Only its locks and the group's operations order the accesses: data written before a barrier is visible to all ranks
+    after it. A collective that would write its result into this memory raises an error, because each rank would
+    overwrite data that others read. The memory lives as long as tensors in it; nothing remains when all processes have
+    ended.
 
     Args:
         mapping: The memory, of the size that `size_of` returns.
@@ -72,7 +73,7 @@ class SharedMemory:
         member: This rank.
 
     Attributes:
-        data: The user's bytes, a uint8 tensor; views of it have any dtype.
+        data: The user's data as a uint8 tensor; use `view` for another dtype.
         locks: The locks.
     """
 
@@ -88,20 +89,20 @@ class SharedMemory:
         """Count one more step of this rank, so that others see its progress.
 
         Raises:
-            CommError: What has ended the group.
+            CommError: The group has ended, with this error.
         """
         if self._member.abort_state.error is not None:
             self._member.abort_state.check()
         self._counts[self._index] += 1
 
     def wait(self) -> None:
-        """Wait until all ranks have called `advance` as often as this one.
+        """Wait until all ranks have called `advance` as often as this rank.
 
-        It fails only if no rank calls `advance` for the group's `timeout`. It orders no accesses; call a barrier after
-        it.
+        It times out only if no rank calls `advance` for the group's `timeout`. It doesn't order memory accesses: call a
+        barrier after it.
 
         Raises:
-            CommError: The group has ended, a peer has left, or the timeout is over.
+            CommError: The group has ended, a peer has left, or the timeout has passed.
         """
         counts = self._counts.tolist()
         until = counts[self._index]
@@ -119,19 +120,19 @@ class SharedMemory:
 class SharedLock:
     """A lock that one thread of all ranks holds at a time: `with memory.locks[0]: ...`.
 
-    If its holder dies, nobody gets it again, and the group ends: the data may be partly written.
+    If its holder dies, it can't be locked again, and the group ends, because the data may be partly written.
 
     Args:
         mapping: The memory.
-        base: Its address.
+        base: Address of the memory.
         offset: Offset of the lock's line.
         number: Number of the lock.
         member: This rank.
 
     Raises:
-        PeerLost: On entering: its holder has died.
-        UsageError: On entering: this thread holds it already.
-        CommError: On entering: the group has ended, or nobody has got the lock for the group's `timeout`.
+        PeerLost: On entering: the holder has died.
+        UsageError: On entering: this thread already holds the lock.
+        CommError: On entering: the group has ended, or no thread has got the lock for the group's `timeout`.
     """
 
     def __init__(self, mapping: mmap.mmap, base: int, offset: int, number: int, member: Member) -> None:
@@ -162,11 +163,11 @@ class SharedLock:
         return f"lock {self._number} of the shared memory"
 
     def make(self) -> None:
-        """Make it; for one of the ranks, before any other uses it."""
+        """Create the mutex; called by one rank, before any other uses the lock."""
         robust.make_mutex(self._address)
 
     def _wait(self) -> int:
-        """Look for some time, as it is soon given back as a rule, then sleep."""
+        """Poll for some time, because locks are usually released soon, then sleep."""
         code = errno.EBUSY
 
         def ended() -> bool:
@@ -189,14 +190,14 @@ class SharedLock:
         return self._member.members[number - 1] if number else None
 
     def _lost(self, code: int) -> CommError:
-        """Return the error of a lock that can't be had any more, and end the group with it."""
+        """Return the error of a lock whose holder has died, and end the group with it."""
         holder, abort_state = self._holder(), self._member.abort_state
         if code == errno.EOWNERDEAD:
             robust.give_back(self._address)
         if code not in (errno.EOWNERDEAD, errno.ENOTRECOVERABLE):
             error = CommError(f"{self} can't be had: {os.strerror(code)}")
         else:
-            if holder is None:  # it died between taking the lock and saying so: others may know who it was
+            if holder is None:  # it died before it recorded itself as holder: another rank may know which it was
                 abort_state.await_verdict(-1)
             name = "a rank" if holder is None else f"rank {holder}"
             error = PeerLost(
@@ -209,12 +210,12 @@ class SharedLock:
 
 
 def size_of(members: int, locks: int, nbytes: int) -> int:
-    """Return how many bytes there must be for so many ranks, locks and bytes of data."""
+    """Return the size of the mapping for this number of ranks, locks and bytes of data."""
     return _data_start(members, locks) + nbytes
 
 
 def lies_in_shared_memory(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor begins in memory that all ranks of a group of this process have."""
+    """Return whether a tensor starts in a SharedMemory of this process."""
     if not _mappings:
         return False
     start = tensor.data_ptr()

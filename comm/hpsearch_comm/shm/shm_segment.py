@@ -1,7 +1,7 @@
-"""What the ranks of one host share: words to meet by, signatures to compare, staging memory, buffers, message slots.
+"""The shared segment of the ranks on one host: barrier, signatures, staging memory, buffers, message slots.
 
-The staging memory of a rank, which its peers read, has two sides, written in turn, so that writing and reading never
-meet.
+The staging memory of a rank, which its peers read, has two sides. They are written alternately, so that a side is never
+written while it is read.
 """
 
 from __future__ import annotations
@@ -31,37 +31,39 @@ from hpsearch_comm.shm.shared_memory import Member, SharedMemory, size_of
 from hpsearch_comm.shm.slots import Slots
 
 CHUNK = 512 << 10
-"""Bytes of a block: with its like from a peer and the result it stays in a core's own cache."""
+"""Size of a block in bytes: two blocks and the result fit in a core's own cache."""
 
 _FULL = 8
-"""Members up to which each has pieces of full length for all others."""
+"""Maximum number of members for which pieces have the full length."""
 
 _PAGE = 4096
 _MOST_ROWS = 4096
 
 
 def piece_bytes(full: int, members: int) -> int:
-    """Return the bytes of what each member has for each: fewer for many, so that all grows as they, not as p squared.
+    """Return the bytes of each member's piece for each other member.
+
+    The pieces are smaller for many members, so that the total grows with p, not with p squared.
 
     Args:
-        full: Bytes where they are few.
-        members: How many they are.
+        full: Bytes of a piece if there are few members.
+        members: Number of members.
     """
     return full if members <= _FULL else max(_PAGE, full * _FULL // members // _PAGE * _PAGE)
 
 
 class Staging:
-    """Two sides of `blocks` blocks for each member; a member writes its own and reads everybody's.
+    """Staging memory: two sides with `blocks` blocks each, for each member. A member writes its own and reads all.
 
-    Every collective takes as many turns as it has chunks, the same number on every rank, and a barrier lies between
-    writing a chunk and reading it. A side is written again two chunks later: by then its readers have come to the
-    barrier of the chunk between.
+    Each chunk of a collective takes one turn; the number of chunks is the same on every rank. There is a barrier
+    between writing a chunk and reading it. A side is written again two chunks later: by then its readers have arrived
+    at the barrier of the chunk in between.
 
     Args:
         words: The mapping.
         start: Byte offset of the first member's first side.
-        members: How many ranks share it.
-        blocks: How many blocks a side has.
+        members: Number of members.
+        blocks: Number of blocks of a side.
         capacity: Bytes of a block.
 
     Attributes:
@@ -84,67 +86,67 @@ class Staging:
 
     @staticmethod
     def nbytes(members: int, blocks: int, capacity: int) -> int:
-        """Return how much memory it takes."""
+        """Return the bytes of memory for the staging memory."""
         return members * 2 * blocks * capacity
 
     def row(self, turn: int, dtype: torch.dtype, numel: int) -> tuple[torch.Tensor, ...]:
-        """Return every member's view of this kind, of the first block."""
+        """Return a view of each member's first block, on the side of this turn."""
         return self._row(turn & 1, dtype, numel)
 
     def view(self, member: int, turn: int, block: int, dtype: torch.dtype, numel: int) -> torch.Tensor:
-        """Return the first `numel` elements of a member's block, on the side whose turn it is."""
+        """Return the first `numel` elements of a member's block, on the side of this turn."""
         return self._view(member, turn & 1, block, dtype, numel)
 
 
-# The first page belongs to nobody.
+# The first page is shared by all members.
 _PAGE = 4096
 _COUNTERS = 0, 2 * LINE
-# A page of each member follows. What different ranks write is at least a cache line apart.
+# Then each member has a page. Words that different ranks write are at least a cache line apart.
 _ARRIVALS = 0
-_BELLS = 2 * LINE, 24 * LINE  # of the channels
+_BELLS = 2 * LINE, 24 * LINE  # one for each channel
 _ADDED = 20 * LINE
 _COPIED = 22 * LINE
 _TRIAL = 4 * LINE
 _FACTS = 5 * LINE
-_SIGNATURES = 12 * LINE, 16 * LINE  # taken in turn
+_SIGNATURES = 12 * LINE, 16 * LINE  # used alternately
 
 CHANNELS = len(_BELLS)
-"""Between each two members: one for collectives, and one for what two ranks send each other beside them."""
+"""Number of channels between two members: one for collectives, and one for send and recv."""
 
-_PLACE = struct.Struct("<qq")  # behind the signature: number of a shared buffer or -1, byte offset in it
+_PLACE = struct.Struct("<qq")  # after the signature: number of a shared buffer or -1, byte offset in it
 _MOST_CORES = 1024
-_PROCESS = struct.Struct(f"<QQd{_MOST_CORES // 8}s")  # namespace and number of the process, core quota, cores
+_PROCESS = struct.Struct(f"<QQd{_MOST_CORES // 8}s")  # PID namespace, PID, core quota, cores
 
 
 class ShmSegment:
-    """This rank's end of what the ranks of one host share. All members make it together, and make the same calls.
+    """This rank's view of the segment that the ranks of one host share. All members create it and make the same calls.
 
-    One piece of memory holds it: a page for all, a page for each member, staging memory and link slots, less than
-    21 MiB for each member. Room is taken only by those pages that have been used, until the last member has closed.
+    The segment has a page for all, a page for each member, staging memory and link slots: less than 21 MiB for each
+    member. Only pages that have been used occupy memory, until the last member has closed the segment.
 
     Args:
         rank: This rank.
-        members: The ranks of this host, this one included.
-        descriptors: A connected Unix stream socket to each other member; owned from now on.
-        abort_state: The group's.
-        timeout: Seconds to wait for the others here.
+        members: The ranks of this host, including this one.
+        descriptors: A connected Unix stream socket to each other member; the segment closes them.
+        abort_state: The group's abort state.
+        timeout: Seconds to wait for the other members while the segment is created.
 
     Attributes:
-        members: The ranks of this host, in rising order.
-        size: How many they are.
-        index: This rank's place among them.
-        bell: This rank's; links ring it.
-        bells: That one, and the bell of the second channel.
-        barrier: Where all members meet.
-        cores: How many cores the members have together.
-        may_spin: Whether each member has a core and an interpreter of its own, so that its waits may hold them.
-        inputs: Staging memory with a block for each member, for what that member is to reduce.
+        members: The ranks of this host, in ascending order.
+        size: Number of members.
+        index: This rank's index among the members.
+        bell: This rank's bell, which its peers' links ring.
+        bells: `bell`, and the bell of the second channel.
+        barrier: The barrier of all members.
+        cores: Number of cores that the members have together.
+        may_spin: Whether each member has its own core and interpreter, so that its waits may hold them.
+        inputs: Staging memory with a block for each member: a block holds the values that its member has to reduce.
         results: Staging memory with one block.
-        slots: Memory through which chunks go from member to member.
+        slots: Slots through which the chain passes chunks from member to member.
 
     Raises:
         PeerLost: A member has died.
-        CommTimeoutError: A member didn't come.
+        CommTimeoutError: A member didn't start in time.
         CommError: There is no memory left.
     """
 
@@ -209,23 +211,23 @@ class ShmSegment:
         self._compare_processes(forming)
 
     def meet(self, operation: Operation) -> None:
-        """Begin an operation: wait for all members, and compare their signatures with ours.
+        """Start an operation: wait for all members, and compare their signatures with ours.
 
         Raises:
-            MismatchError: A member is in another operation.
-            CommError: Of the wait.
+            MismatchError: A member runs another operation.
+            CommError: The wait failed; see `Barrier.wait`.
         """
         self.sign(operation)
         self.barrier.wait(operation)
         self.compare(operation)
 
     def sign(self, operation: Operation) -> None:
-        """Do what `meet` does before the barrier."""
+        """Write this rank's signature, before the barrier of `meet`."""
         turn = self._turn = 1 - self._turn
         self._own[turn][:] = operation.packed
 
     def compare(self, operation: Operation) -> None:
-        """Do what `meet` does behind the barrier."""
+        """Compare the members' signatures, after the barrier of `meet`."""
         packed = operation.packed
         for peer, signature in self._theirs[self._turn]:
             theirs = signature.tobytes()
@@ -233,14 +235,14 @@ class ShmSegment:
                 raise operation.disagree(peer, theirs, packed)
 
     def meet_at(self, operation: Operation, location: tuple[SharedBuffer, int] | None) -> list[tuple[int, int]]:
-        """Do as `meet`, and tell each other where the tensors lie.
+        """Run `meet`, and exchange the locations of the members' tensors.
 
         Args:
-            operation: The one that begins.
-            location: What `find` said of this rank's tensor.
+            operation: The operation that starts.
+            location: The location of this rank's tensor, as `find` returned it.
 
         Returns:
-            Each member's place, as number of the shared buffer and byte in it; (-1, 0) for other memory.
+            Each member's location: number of the shared buffer and byte offset in it; (-1, 0) for other memory.
         """
         number, offset = (location[0].number, location[1]) if location is not None else (-1, 0)
         _PLACE.pack_into(self._bytes, _signature(self.index, 1 - self._turn) + SIGNATURE_BYTES, number, offset)
@@ -251,13 +253,13 @@ class ShmSegment:
         ]
 
     def empty(self, operation: Operation, nbytes: int) -> torch.Tensor:
-        """Make a buffer that all members can reach, and return this rank's own part of it; every member calls it.
+        """Create a buffer that all members can access, and return this rank's part. Every member must call it.
 
-        The memory is zero. It lives as long as tensors over it.
+        The memory is zero. It lives as long as tensors in it.
 
         Args:
-            operation: Its signature must tell the size, so that ranks which want different sizes find out.
-            nbytes: Of each member's part.
+            operation: The operation. Its signature must contain the size, so that different sizes are detected.
+            nbytes: Bytes of each member's part.
 
         Returns:
             A uint8 tensor of `nbytes` elements.
@@ -272,12 +274,12 @@ class ShmSegment:
         return own_buffer
 
     def share(self, operation: Operation, nbytes: int, locks: int) -> SharedMemory:
-        """Make one piece of memory for all members; every member calls it.
+        """Create memory that all members share. Every member must call it.
 
         Args:
-            operation: Its signature must tell the size and the locks.
-            nbytes: Of data.
-            locks: How many.
+            operation: The operation. Its signature must contain the size and the number of locks.
+            nbytes: Bytes of data.
+            locks: Number of locks.
         """
         self.meet(operation)
         self._share_count += 1
@@ -291,44 +293,44 @@ class ShmSegment:
         member = Member(self.members[self.index], self.members, operation.timeout, self._abort_state)
         memory = SharedMemory(mapping, nbytes, locks, member)
         if self.index == 0:
-            advise(mapping, POPULATE)  # where memory is short an error now, not a crash later
+            advise(mapping, POPULATE)  # if memory is short, this raises an error now and avoids a crash later
             for lock in memory.locks:
                 lock.make()
         self.barrier.wait(operation)
         return memory
 
     def find(self, tensor: torch.Tensor) -> tuple[SharedBuffer, int] | None:
-        """Say in which shared buffer a contiguous tensor lies, and at which byte; None for other memory."""
+        """Return the shared buffer of a contiguous tensor and the byte offset in it; None for other memory."""
         return self._buffers.find(tensor)
 
     def scratch(self, dtype: torch.dtype, numel: int) -> torch.Tensor:
-        """Return memory of this rank's own for partial results; what was in it is lost."""
+        """Return private memory of this rank for partial results. Its previous content is lost."""
         nbytes = numel * dtype.itemsize
         if self._scratch.numel() < nbytes:
             self._scratch = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
         return self._scratch[:nbytes].view(dtype)
 
     def messages(self, sender: int, receiver: int, channel: int = 0) -> MessageSlots:
-        """Return the slots of a channel through which messages go from one member to another."""
+        """Return the message slots of a channel from one member to another."""
         number = (channel * self.size + sender) * self.size + receiver
         start = self._messages_start + number * MessageSlots.nbytes(self._slot_bytes)
         return MessageSlots(self._words, start, self._slot_bytes)
 
     def bell_of(self, member: int, channel: int = 0) -> Bell:
-        """Return a member's bell of a channel, to ring it."""
+        """Return a member's bell for a channel, to ring it."""
         return Bell(self._words, _page(member) + _BELLS[channel])
 
     def close(self) -> None:
-        """Close the sockets, and release the memory as far as no tensor of the user's lies in it."""
+        """Close the sockets, and release the memory except for buffers with tensors of the user."""
         for descriptor in self._descriptors.values():
             descriptor.close()
         self._buffers.clear()
-        # Nothing may be unmapped by hand: the memory goes with the last reference to it.
+        # Never unmap explicitly: the memory is released with the last reference to it.
         for name in ("_bytes", "_words", "_own", "_theirs", "bell", "bells", "inputs", "results", "slots", "barrier"):
             self.__dict__.pop(name, None)
 
     def _share(self, operation: Operation, nbytes: int, number: int = 0) -> Memfd:
-        """Get the same new memory on every member: the first one makes it and sends it to the others."""
+        """Return new memory that all members share: the first member creates it and sends it to the others."""
         first = self.members[0]
         if self.index > 0:
             return Memfd.receive(self._descriptors[first], first, number, nbytes, operation)
@@ -342,7 +344,7 @@ class ShmSegment:
         return memfd
 
     def _compare_processes(self, operation: Operation) -> None:
-        """Tell each other which process and which cores we have, and find out how to wait."""
+        """Exchange the members' processes and cores, and decide how to wait."""
         usable = usable_cores()
         cores = sum(1 << core for core in usable if core < _MOST_CORES).to_bytes(_MOST_CORES // 8, "little")
         facts = _PROCESS.pack(Path("/proc/self/ns/pid").stat().st_ino, os.getpid(), core_quota(), cores)
@@ -368,14 +370,14 @@ def _signature(member: int, turn: int) -> int:
 
 
 def _wake_on_change(shm: ShmSegment, abort_state: AbortState) -> None:
-    """Wake this rank's waits when the group fails; the abort state, which outlives the segment, must not keep it."""
+    """Wake this rank's waits when the group fails. The abort state, which lives longer, must not keep the segment."""
     reference = weakref.ref(shm)
 
     def wake() -> None:
         shm = reference()
         if shm is None:
             return
-        # Taken from the dictionary: another thread may be closing the segment.
+        # Read from the dictionary, because another thread may be closing the segment.
         barrier, bells = shm.__dict__.get("barrier"), shm.__dict__.get("bells")
         if barrier is not None and bells is not None:
             barrier.wake()

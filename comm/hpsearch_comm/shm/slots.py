@@ -1,13 +1,13 @@
-"""Slots of shared memory through which chunks go from member to member, each telling the others how far it has come.
+"""Slots of shared memory through which chunks pass from member to member, with counts of each member's progress.
 
-A chunk of an operation is added to by the members in turn, and then copied out by all. Each member counts the chunks to
-which it has added and those that it has copied, over all operations. From these counts everyone sees what may be done:
+The members add to a chunk in their order, and then all copy it out. Each member counts the chunks to which it has added
+and the chunks that it has copied, over all operations. The counts determine when a member may act:
 
-    add to chunk c      when the member before has added to it; the first member, when the slot is free: when all have
-                        copied chunk c - S, where S is the number of slots
+    add to chunk c      when the previous member has added to it; for the first member, when the slot is free: when all
+                        have copied chunk c - S, where S is the number of slots
     copy chunk c out    when the last member has added to it
 
-So nobody waits for more than it needs, and may be several chunks ahead of others. Counts are modulo 2^32.
+So a member only waits for what it needs, and may be several chunks ahead of others. Counts are modulo 2^32.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from hpsearch_comm.shm import futex
 from hpsearch_comm.shm.barrier import Barrier, Bell, Words, look
 
 SLOT = 1 << 20
-"""Bytes of a slot: with fewer there is more to tell, with more the slots don't stay in the cache."""
+"""Bytes of a slot: smaller slots need more synchronization, larger slots don't stay in the cache."""
 
 _EACH = 2
-"""Slots for each member: one in which it adds or copies, and one to be ahead or behind by."""
+"""Slots for each member: one in which it adds or copies, and one by which it may be ahead or behind."""
 
 _SHORTEST, _LONGEST = 100e-6, 10e-3
-"""Seconds of a sleep: nobody is woken by counts, so a wait looks again, after twice as long each time."""
+"""Seconds of a sleep between two polls: counts wake nobody. Each sleep is twice as long as the last."""
 
 _MASK = 0xFFFFFFFF
 _HALF = 1 << 31
@@ -42,10 +42,10 @@ class Slots:
         start: Byte offset of the first slot.
         added: Byte offset of each member's count of chunks added to.
         copied: Byte offset of each member's count of chunks copied.
-        index: Which member this rank is.
+        index: Index of this rank among the members.
         members: The ranks.
-        barrier: Of the same members: it knows how they may wait, and has the fence.
-        bell: This rank's, which rings when the group's abort state changes.
+        barrier: The barrier of the same members; its fence and its rules for polling are used.
+        bell: This rank's bell, which rings when the group's abort state changes.
 
     Attributes:
         turn: The number of the next chunk.
@@ -73,45 +73,45 @@ class Slots:
         self._barrier = barrier
         self._bell = bell
         self._last = self._added[-1:]
-        # Whose counts say that a chunk may be added to, and how far ahead of it they must be.
+        # The counts that determine whether a chunk may be added to, and by how much they must exceed its number.
         self._before, self._lead = (self._added[index - 1 : index], 1) if index else (self._copied, 1 - self._number)
         self.turn = 0
 
     @staticmethod
     def nbytes(members: int) -> int:
-        """Return how much memory they take."""
+        """Return the bytes of memory for the slots."""
         return _EACH * members * SLOT
 
     def view(self, chunk: int, dtype: torch.dtype, numel: int) -> torch.Tensor:
-        """Return the first `numel` elements of the slot that a chunk has."""
+        """Return the first `numel` elements of a chunk's slot."""
         return self._tensor(self._start + chunk % self._number * SLOT, dtype, numel)
 
     def may_add(self, chunk: int) -> bool:
-        """Return whether it is this member's turn to add to a chunk."""
+        """Return whether this member may add to a chunk."""
         return self._reached(self._before, chunk + self._lead)
 
     def may_copy(self, chunk: int) -> bool:
-        """Return whether a chunk is complete."""
+        """Return whether a chunk is complete and may be copied out."""
         return self._reached(self._last, chunk + 1)
 
     def tell_added(self, chunk: int) -> None:
-        """Tell the others that this member has added to a chunk, and to all before it."""
+        """Announce that this member has added to a chunk, and to all before it."""
         self._tell(self._added[self._index], chunk + 1)
 
     def tell_copied(self, chunk: int) -> None:
-        """Tell the others that this member has copied a chunk out, and all before it."""
+        """Announce that this member has copied a chunk out, and all before it."""
         self._tell(self._copied[self._index], chunk + 1)
 
     def wait(self, operation: Operation, to_add: int | None, to_copy: int) -> None:
         """Wait until this member may add or copy.
 
         Args:
-            operation: Gives the deadline, and says whether this thread may spin.
-            to_add: The next chunk to add to, if there is one.
+            operation: The operation, with its timeout and whether this thread may spin.
+            to_add: The next chunk to add to; None if there is none.
             to_copy: The next chunk to copy out.
 
         Raises:
-            CommError: The group has ended meanwhile, a peer has left, or the deadline is over.
+            CommError: The group has ended meanwhile, a peer has left, or the deadline has passed.
         """
 
         def ready() -> bool:
@@ -131,7 +131,7 @@ class Slots:
             try:
                 wait.check(self._awaited(to_copy))
             except CommError:
-                # Who has told us since we looked may have left since: that is no reason to give up.
+                # A peer that has made progress since the last check may have left again: this is no error.
                 if ready():
                     return
                 raise
@@ -156,7 +156,7 @@ class Slots:
         return [self._view[word] for word in (*self._added, *self._copied)]
 
     def _awaited(self, chunk: int) -> list[int]:
-        """Name the ranks because of which a chunk isn't complete: whoever is next to add to it, or keeps its slot."""
+        """Return the ranks that delay a chunk: the next one to add to it, or those that still use its slot."""
         behind = [index for index, word in enumerate(self._added) if not self._reached([word], chunk + 1)][:1]
         if behind == [0]:
             free = chunk + 1 - self._number

@@ -1,4 +1,4 @@
-"""Drives the messages of one step, to and from several peers at once, and sleeps well while nothing moves."""
+"""Exchange the messages of one step with several peers at once, and sleep while nothing can be transferred."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpsearch_comm.shm.barrier import Bell
 
 _SPIN = 50e-6
-"""Seconds that a wait holds its core before it sleeps: about what going to sleep and waking up would cost."""
+"""Seconds for which a wait holds its core before it sleeps: about the cost of a sleep and a wake-up."""
 
 
 class Mesh:
@@ -25,8 +25,8 @@ class Mesh:
 
     Args:
         rank: This rank.
-        links: Peer → link.
-        bell: Rung by the peers whose links go through shared memory.
+        links: The link to each peer.
+        bell: Rung by the peers whose links use shared memory.
     """
 
     def __init__(self, rank: int, links: Mapping[int, Link], bell: Bell) -> None:
@@ -40,21 +40,21 @@ class Mesh:
         sends: Sequence[tuple[int, torch.Tensor]],
         receives: Sequence[tuple[int, torch.Tensor, Combine | None]],
     ) -> None:
-        """Send to some peers and receive from some, all at once; return when the last byte is in place.
+        """Send to some peers and receive from some, all concurrently. Return when all messages are transferred.
 
-        What is sent may be changed afterwards: the kernel, or the peer, has it. When it raises, the group has ended,
-        and what was to be received may be there in part.
+        The sent tensors may be changed afterwards. If an error is raised, the group has ended, and the received tensors
+        may be partly written.
 
         Args:
-            operation: Its `step` must be the same on both sides of a message, and differ from the step before.
+            operation: Its `step` must be the same on both sides of a message, and differ from the previous step.
             sends: (peer, tensor): at most one to each peer.
             receives: (peer, tensor, combine): at most one from each peer. Without `combine` the tensor is overwritten.
 
         Raises:
-            MismatchError: A peer is in another operation.
-            PeerLost: A peer has died, or has left with nothing more on the way from it.
-            CommTimeoutError: Nothing moved for the operation's `timeout`.
-            CommError: The group has ended meanwhile, for that reason.
+            MismatchError: A peer runs another operation.
+            PeerLost: A peer has died, or has left and its data has arrived.
+            CommTimeoutError: Nothing was transferred for the operation's `timeout`.
+            CommError: The group has ended meanwhile, with this error.
         """
         links, bell = self._links, self._bell
         transfers: list[Transfer] = []
@@ -66,7 +66,7 @@ class Mesh:
                 transfers.append(links[peer].receive(operation, payload, combine))
             pending = [transfer for transfer in transfers if not transfer.done]
             while pending:
-                # Before the transfers are tried: a ring that they miss ends the sleep at once.
+                # Read before `advance`: a ring after this ends the sleep at once.
                 mark = bell.mark()
                 moved = False
                 for transfer in pending:
@@ -81,12 +81,12 @@ class Mesh:
                     sleeper = _Sleeper(operation, bell)
                 sleeper.sleep(pending, mark)
         except BaseException as error:
-            # A message is torn: no later one could be told from its rest.
+            # A message may be incomplete: its rest couldn't be distinguished from a later message.
             operation.abort_state.break_off(self.rank, error, f"broke off {operation.signature}:")
             raise
 
     def close(self) -> None:
-        """Close all links, and let go of the memory that some of them go through."""
+        """Close all links, and release the shared memory that some of them use."""
         for link in self._links.values():
             link.close()
         self._links.clear()
@@ -94,7 +94,7 @@ class Mesh:
 
 
 class _Sleeper:
-    """What to do while nothing moves: spin for a moment, look whether the group still stands, sleep."""
+    """Waits while nothing can be transferred: spins for a moment, then checks the abort state and sleeps."""
 
     def __init__(self, operation: Operation, bell: Bell) -> None:
         self._operation = operation
@@ -103,21 +103,21 @@ class _Sleeper:
         self._spin_until = time.perf_counter() + _SPIN if operation.spin else 0.0
 
     def progressed(self) -> None:
-        """Begin anew: something has moved."""
+        """Restart the wait after progress."""
         self._patience.progressed()
         self._waiter.progressed()
         if self._operation.spin:
             self._spin_until = time.perf_counter() + _SPIN
 
     def sleep(self, pending: Sequence[Transfer], mark: int) -> None:
-        """Sleep, at most until something may have moved.
+        """Sleep until a transfer may be able to continue, or a short time has passed.
 
         Args:
-            pending: The transfers that didn't move.
-            mark: The bell's, from before they were tried.
+            pending: The transfers that can't continue.
+            mark: The bell's mark from before `advance` was called on them.
         """
         if self._spin_until and time.perf_counter() < self._spin_until:
-            # Where something else has taken the peer's core, the peer may be waiting for ours.
+            # If another process uses the peer's core, the peer may be waiting for ours.
             os.sched_yield()
             return
         self._patience.check(pending)

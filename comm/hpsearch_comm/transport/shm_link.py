@@ -1,13 +1,13 @@
-"""Messages between two ranks of one host through a few slots of shared memory in each direction.
+"""Messages between two ranks of one host, through a few slots of shared memory in each direction.
 
-The sender writes a chunk into the next free slot and counts it; the receiver takes it out, or combines it where it
-lies, and counts it as taken. So a slot is free again when the second count has passed it, and only its sender writes
-the one and only its receiver the other: nothing is locked. Both then ring the other's bell.
+The sender writes a chunk into the next free slot and increments `written`. The receiver copies or combines the chunk
+and increments `taken`: then the slot is free again. Only the sender writes `written`, and only the receiver writes
+`taken`, so no lock is needed. After each step, a rank rings the other's bell.
 
     slot      0        1        2        3
               taken    full     full     free        written = 3, taken = 1 (modulo 2^32)
 
-The header of a message stands beside the slot of its first chunk.
+Each slot has a separate field for a header. A message's header is in the field of its first chunk's slot.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from hpsearch_comm.shm.shm_segment import ShmSegment
 from hpsearch_comm.transport.link import Combine, Link, Transfer
 
 _MOST_ELEMENTS = (1 << 15) - LINE
-"""Of a chunk: from 32768 elements on torch would start threads, and a thread beside the caller's must not."""
+"""Maximum elements of a chunk: from 32768 on, torch would start threads, which a background thread must not do."""
 
 _MASK = 0xFFFFFFFF
 
 
 class _SharedTransfer(Transfer):
-    """A message on its way through the slots; the two directions differ in `advance`."""
+    """A transfer through the slots; the two directions differ in `advance`."""
 
     __slots__ = ("_bell", "_chunk", "_header", "_moved", "_operation", "_payload", "_slots", "done", "peer")
 
@@ -131,9 +131,9 @@ class ShmLink(Link):
 
     Args:
         peer: The other rank.
-        outgoing: What this rank writes.
-        incoming: What the peer writes.
-        bell: The peer's.
+        outgoing: The slots that this rank writes.
+        incoming: The slots that the peer writes.
+        bell: The peer's bell.
     """
 
     def __init__(self, peer: int, outgoing: MessageSlots, incoming: MessageSlots, bell: Bell) -> None:
@@ -143,12 +143,12 @@ class ShmLink(Link):
         self._incoming: MessageSlots | None = incoming
 
     def send(self, operation: Operation, payload: torch.Tensor) -> Transfer:
-        """Begin a message to the peer."""
+        """Start to send a message to the peer."""
         assert self._outgoing is not None
         return _Send(self, self._outgoing, operation, payload)
 
     def receive(self, operation: Operation, payload: torch.Tensor, combine: Combine | None = None) -> Transfer:
-        """Begin to receive a message from the peer."""
+        """Start to receive a message from the peer."""
         assert self._incoming is not None
         return _Receive(self, self._incoming, operation, payload, combine)
 
@@ -158,7 +158,7 @@ class ShmLink(Link):
 
 
 def links_within(shm: ShmSegment, channel: int = 0) -> dict[int, Link]:
-    """Return a link of a channel to each other member of a segment, by rank."""
+    """Return a link to each other member of a segment, over one channel, by rank."""
     me = shm.index
     return {
         peer: ShmLink(

@@ -1,4 +1,4 @@
-"""A link over TCP: small messages take one call on one stream, large ones are striped over all of them."""
+"""A link over TCP: small messages take one call on one stream, large messages are striped over all streams."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from hpsearch_comm.header import HEADER_BYTES
 from hpsearch_comm.transport.link import Combine, Link, Transfer
 
 CHUNK = 256 * 1024
-"""Bytes moved by one call. Large enough that the call costs nothing beside the copy, small enough to stay in a cache
-between the copy out of the kernel and the sum, and to let both directions take turns."""
+"""Bytes transferred by one call. Large enough that the overhead of the call is small, small enough that the data stays
+in a cache between the copy out of the kernel and the sum, and that both directions can alternate."""
 
 _MOST_ELEMENTS = (1 << 15) - 64
-"""Folded by one call: from 32768 elements on torch would start threads, and a thread beside the caller's must not."""
+"""Maximum elements combined by one call: from 32768 on, torch would start threads; a background thread must not."""
 
 _TURN = 4
-"""Chunks received before the other direction has its turn."""
+"""Chunks received before the other direction continues."""
 
 _FOLD = CHUNK // 4
-"""Bytes that are worth folding before the rest of the chunk has arrived: the time until then would be idle."""
+"""Minimum bytes to combine before the rest of the chunk has arrived: otherwise the time until then would be idle."""
 
 TRY_AGAIN = (BlockingIOError, InterruptedError)
 
 _STRIPE = 1024 * 1024
-"""Least bytes that are worth another stream: what has fewer than two of these goes through the first alone."""
+"""Minimum bytes of a stripe: a message with less than twice as many uses only the first stream."""
 
 _ALIGNMENT = 64
-"""Stripes begin at multiples of so many elements."""
+"""Stripes start at multiples of this number of elements."""
 
 _NEAR = 100
-"""Round trip in µs up to which a peer is near: on this host, or in this rack."""
+"""Round-trip time in µs up to which a peer is near: on this host, or in this rack."""
 
 _NEAR_BUFFER = 128 * 1024
-"""Bytes of a stream's send buffer towards a near peer. The kernel doubles it, so that a stream still carries 2.6 GB/s
-at a round trip of `_NEAR`. The larger one that the kernel would choose carries no more there, and what waits in it has
-left the caches by the time it is read: within a host that costs a third of the rate."""
+"""Bytes of a stream's send buffer to a near peer. The kernel doubles it, so a stream still carries 2.6 GB/s at a round
+trip of `_NEAR`. A larger buffer, as the kernel would choose, carries no more there, and its data has left the caches
+before it is read: within a host that costs a third of the throughput."""
 
 _memory_at = ctypes.pythonapi.PyMemoryView_FromMemory
 _memory_at.restype = ctypes.py_object
@@ -61,7 +61,7 @@ class TcpLink(Link):
         streams: Connected TCP sockets, as many and in the same order on both sides. The link owns them.
 
     Attributes:
-        arriving: Where the header of the message that is being received is put.
+        arriving: Buffer for the header of the message that is being received.
     """
 
     def __init__(self, peer: int, streams: Sequence[socket.socket]) -> None:
@@ -80,7 +80,7 @@ class TcpLink(Link):
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, operation: Operation, payload: torch.Tensor) -> Transfer:
-        """Begin a message to the peer. A small one is usually through when this returns."""
+        """Start to send a message to the peer. A small message is usually sent when this returns."""
         nbytes = payload.nbytes
         header = operation.header(nbytes)
         if nbytes > CHUNK:
@@ -99,7 +99,7 @@ class TcpLink(Link):
         return stripe
 
     def receive(self, operation: Operation, payload: torch.Tensor, combine: Combine | None = None) -> Transfer:
-        """Begin to receive a message. A small one that is there already is in its place when this returns."""
+        """Start to receive a message. A small message that has already arrived is received when this returns."""
         nbytes = payload.nbytes
         header = operation.header(nbytes)
         if nbytes > CHUNK:
@@ -126,12 +126,12 @@ class TcpLink(Link):
         return stripe
 
     def close(self) -> None:
-        """Close the streams. What was sent still arrives."""
+        """Close the streams. Sent data still arrives."""
         for stream in self._streams:
             stream.close()
 
     def differs(self, operation: Operation, header: bytes) -> MismatchError:
-        """End the group because the header that has arrived isn't the one that must; return what to raise."""
+        """End the group because the received header isn't the expected one. Return the error to raise."""
         try:
             return operation.disagree(self.peer, self.arriving, header)
         except RefusedError as reason:
@@ -146,18 +146,18 @@ class TcpLink(Link):
         """End the group because a stream has broken.
 
         Args:
-            operation: What was under way.
-            cause: What the socket said; None where the stream just ended.
+            operation: The running operation.
+            cause: The socket's error; None if the stream ended without one.
 
         Returns:
-            What to raise.
+            The error to raise.
 
         Raises:
-            CommError: What the peer had sent before, or what the group knows, is a better reason.
+            CommError: A more specific error: the peer had sent another header, or the group has ended.
         """
         receiving, self._receiving = self._receiving(), lambda: None
         if receiving is not None and not receiving.done:
-            # A peer that gave up has sent its header first, and that may say why.
+            # A peer that failed may have sent its header before, which may show a mismatch.
             receiving.advance()
         operation.abort_state.await_verdict(self.peer)
         how = "it was closed at the other end" if cause is None else f"{type(cause).__name__}: {cause}"
@@ -199,7 +199,7 @@ class TcpLink(Link):
         return FoldingStripe(self, stream, operation, header, payload, view, scratch.view(payload.dtype), combine)
 
     def _stripes(self, payload: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-        """Split a payload over the streams, the same way on both sides: (stream, its part)."""
+        """Split a payload over the streams, the same way on both sides: (index of the stream, its part)."""
         count = max(1, min(len(self._streams), payload.nbytes // _STRIPE))
         if count == 1:
             yield 0, payload
@@ -209,7 +209,7 @@ class TcpLink(Link):
             yield index, payload[index * step : (index + 1) * step]
 
     def _chunk(self, index: int) -> tuple[torch.Tensor, memoryview]:
-        """Return the buffer of a stream for chunks to combine: as a tensor, and as bytes."""
+        """Return a stream's buffer for chunks that are combined: as a tensor, and as bytes."""
         chunk = self._scratch.get(index)
         if chunk is None:
             scratch = torch.empty(CHUNK, dtype=torch.uint8, device="cpu")
@@ -217,16 +217,16 @@ class TcpLink(Link):
         return chunk
 
     def _typed_chunk(self, payload: torch.Tensor) -> torch.Tensor:
-        """Return the first stream's buffer as elements of the payload's dtype; usually the same as the last time."""
+        """Return the first stream's buffer viewed in the payload's dtype and length. The last view is cached."""
         typed = self._typed
         if typed.dtype is not payload.dtype or typed.numel() != payload.numel():
             typed = self._typed = self._chunk(0)[0].view(payload.dtype)[: payload.numel()]
         return typed
 
     def _fit_buffers(self) -> None:
-        """Keep what is in flight to a near peer small enough for the caches; until it proves near, look again."""
+        """Limit the send buffers to a near peer, so that data stays in the caches. Called until the peer is near."""
         facts = self._first.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT.size)
-        # A kernel that doesn't know gives fewer bytes, or zero.
+        # A kernel without this field returns fewer bytes, or zero.
         round_trip = _MIN_RTT.unpack(facts)[0] if len(facts) == _MIN_RTT.size else 0
         if 0 < round_trip <= _NEAR:
             self._fitted = True
@@ -235,7 +235,7 @@ class TcpLink(Link):
 
 
 class _Finished(Transfer):
-    """A message that was through as soon as it began."""
+    """A message that was completely transferred at once."""
 
     done = True
 
@@ -249,26 +249,26 @@ class _Finished(Transfer):
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
     """Return a tensor's memory as bytes, for any dtype; the caller must keep the tensor alive.
 
-    A third of what `tensor.view(torch.uint8).numpy()` costs.
+    It takes a third of the time of `tensor.view(torch.uint8).numpy()`.
     """
     nbytes = tensor.nbytes
     return _memory_at(tensor.data_ptr(), nbytes, _WRITABLE) if nbytes else memoryview(bytearray())
 
 
 class Stripe(Transfer):
-    """The part of one message that goes through one stream.
+    """The part of a message that is transferred over one stream.
 
     Args:
         link: The stream's link.
-        stream: A socket that doesn't block.
-        operation: What the message belongs to.
-        header: The message's, where it goes through this stream; else nothing.
-        payload: The part's elements.
-        view: The bytes that are sent, or where received ones go: the payload's, unless a subclass says otherwise. It
-            is of bare memory, so the stripe keeps the payload, which owns that.
+        stream: A non-blocking socket.
+        operation: The operation of the message.
+        header: The message's header if this stream carries it; else empty.
+        payload: The elements of the part.
+        view: The bytes to send, or the buffer for received bytes: the payload's memory, unless a subclass uses another
+            buffer. A view doesn't own its memory, so the stripe keeps a reference to the payload.
 
     Attributes:
-        position: Bytes of the payload's part that have gone through; below 0 while that many of the header are missing.
+        position: Bytes of the part that are transferred; negative while as many bytes of the header are missing.
     """
 
     position: int
@@ -295,17 +295,17 @@ class Stripe(Transfer):
         self._end = payload.nbytes
 
     def interest(self) -> Sequence[tuple[int, int]]:
-        """Return the stream and the events that it waits for."""
+        """Return the stream's descriptor and the events to wait for."""
         return ((self._stream.fileno(), self._events),)
 
 
 class OutgoingStripe(Stripe):
-    """Sends the header, where it goes through this stream, and a part of the payload."""
+    """Sends the header, if this stream carries it, and a part of the payload."""
 
     _events = select.POLLOUT
 
     def advance(self) -> bool:
-        """Send one chunk, or what the kernel takes of it."""
+        """Send one chunk, or as much of it as the kernel accepts."""
         position, view = self.position, self._view
         try:
             if position < 0:
@@ -320,18 +320,18 @@ class OutgoingStripe(Stripe):
         return True
 
     def sent(self, count: int) -> None:
-        """Note that the kernel has taken so many bytes more."""
+        """Record that the kernel has accepted `count` more bytes."""
         self.position += count
         self.done = self.position == self._end
 
 
 class ReceivingStripe(Stripe):
-    """Receives the header, where it comes through this stream, and a part of the payload, right into its place."""
+    """Receives the header, if this stream carries it, and a part of the payload, directly into its memory."""
 
     _events = select.POLLIN
 
     def advance(self) -> bool:
-        """Receive some chunks, until there are no more just now."""
+        """Receive chunks until no more data is available, at most `_TURN` of them."""
         moved = False
         for _ in range(_TURN):
             room = self._room()
@@ -348,13 +348,13 @@ class ReceivingStripe(Stripe):
                 raise self._link.lost(self._operation, None)
             moved = True
             self.received(count)
-            # A short chunk means that the kernel has no more: asking again would only cost time.
+            # A short chunk means that the kernel has no more data: another call would only cost time.
             if self.done or count < len(room):
                 break
         return moved
 
     def received(self, count: int) -> None:
-        """Note that so many bytes more have arrived, the header's first.
+        """Record that `count` more bytes have arrived, those of the header first.
 
         Raises:
             MismatchError: The header isn't the one that this operation expects.
@@ -377,16 +377,16 @@ class ReceivingStripe(Stripe):
         return self._view[start : start + CHUNK]
 
     def _arrived(self) -> None:
-        """Use what has arrived up to `position`."""
+        """Process the data that has arrived up to `position`."""
 
 
 class FoldingStripe(ReceivingStripe):
-    """Receives chunk after chunk beside the payload, and folds each into its place.
+    """Receives chunks into a separate buffer, and combines each with the payload.
 
     Args:
-        view: A chunk's room, as bytes.
-        scratch: The same room, in the payload's dtype.
-        combine: Folds an arrived chunk into its place.
+        view: The buffer for a chunk, as bytes.
+        scratch: The same buffer, in the payload's dtype.
+        combine: Combines the payload with a received chunk.
     """
 
     def __init__(
@@ -404,8 +404,8 @@ class FoldingStripe(ReceivingStripe):
         self._scratch = scratch
         self._combine = combine
         self._itemsize = payload.element_size()
-        self._base = 0  # where in the part the scratch begins
-        self._folded = 0  # up to where the part is folded, in bytes
+        self._base = 0  # position in the part at which the scratch starts
+        self._folded = 0  # position in the part up to which it is combined, in bytes
 
     def _room(self) -> memoryview:
         return self._view[max(self.position, 0) - self._base : self._end - self._base]
@@ -414,7 +414,7 @@ class FoldingStripe(ReceivingStripe):
         position = self.position
         full = position - self._base == CHUNK
         if full or position == self._end or position - self._folded >= _FOLD:
-            # An element may have arrived in part; a full scratch and the end fall between two elements.
+            # The last element may be incomplete, except if the scratch is full or the part ends.
             start, stop, base = (nbytes // self._itemsize for nbytes in (self._folded, position, self._base))
             fold(self._combine, self._payload[start:stop], self._scratch[start - base : stop - base])
             self._folded = stop * self._itemsize
@@ -423,11 +423,11 @@ class FoldingStripe(ReceivingStripe):
 
 
 class StripedTransfer(Transfer):
-    """One message over several streams, a contiguous part over each.
+    """A message over several streams, with a contiguous part on each.
 
     Args:
-        stripes: The first carries the header; the others wait until it has gone through, since until then nobody knows
-            whether both sides mean the same message.
+        stripes: The first stripe carries the header. The others wait until the header is transferred, because before
+            that it is unknown whether both sides expect the same message.
     """
 
     def __init__(self, stripes: Sequence[Stripe]) -> None:
@@ -456,7 +456,7 @@ class StripedTransfer(Transfer):
 
 
 def fold(combine: Combine, mine: torch.Tensor, theirs: torch.Tensor) -> None:
-    """Fold what has arrived into its place, in pieces that torch does in this thread."""
+    """Combine received data with the payload, in pieces for which torch starts no threads."""
     count = mine.numel()
     if count <= _MOST_ELEMENTS:
         if count:

@@ -1,4 +1,4 @@
-"""What to do while no transfer moves: sleep well, and give up at the right time."""
+"""Wait while no transfer can continue: how to sleep, and when to give up."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from hpsearch_comm.shm.barrier import Bell
 
 _SLICE = 0.05
-"""Longest sleep in seconds, so that the group's end is seen even where nothing wakes us for it."""
+"""Longest sleep in seconds, so that the group's end is noticed even if it wakes nobody."""
 
 _SHORTEST, _LONGEST = 50e-6, 2e-3
-"""Sleep in seconds on the bell between two looks at the sockets, where a step waits for both: it doubles."""
+"""Sleep in seconds on the bell between two polls of the sockets, if a step waits for both. It doubles each time."""
 
 _GRACE = 60.0
-"""Seconds without progress that data of a peer which has left may still take to come through the network."""
+"""Seconds without progress for which data from a peer that has left may still be in the network."""
 
 
 class Waiter:
-    """How a thread sleeps: on its sockets, on its bell, or on the bell with looks at the sockets.
+    """Lets a thread sleep: on its sockets, on its bell, or on the bell with polls of the sockets.
 
     Args:
-        bell: Rung by the peers whose links go through shared memory.
-        abort_state: The group's.
-        wake: A descriptor that becomes readable when the thread is to look around; -1 for none.
+        bell: Rung by the peers whose links use shared memory.
+        abort_state: The group's abort state.
+        wake: A descriptor that becomes readable to wake the thread; -1 for none.
     """
 
     def __init__(self, bell: Bell, abort_state: AbortState, wake: int = -1) -> None:
@@ -41,15 +41,15 @@ class Waiter:
         self._nap = _SHORTEST
 
     def progressed(self) -> None:
-        """Begin with short sleeps anew: something has moved."""
+        """Restart with short sleeps after progress."""
         self._nap = _SHORTEST
 
     def sleep(self, pending: Collection[Transfer], mark: int) -> None:
-        """Sleep, at most until something may have moved.
+        """Sleep until a transfer may be able to continue, or a short time has passed.
 
         Args:
-            pending: The transfers that didn't move.
-            mark: The bell's, from before they were tried.
+            pending: The transfers that can't continue.
+            mark: The bell's mark from before `advance` was called on them.
         """
         events: dict[int, int] = {}
         shared = False
@@ -61,13 +61,13 @@ class Waiter:
         if not shared:
             self._poll(events)
         else:
-            # Sockets can't ring the bell: where both are awaited, look at them ever more rarely.
+            # Sockets can't ring the bell: if both are awaited, poll the sockets at growing intervals.
             self._bell.wait(mark, self._nap if events else _SLICE)
         self._nap = min(2 * self._nap, _LONGEST)
 
     def _poll(self, events: dict[int, int]) -> None:
         abort_state = self._abort_state
-        # Once a peer has left, the group's descriptor stays readable, and the slice has to do.
+        # Once a peer has left, the group's descriptor stays readable: rely on the slice then.
         if not abort_state.departed and abort_state.event >= 0:
             events[abort_state.event] = select.POLLIN
         if self._wake >= 0:
@@ -79,10 +79,10 @@ class Waiter:
 
 
 class Patience:
-    """A wait for transfers, which knows that a goodbye takes another way than the data before it.
+    """A wait for transfers. A goodbye may arrive before data that was sent earlier, over another connection.
 
     Args:
-        operation: What waits.
+        operation: The waiting operation.
     """
 
     def __init__(self, operation: Operation) -> None:
@@ -91,15 +91,15 @@ class Patience:
         self._gone_since: float | None = None
 
     def progressed(self) -> None:
-        """Start the deadline afresh: something has moved."""
+        """Restart the deadline after progress."""
         self._wait.progressed()
         self._gone_since = None
 
     def check(self, pending: Collection[Transfer]) -> None:
-        """Raise if the group has ended, nothing more can come from a peer, or nothing has moved for too long.
+        """Raise an error if the group has ended, an awaited peer has left, or there was no progress for too long.
 
         Args:
-            pending: The transfers that didn't move.
+            pending: The transfers that can't continue.
         """
         try:
             self._wait.check({transfer.peer: None for transfer in pending})
@@ -108,10 +108,10 @@ class Patience:
                 raise
 
     def _may_still_come(self, pending: Collection[Transfer]) -> bool:
-        """Return whether there may be more from a peer that has left."""
+        """Return whether data from a peer that has left may still arrive."""
         now = time.monotonic()
         if self._gone_since is None:
-            # Whatever it put into memory before it left is there now: one more look.
+            # Data that it wrote to shared memory before it left is visible now: check once more.
             self._gone_since = now
             return True
         departed = self._operation.abort_state.departed

@@ -1,1 +1,1 @@
-"""The algorithms of one host, through the memory that its ranks share."""
+"""Collectives within one host, through shared memory."""

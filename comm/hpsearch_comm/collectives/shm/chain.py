@@ -1,21 +1,21 @@
-"""Allreduce through sums in shared memory to which the ranks of one host add one after the other.
+"""Chain allreduce: the ranks of one host add to sums in shared memory, one rank after the other.
 
-For long tensors in memory that the other ranks can't reach. Three ranks; the numbers are those of chunks:
+It is used for long tensors in memory that the other ranks can't access. Three ranks; the numbers are chunks:
 
     rank 0    rank 1    rank 2    all
     0                             rank 0 copies its values into a slot of shared memory
     1         0                   rank 1 adds its own to them
-    2         1         0         and the last rank, whose sum is complete, finishes it
-    3         2         1     0   everybody copies the result out
+    2         1         0         the last rank completes the sum and finishes it
+    3         2         1     0   all ranks copy the result out
     ...
 
-Each rank reads and writes n bytes on the way in and n on the way out, 2n in all, where two shots through staging memory
-take n (3 - 1/p). What is between costs no pass of its own: while a rank streams its tensor in from memory, adding to a
-sum that lies in the cache takes no longer than copying. There are no barriers but the one at the beginning: a rank goes
-on as far as the others let it (see `Slots`). In exchange the last rank begins p - 1 chunks later than the first, which
-costs time where ranks have cores of their own, and nothing where they share them.
+Each rank reads and writes n bytes for the sum and n bytes for the copy, 2n in total; two shots through staging memory
+take n (3 - 1/p). The addition needs no further pass: while a rank reads its tensor from memory, adding to a sum in the
+cache takes no longer than copying. There is only one barrier, at the start: then a rank continues as soon as the chunks
+it needs are ready (see `Slots`). The drawback: the last rank starts p - 1 chunks later than the first. That costs time
+if each rank has its own core, but not if ranks share cores.
 
-The values of an element are combined in the order of ranks, so the bits are those of the other ways.
+The values of an element are combined in the order of ranks, so the bits are the same as with the other algorithms.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from hpsearch_comm.shm.shm_segment import ShmSegment
 from hpsearch_comm.shm.slots import SLOT
 
 _FILLED = 4
-"""Chunks for each rank from which on those in which the chain fills and empties are few beside the others."""
+"""Minimum number of chunks for each rank. With as many, the time to fill and empty the chain is small."""
 
 
 def pays(size: int, cores: int, nbytes: int) -> bool:
-    """Return whether an allreduce goes through a chain.
+    """Return whether an allreduce uses a chain.
 
     Args:
         size: Number of ranks.
-        cores: How many cores they have together.
-        nbytes: Of a tensor, in the dtype in which it is summed up.
+        cores: Number of cores of all ranks together.
+        nbytes: Size of the tensor in bytes, in the dtype in which it is summed.
     """
     least = size if size > cores else _FILLED * size
     return nbytes >= least * SLOT
 
 
 class Chain:
-    """One allreduce on its way through the chain.
+    """One allreduce through the chain.
 
     Args:
-        shm: The host's.
-        operation: Under way.
+        shm: The host's shared memory.
+        operation: The running operation.
         tensor: 1-D, contiguous, on the CPU.
-        reduction: The operator.
-        out: Like the tensor; it may be the tensor.
+        reduction: The reduction for the tensor's dtype.
+        out: The result, like the tensor; it may be the tensor.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class Chain:
         self._piece = piece_length(shm, operation, reduction, SLOT)
 
     def first(self) -> None:
-        """Do what can be done before the ranks have met: the slot may still be needed by the chain before."""
+        """Add the first chunk on rank 0, before the barrier, unless the previous chain still uses the slot."""
         if self._shm.index == 0 and self._slots.may_add(self._turn):
             self._add(0)
 
     def run(self) -> None:
-        """Do the rest."""
+        """Run the chain after the barrier."""
         slots, turn, count = self._slots, self._turn, self._count
-        slots.turn += count  # not before: where all tensors lie in a shared buffer, no rank comes here
+        slots.turn += count  # not earlier: if all tensors are in a shared buffer, no rank calls run()
         with self._operation.phase("chain"):
             while self._copied < count:
                 moved = False
@@ -96,7 +96,7 @@ class Chain:
                     slots.wait(self._operation, to_add, turn + self._copied)
 
     def _add(self, number: int) -> None:
-        """Bring this rank's values of a chunk into its sum."""
+        """Add this rank's values to the sum of a chunk."""
         reduction, index = self._reduction, self._shm.index
         mine = self._inputs[number]
         total = self._sum(number, mine.numel())
@@ -125,7 +125,7 @@ class Chain:
             piece.copy_(values)
 
     def _cut(self, to: torch.Tensor, source: torch.Tensor) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
-        """Cut both into pieces that one call may take."""
+        """Split both tensors into pieces for one call of torch each."""
         if to.numel() <= self._piece:
             return [(to, source)]
         return zip(torch.split(to, self._piece), torch.split(source, self._piece), strict=True)

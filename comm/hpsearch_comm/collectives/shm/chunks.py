@@ -1,4 +1,4 @@
-"""The reduction of tensors in memory, in calls of torch that are neither too long nor too short."""
+"""Reduce tensors in memory, in pieces of a suitable length for one call of torch."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.shm.shm_segment import ShmSegment
 
 _CACHED = 1 << 20
-"""Bytes of all members together per call of torch: what one leaves in the core's own cache, the next finds there."""
+"""Bytes of all members together per call of torch: they fit in the core's own cache, where the next call finds them."""
 
 _LEAST = 128 << 10
-"""Bytes of one member per call of torch: with fewer the call itself takes longer than they do."""
+"""Minimum bytes of one member per call of torch: with fewer, the overhead of the call dominates."""
 
 _VECTOR = 64
-"""Elements whose multiples calls of torch take: it makes other NaNs of the few that fill no vector of its own."""
+"""Pieces have a multiple of this many elements: torch makes different NaNs of elements that don't fill a vector."""
 
 SERIAL = (1 << 15) - _VECTOR
 """Elements below which torch starts no threads."""
@@ -27,18 +27,18 @@ def piece_length(shm: ShmSegment, operation: Operation, reduction: Reduction, nb
     """Return how many elements one call of torch reduces.
 
     Args:
-        shm: The host's.
-        operation: Under way.
-        reduction: The operator.
-        nbytes: Of these elements, in the dtype in which they are summed up, for one thread. None where all members'
-            are read in turn.
+        shm: The host's shared memory.
+        operation: The running operation.
+        reduction: The reduction.
+        nbytes: Bytes of a piece for one thread, in the dtype in which it is summed. None for pieces that are reduced
+            over all members, one member after the other.
     """
     length = (nbytes or max(_CACHED // shm.size, _LEAST)) // reduction.accumulate.itemsize // _VECTOR * _VECTOR
     threads = torch.get_num_threads()
     if threads == 1:
         return length
-    # torch starts threads of its own for long tensors. They help where there are cores for all ranks' threads, but not
-    # from a thread beside the caller's, where they would be a second set of them.
+    # torch starts its own threads for long tensors. They help if there are cores for the threads of all ranks, but not
+    # in a background thread, where they would be a second set of threads.
     return length * threads if operation.spin and threads * shm.size <= shm.cores else min(length, SERIAL)
 
 
@@ -54,12 +54,12 @@ def fold(
     """Reduce the sources in order, piece by piece.
 
     Args:
-        shm: Gives memory for partial results.
-        operation: Under way.
-        reduction: The operator.
-        sources: One of each member.
-        out: Where the result goes. It may be the first source, or this rank's own.
-        finish: Whether the result is final.
+        shm: The host's shared memory; its scratch memory holds partial results.
+        operation: The running operation.
+        reduction: The reduction.
+        sources: One tensor of each member.
+        out: The tensor for the result. It may be the first source, or this rank's own.
+        finish: Whether to finish the result.
     """
     length = piece_length(shm, operation, reduction)
     if out.numel() <= length:
@@ -73,13 +73,13 @@ def fold(
 def fold_piece(
     shm: ShmSegment, reduction: Reduction, sources: Sequence[torch.Tensor], out: torch.Tensor, *, finish: bool
 ) -> None:
-    """Reduce the sources, no longer than a piece, in order; the rest as for `fold`."""
+    """Reduce sources of at most one piece, in order. The arguments are the same as for `fold`."""
     if out.dtype is not reduction.accumulate:
         total = shm.scratch(reduction.accumulate, out.numel())
         total.copy_(sources[0])
         remaining = sources[1:]
     else:
-        # What lies in `out` may be this rank's own source: until its turn has come, the sum grows elsewhere.
+        # `out` may be this rank's own source: until that has been read, the sum is kept in scratch memory.
         index = shm.index
         total = out if index < 2 else shm.scratch(out.dtype, out.numel())
         reduction.into(sources[0], sources[1], total)

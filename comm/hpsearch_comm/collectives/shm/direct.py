@@ -1,19 +1,19 @@
-"""Collectives of one host through the memory that its ranks share: each rank reads what it needs where it lies.
+"""Collectives within one host through shared memory: each rank reads the values that it needs directly.
 
-A collective begins with a barrier, at which the ranks compare what they are doing and tell each other where their
-tensors lie. There are two cases:
+A collective starts with a barrier, at which the ranks compare their operations and exchange the locations of their
+tensors. There are two cases:
 
-- All lie in one shared buffer (`Group.empty`). Then every rank reads its peers' values right there, and nothing is
-  copied that isn't wanted elsewhere.
-- Otherwise they go through memory that all ranks share anyway, in chunks that stay in the cores' caches: `pipeline`
-  moves them through staging memory, which each rank writes for the others to read.
+- All tensors are in one shared buffer (`Group.empty`). Then every rank reads its peers' values directly from it. There
+  are no further copies.
+- Otherwise the values are copied through staging memory, which each rank writes and the others read, in chunks that
+  stay in the cores' caches: see `pipeline`.
 
-An allreduce chooses between several ways of either kind; see `direct_allreduce`. The others are its halves:
-reduce_scatter stages values and reduces them, allgather and broadcast publish values and gather them. Each rank reads
-what it gets once, and where it isn't in a shared buffer, writes what it gives once: n (p-1)/p bytes each of the n that
-all parts have together, and for a broadcast n.
+Allreduce has several algorithms for each case; see `direct_allreduce`. The other collectives are halves of it:
+reduce_scatter stages and reduces values, allgather and broadcast publish and gather them. Each rank reads its received
+values once. If its tensor isn't in a shared buffer, it writes its sent values once. Of n bytes in all parts together
+these are n (p-1)/p bytes each, and n for a broadcast.
 
-When one of these raises, the ranks are no longer in step: whoever called it ends the group.
+If one of these functions raises an error, the ranks are out of step: the caller must end the group.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from hpsearch_comm.shm.copying import copy
 from hpsearch_comm.shm.shm_segment import ShmSegment
 
 LITTLE = 64 << 10
-"""Bytes up to which tensors are copied wherever they lie."""
+"""Bytes up to which tensors are always copied, even in a shared buffer."""
 
 Part = tuple[int, int]
 
 
 def broadcast(shm: ShmSegment, operation: Operation, tensor: torch.Tensor, root: int) -> None:
-    """Copy the root's tensor into everybody's; 1-D and contiguous, of the same length everywhere."""
+    """Copy the root's tensor to all ranks, in place. Tensors are 1-D, contiguous, and of equal length on all ranks."""
     spans = [tensor if rank == root else tensor[:0] for rank in shm.members]
     _gather(shm, operation, spans, tensor, [0] * shm.size)
 
 
 def allgather(shm: ShmSegment, operation: Operation, parts: Sequence[torch.Tensor]) -> None:
-    """Copy each member's part to all.
+    """Copy each member's part to all members.
 
     Args:
-        shm: The host's.
-        operation: Compared with the other ranks' before anything is used.
-        parts: 1-D and contiguous: where the part of each member goes. The own one is filled already. The lengths may
-            differ, but must be the same on every rank.
+        shm: The host's shared memory.
+        operation: Compared with the other ranks' operations before any data is used.
+        parts: The tensor for each member's part, 1-D and contiguous. This rank's own part is already filled. The
+            lengths may differ between members, but must be the same on every rank.
     """
     _gather(shm, operation, parts, parts[shm.index], [0] * shm.size)
 
 
 def gather_parts(shm: ShmSegment, operation: Operation, tensor: torch.Tensor, parts: Sequence[Part]) -> None:
-    """Copy part i of the i-th member's tensor into everybody's; there may be fewer parts than members."""
+    """Copy part i of the i-th member's tensor to all members. There may be fewer parts than members."""
     itemsize = tensor.dtype.itemsize
     starts = [start * itemsize for start, _ in parts] + [0] * (shm.size - len(parts))
     _gather(shm, operation, spans_of(shm, tensor, parts), tensor, starts)
@@ -71,13 +71,13 @@ def reduce_scatter(
     """Reduce the ranks' tensors; member i gets part i of the result.
 
     Args:
-        shm: The host's.
-        operation: Compared with the other ranks' before anything is used.
-        tensor: 1-D, contiguous; stays as it is.
-        parts: Part i is member i's, as (start, stop).
-        reduction: Made for the tensor's dtype.
-        out: 1-D, contiguous, as long as this rank's part. It may be that part of the tensor, but must not overlap it
-            otherwise.
+        shm: The host's shared memory.
+        operation: Compared with the other ranks' operations before any data is used.
+        tensor: 1-D, contiguous; not changed.
+        parts: (start, stop) of each member's part.
+        reduction: The reduction for the tensor's dtype.
+        out: 1-D, contiguous, as long as this rank's part. It may be exactly this part of the tensor, but must not
+            overlap the tensor otherwise.
     """
     tensor, out = _computed(reduction, tensor), _computed(reduction, out)
     _reduce(shm, operation, tensor, parts, reduction, out, finish=True)
@@ -86,10 +86,10 @@ def reduce_scatter(
 def reduce_parts(
     shm: ShmSegment, operation: Operation, tensor: torch.Tensor, parts: Sequence[Part], reduction: Reduction
 ) -> None:
-    """Reduce part i of the tensors into the i-th member's, where it is left unfinished.
+    """Reduce part i of the tensors into the i-th member's tensor, without `finish`.
 
-    There may be fewer parts than members. Until `gather_parts`, a member may change its own part only: where the
-    tensors lie in a shared buffer, others may still be reading theirs.
+    There may be fewer parts than members. Until `gather_parts`, a member may only change its own part: if the tensors
+    are in a shared buffer, other members may still be reading the other parts.
     """
     tensor = _computed(reduction, tensor)
     start, stop = parts[shm.index] if shm.index < len(parts) else (0, 0)
@@ -106,11 +106,11 @@ def _gather(
     """Fill each member's span from that member's memory.
 
     Args:
-        shm: The host's.
-        operation: Compared with the other ranks'.
-        spans: Where in this rank's memory the members' values go; the own ones are there.
-        mine: The tensor whose place is told to the others.
-        starts: Byte in a member's `mine` at which what it gives begins.
+        shm: The host's shared memory.
+        operation: Compared with the other ranks' operations.
+        spans: The tensors in this rank's memory for the members' values; its own is already filled.
+        mine: The tensor whose location is sent to the others.
+        starts: For each member, the byte offset in its `mine` at which its values start.
     """
     if shm.size == 1:
         return
@@ -140,7 +140,7 @@ def _reduce(
     *,
     finish: bool,
 ) -> None:
-    """Reduce this rank's part of everybody's tensor into `out`, which may be that part of its own tensor."""
+    """Reduce this rank's part of all tensors into `out`, which may be this part of its own tensor."""
     spans = spans_of(shm, tensor, parts)
     index = shm.index
     if shm.size == 1:
@@ -165,5 +165,5 @@ def _reduce(
 
 
 def _computed(reduction: Reduction, tensor: torch.Tensor) -> torch.Tensor:
-    """View the tensor as what is computed with; partial results are that already."""
+    """View the tensor as `reduction.computed`. Partial results are returned unchanged."""
     return reduction.view(tensor) if tensor.dtype is reduction.dtype else tensor

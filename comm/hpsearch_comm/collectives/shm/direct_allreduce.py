@@ -1,23 +1,23 @@
-"""Allreduce on one host: in place where the results lie in a shared buffer, else in one shot, two shots or a chain.
+"""Allreduce on one host: in place if the results are in a shared buffer, else in one shot, two shots or a chain.
 
-Two shots, of n bytes on p ranks. Every rank owns one part of n/p bytes. Three ranks, rank 1's view:
+Two shots, with n bytes on p ranks: every rank owns one part of n/p bytes. Three ranks, rank 1's view:
 
     memory of      rank 0        rank 1        rank 2
                  [ a0 b0 c0 ]  [ a1 b1 c1 ]  [ a2 b2 c2 ]       rank 0 owns part a, rank 1 part b, rank 2 part c
 
     reduce             b0 +        b1 +          b2   →  b      rank 1 reads its part of every rank, in rank order
-    write        [ .  b  . ]   [ .  b  . ]   [ .  b  . ]        ... and writes the result where every rank wants it
+    write        [ .  b  . ]   [ .  b  . ]   [ .  b  . ]        ... and writes the result to every rank's output
 
     barrier, reduce and write chunk by chunk, barrier.
 
-Each rank reads n bytes and writes n bytes, whatever p is, and there are two barriers: one before, since all inputs must
-be there, and one after, since all results must be. No third: what a rank writes lies in its own part, which nobody else
-reads. This is the whole of it where the tensors lie in a shared buffer. Where one is reduced into a shared buffer from
-other memory, what the others are to read of it is copied there first, n (p-1)/p bytes.
+Each rank reads n bytes and writes n bytes, whatever p is. There are two barriers: one before, so that all inputs are
+ready, and one after, so that all results are ready. A third isn't needed: a rank only writes its own part, which no
+other rank reads. If the tensors are in a shared buffer, this is the whole algorithm. If a rank reduces other memory
+into a shared buffer, it first copies the n (p-1)/p bytes that the others read into the buffer.
 
-For other memory the same happens through staging memory (see `pipeline`), in three stages. A rank stages only what
-others are to reduce, n (p-1)/p bytes, and copies as much of their results out. With stage, reduce and gather one chunk
-apart, one barrier serves all three:
+For other memory the same happens through staging memory (see `pipeline`), in three stages. A rank stages only the
+n (p-1)/p bytes that others reduce, and copies as many bytes of their results out. Stage, reduce and gather work on
+successive chunks, so one barrier per step serves all three:
 
     chunk      stage   reduce   gather
     step 0       0
@@ -25,12 +25,12 @@ apart, one barrier serves all three:
     step 2       2       1        0           count + 2 steps with a barrier between each two
     ...
 
-One shot, for little: each rank stages all its n bytes, and after one barrier each reduces all p n by itself.
+One shot, for short tensors: each rank stages all its n bytes, and after one barrier each rank reduces all p n bytes.
 
-A chain, for much: it takes fewer passes over memory than two shots, but longer to fill (see `chain`).
+A chain, for long tensors: it takes fewer passes over memory than two shots, but longer to fill (see `chain`).
 
-In every case the values of an element are combined in the order of ranks and finished once, or by everyone in the same
-way: all ranks get the same bits.
+In every case the values of an element are combined in the order of ranks, and finished once, or by all ranks in the
+same way. So all ranks get the same bits.
 """
 
 from __future__ import annotations
@@ -50,29 +50,30 @@ from hpsearch_comm.shm.copying import copy
 from hpsearch_comm.shm.shm_segment import ShmSegment
 
 SHORT = 512 << 10
-"""Bytes of a tensor, times the square of the number of ranks, up to which an allreduce takes one shot even where the
-tensors lie in a shared buffer: a copy is shorter then than a second barrier."""
+"""Limit for one shot if the tensors are in a shared buffer: bytes of a tensor times the square of the number of ranks.
+Up to it, a copy takes less time than a second barrier."""
 
 ONE_SHOT = 2 << 20
-"""The same for tensors in other memory. Together the ranks read so many bytes in one shot; in two, the same number
-divided by the number of ranks, but with more barriers."""
+"""The same limit for tensors in other memory. The product is the number of bytes that all ranks read in one shot. In
+two shots they read this number divided by the number of ranks, but need more barriers."""
 
 Step = Callable[[], object]
 Carry = Callable[[Operation, torch.Tensor, torch.Tensor], None]
-"""Reduces the second argument over the ranks into the third, which may be the second, or else lies apart from it.
+"""Reduces the second argument over the ranks into the third. They may be the same tensor, or must not overlap.
 
-Both are 1-D, contiguous and on the CPU. The operation is compared with the other ranks' before anything is used: it
-raises MismatchError where a rank is in another one, PeerLost where one has died, CommTimeoutError where one is missing.
+Both are 1-D, contiguous and on the CPU. The operation is compared with the other ranks' operations before any data is
+used. Raises MismatchError if a rank runs another operation, PeerLost if one has died, CommTimeoutError if one is
+missing.
 """
 
 
 def bind(shm: ShmSegment, reduction: Reduction, numel: int) -> Carry:
-    """Choose how tensors of this kind and length are reduced: once for all calls.
+    """Choose the algorithm for tensors of this dtype and length, once for all calls.
 
     Args:
-        shm: The host's.
-        reduction: Made for the tensors' dtype.
-        numel: Their elements.
+        shm: The host's shared memory.
+        reduction: The reduction for the tensors' dtype.
+        numel: Number of elements.
     """
     if shm.size == 1:
         return lambda _operation, tensor, out: copy(out, tensor)
@@ -96,7 +97,7 @@ def _one_shot(
     results.turn = turn + 1
     row = results.row(turn, tensor.dtype, tensor.numel())
     copy(row[shm.index], tensor)
-    # `shm.meet`, without a frame of its own.
+    # `shm.meet`, inlined.
     shm.sign(operation)
     shm.barrier.wait(operation)
     shm.compare(operation)
@@ -112,7 +113,7 @@ def _one_shot(
 def _where_it_lies(
     shm: ShmSegment, reduction: Reduction, operation: Operation, tensor: torch.Tensor, out: torch.Tensor
 ) -> None:
-    """Reduce in place if all results belong in a shared buffer, and otherwise by the way that suits the length."""
+    """Reduce in place if all results are in a shared buffer; otherwise choose the algorithm by length."""
     location = shm.find(out)
     if location is not None and tensor.data_ptr() != out.data_ptr():
         for member, (start, stop) in enumerate(_even_parts(tensor.numel(), shm.size, tensor.dtype.itemsize)):
@@ -159,7 +160,7 @@ def _two_shot(
     def reduce(number: int) -> None:
         chunk = pipeline.cut(outputs[shm.index], number)
         result = shm.results.view(shm.index, pipeline.result_turn + number, 0, chunk.dtype, chunk.numel())
-        # Summed up in memory of its own and then copied: adding where others have just read is twice as slow.
+        # Sum in private memory, then copy: adding in memory that others have just read is twice as slow.
         pipeline.reduce(number, inputs, reduction, chunk, finish=True)
         copy(result, chunk)
 
@@ -198,7 +199,7 @@ def _in_place(
 
 
 def _even_parts(numel: int, count: int, itemsize: int) -> list[tuple[int, int]]:
-    """Cut into parts that begin at whole cache lines, so that two ranks never write to one."""
+    """Split into parts that start at multiples of a cache line, so that two ranks never write to the same line."""
     line = LINE // itemsize
     length = -(-numel // (count * line)) * line
     return [(min(member * length, numel), min((member + 1) * length, numel)) for member in range(count)]

@@ -1,11 +1,11 @@
-"""What direct collectives are made of: a meeting, and chunks on their way through staging memory.
+"""The parts of direct collectives: the first barrier, and the stages of chunks in staging memory.
 
-A chunk passes through two or three stages: it is staged for the ranks that reduce it, or published for all; they reduce
-it; all gather the results. Each stage is one chunk behind the one before, with a barrier between two steps, so that
-all stages of a step work at the same time on different chunks, and one barrier serves them all.
+A chunk passes through two or three stages: it is staged for the ranks that reduce it, or published for all ranks; it is
+reduced; the results are gathered. Each stage is one chunk behind the stage before it. In a step, all stages work on
+different chunks at the same time, so one barrier after each step serves all of them.
 
-Staging memory has two sides, which chunks take in turn (see `Staging`): what is written in one step is read in the next
-one, and overwritten in the one after that at the earliest.
+Staging memory has two sides, which chunks use alternately (see `Staging`): data written in one step is read in the next
+step, and overwritten one step later at the earliest.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from hpsearch_comm.shm.copying import copy
 from hpsearch_comm.shm.shm_segment import ShmSegment
 
 LINE = 64
-"""Bytes at whose multiples chunks and parts begin: a cache line."""
+"""Size of a cache line in bytes. Chunks and parts start at multiples of it."""
 
 Stage = Callable[[int], object]
 
 
 class Pipeline:
-    """One operation's way through staging memory, chunk by chunk.
+    """The chunks of one operation in staging memory.
 
     Args:
-        shm: The host's.
-        operation: Under way.
-        spans: What is moved; the longest one sets the number of chunks, on every rank the same.
+        shm: The host's shared memory.
+        operation: The running operation.
+        spans: The tensors to move. The longest one determines the number of chunks, which is the same on every rank.
     """
 
     def __init__(self, shm: ShmSegment, operation: Operation, spans: Sequence[torch.Tensor]) -> None:
@@ -49,7 +49,7 @@ class Pipeline:
         shm.results.turn += count
 
     def run(self, *stages: Stage) -> None:
-        """Bring all chunks through all stages, each a step behind the one before; `meet` was the first step."""
+        """Run all stages for all chunks, each stage one step behind the one before. `meet` was the first step."""
         shm, operation, count = self._shm, self._operation, self._count
         steps = count + len(stages) - 1
         with operation.phase("chunk by chunk"):
@@ -61,13 +61,13 @@ class Pipeline:
                     shm.barrier.wait(operation)
 
     def cut(self, span: torch.Tensor, number: int) -> torch.Tensor:
-        """Return a chunk of a span; empty where the span is shorter than others."""
+        """Return a chunk of a span; empty after the end of a span that is shorter than the longest."""
         if self._count <= 1:
             return span
         return span[number * self._length : (number + 1) * self._length]
 
     def stage(self, number: int, spans: Sequence[torch.Tensor]) -> None:
-        """Put this rank's values where the members that reduce them will read them."""
+        """Write this rank's values for the members that reduce them."""
         shm = self._shm
         for member, span in enumerate(spans):
             if member != shm.index:
@@ -76,7 +76,7 @@ class Pipeline:
                 copy(view, chunk)
 
     def publish(self, number: int, span: torch.Tensor) -> None:
-        """Put this rank's values where all members will read them."""
+        """Write this rank's values for all members."""
         chunk = self.cut(span, number)
         row = self._shm.results.row(self.result_turn + number, chunk.dtype, chunk.numel())
         copy(row[self._shm.index], chunk)
@@ -84,7 +84,7 @@ class Pipeline:
     def reduce(
         self, number: int, spans: Sequence[torch.Tensor], reduction: Reduction, out: torch.Tensor, *, finish: bool
     ) -> None:
-        """Reduce what others have staged for this rank with its own values, in the order of ranks."""
+        """Reduce this rank's values and those that others have staged for it, in the order of ranks."""
         shm = self._shm
         index, turn = shm.index, self._input_turn + number
         own_chunk = self.cut(spans[index], number)
@@ -98,7 +98,7 @@ class Pipeline:
             fold(shm, self._operation, reduction, views, out, finish=finish)
 
     def gather(self, number: int, spans: Sequence[torch.Tensor]) -> None:
-        """Copy what others have published."""
+        """Copy the values that others have published."""
         shm = self._shm
         for member, span in enumerate(spans):
             if member != shm.index:
@@ -110,16 +110,16 @@ class Pipeline:
 def meet(
     shm: ShmSegment, operation: Operation, location: tuple[SharedBuffer, int] | None, first: Callable[[], object]
 ) -> list[int] | None:
-    """Meet, with the first chunk of the tensors staged.
+    """Wait for all ranks, and stage the first chunk unless all tensors are in the same shared buffer.
 
     Args:
-        shm: The host's.
-        operation: Compared with the other ranks' before anything is used.
-        location: Where this rank's tensor lies in a shared buffer, if it does.
-        first: Stages the first chunk.
+        shm: The host's shared memory.
+        operation: Compared with the other ranks' operations before any data is used.
+        location: Location of this rank's tensor in a shared buffer; None if it isn't in one.
+        first: Function that stages the first chunk.
 
     Returns:
-        If all ranks' tensors lie in the same buffer, each one's byte in it, and nothing was staged; else None.
+        If all ranks' tensors are in the same shared buffer, the byte offset of each; else None.
     """
     if location is None:
         first()
@@ -136,6 +136,6 @@ def meet(
 
 
 def spans_of(shm: ShmSegment, tensor: torch.Tensor, parts: Sequence[tuple[int, int]]) -> list[torch.Tensor]:
-    """Slice a tensor into (start, stop) of each member, empty for members that have no part."""
+    """Slice a tensor into the members' parts; a member without a part gets an empty slice."""
     spans = [tensor[start:stop] for start, stop in parts]
     return spans + [tensor[:0]] * (shm.size - len(spans))
