@@ -100,7 +100,7 @@ def other_optimizers(owner: object, optimizer: Optimizer) -> dict[str, Optimizer
 
 
 def attributes_of(owner: object, kind: type[T]) -> dict[str, T]:
-    """Return the attributes that are instances of a class, by name. Items of lists and dicts are `optimizers.0`, ..."""
+    """Return the attributes that are instances of a class, by name; items of containers are named `optimizers.0`."""
     attributes = {}
     for name, value in vars(owner).items():
         candidates = {name: value}
