@@ -429,7 +429,7 @@ class Downpour(Served):
         assemble(self._adagrad, self.parameters, self.ranks, self.servers, states)
 
     def loaded(self) -> None:
-        """Reset the state of the trial's own optimizer: it doesn't step here, so its state wouldn't match the weights."""
+        """Reset the state of the trial's own optimizer. It doesn't step here, so its state can't match the weights."""
         optimizer = self.trained.optimizer
         optimizer.load_state_dict({**optimizer.state_dict(), "state": copy.deepcopy(self._fresh)})
 

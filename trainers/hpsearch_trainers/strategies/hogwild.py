@@ -250,7 +250,7 @@ class Locked(Hogwild):
         ]
 
     def step(self) -> None:
-        """Update the parameters of one bucket at a time; all at once if hooks or shared state of the optimizer need it."""
+        """Update one bucket at a time. If the optimizer has hooks or common state, update all under all locks."""
         assert self._copy is not None
         optimizer, locks = self.trained.optimizer, self._copy.memory.locks
         if self.hooked or not steps_in_parts(optimizer):

@@ -27,8 +27,9 @@ from hpsearch_trainers.strategies.strategy import Options, Trained
 class LocalSGD(LocalSteps):
     """Averages the weights every `period` steps.
 
-    Within an epoch, each worker keeps its own optimizer state (`momentum: keep`, as in SparkNet), or it is averaged with
-    the weights (`momentum: average`). At the end of an epoch it is always averaged, so a checkpoint has a single state.
+    Within an epoch, each worker keeps its own optimizer state (`momentum: keep`, as in SparkNet), or the states are
+    averaged with the weights (`momentum: average`). At the end of an epoch they are always averaged, so a checkpoint
+    has a single state.
     """
 
     name: ClassVar[str] = "local_sgd"

@@ -144,7 +144,7 @@ def _piece_parameter(parameter: nn.Parameter, piece: Piece) -> nn.Parameter:
 
 
 def _cut(state: Mapping[str, Any], parameter: Tensor, piece: Piece) -> dict[str, Any]:
-    """Return a piece's part of a parameter's state: slices of tensors of the parameter's shape, and all other entries."""
+    """Return a piece's part of a parameter's state: tensors of the parameter's shape are sliced, others copied."""
     if piece.stop - piece.start == parameter.numel():
         return dict(state)
 

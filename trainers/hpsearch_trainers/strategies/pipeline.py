@@ -318,7 +318,7 @@ class Pipeline(DividedModel):
         self._extra_modules.follow()
 
     def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], loss_weight: float, *, last: bool) -> Tensor:
-        """Collect micro-batches until a pipeline run is complete, then run them; return the losses of all with the last."""
+        """Queue a micro-batch; run the queue when it is full. The last call of a run returns the losses of all."""
         if self._is_whole:
             self._begin(inputs)
         of_output = of_output_alone(loss_of, self._elsewhere, self.name)

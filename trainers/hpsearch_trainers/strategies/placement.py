@@ -53,7 +53,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Bucket:
-    """Pieces of one dtype on one server that are sent together. A parameter with sparse gradients has its own bucket."""
+    """Pieces of one dtype on one server that are sent together. A parameter with sparse gradients is alone in one."""
 
     server: int
     """Index of the server, from 0."""
