@@ -154,7 +154,7 @@ def _draws_doubles() -> bool:
 
 
 def dropout_with(noise: Noise, func: Any) -> Callable[..., Any]:
-    """Return a version of a dropout function for one lane's tensor, with the noise that the function uses for all lanes.
+    """Return a version of a dropout function for one lane's tensor, with the noise that the lane has in a pack.
 
     Args:
         noise: The noise of one lane.

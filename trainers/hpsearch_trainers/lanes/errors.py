@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class NotFusible(Exception):
-    """A trainer or a pack of trainers can't be fused. Not a user's error: the trainer runs alone, with the same results.
+    """A trainer or a pack can't be fused. This is not a user's error: it runs alone, with the same results.
 
     Args:
         reason: The reason, worded to complete "runs alone: ...".

@@ -78,9 +78,9 @@ def probe_result(
 
 
 def _ways() -> Hashable:
-    """Return what decides how torch computes, beside what it computes."""
+    """Return the global settings that affect how torch computes."""
     precision = None
-    with contextlib.suppress(RuntimeError):  # it was set by both of torch's interfaces
+    with contextlib.suppress(RuntimeError):  # it was set through both of torch's interfaces
         precision = torch.get_float32_matmul_precision()
     return (
         (torch.get_default_dtype(), torch.get_deterministic_debug_mode(), torch.backends.mkldnn.enabled, precision),
@@ -130,8 +130,7 @@ class _Recordings:
 
     recorded: dict[Hashable, Recorded | None] = field(default_factory=dict)
     verified: WeakSet[Trainer] = field(default_factory=WeakSet)
-    """Trainers that are known to compute the same as the recording ones. A pack computes with its first trainer's model.
-    """
+    """Trainers known to compute the same as those that recorded. A pack computes with its first trainer's model."""
 
 
 class Fuser:
