@@ -29,10 +29,10 @@ def cross_entropies_at_once(scores: Tensor, classes: Tensor, loss_weight: float)
     Args:
         scores: (lanes, rows, classes).
         classes: (lanes, rows).
-        loss_weight: By what each lane's is multiplied before it is differentiated.
+        loss_weight: Factor of each lane's loss for the gradient.
     """
     logarithms = torch.log_softmax(scores, 2)
-    # A scatter may write in any order.
+    # Not a scatter, because its order of writes isn't deterministic.
     is_target = torch.arange(scores.shape[2], device=scores.device) == classes.unsqueeze(2)
     upstream = is_target * (-loss_weight / classes.shape[1])
     gradient = torch._log_softmax_backward_data(upstream, logarithms, 2, logarithms.dtype)

@@ -277,7 +277,7 @@ def kind_at_once(optimizer: Optimizer, parameters: Sequence[Tensor]) -> Hashable
             return None
         if names and not any(optimizer.state.get(parameter) for parameter in group_parameters):
             if group.get("dampening"):
-                return None  # a first step would skip this parameter
+                return None  # a first step doesn't apply dampening
             for parameter in group_parameters:
                 optimizer.state[parameter] = _initial_state(group, names, parameter)
         states = [optimizer.state.get(parameter, {}) for parameter in group_parameters]
