@@ -271,7 +271,7 @@ def keep_last(recordings: dict[Any, Any]) -> None:
 
 
 def _shared(roles: Sequence[object]) -> Sequence[int]:
-    """Return for each role the index of the first role with the same identity or memory; recordings don't separate them."""
+    """Return for each role the index of the first role that is the same or has the same memory."""
     first: dict[Hashable, int] = {}
     return tuple(
         first.setdefault(memory_of(role) if isinstance(role, Tensor) and role.numel() > 0 else id(role), number)

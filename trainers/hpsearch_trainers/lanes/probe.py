@@ -98,9 +98,9 @@ def rebuilt(trainer: _TrainerT, number: int, *, rounded: bool) -> _TrainerT:
 
 
 def replica(trainer: _TrainerT) -> _TrainerT:
-    """Return a trainer with a model and an optimizer of its own that are equal, and the same functions."""
+    """Return a copy of a trainer with copies of the model and optimizer, and the same functions."""
     twin = copy.copy(trainer)
-    # A loss that is a module may have the model as a part.
+    # A loss that is a module may contain the model.
     loss = trainer.parts.loss if isinstance(trainer.parts.loss, nn.Module) else None
     members = (trainer.model, trainer.optimizer, trainer._average, loss)
     models = [member for member in members if isinstance(member, nn.Module)]
@@ -219,7 +219,7 @@ def _flat(loss: Tensor, gradients: Sequence[Tensor | None]) -> Tensor:
 
 
 def _nearly_equal(first: Tensor, second: Tensor) -> bool:
-    """Return whether vectors of `_flat` are equal up to rounding. Positions with NaN are ignored."""
+    """Return whether vectors of `_flat` are equal up to rounding. Always true if the first has NaN or infinity."""
     if not bool(first.isfinite().all()):
         return True
     if first.shape != second.shape:
@@ -344,7 +344,7 @@ def check_lanes(trainers: Sequence[Trainer], pack: Pack, is_same: Callable[[Any,
 
 
 def _alone_twice(built: Sequence[Trainer], before: Snapshot) -> tuple[list[list[Any]], float]:
-    """Train each trainer alone for two epochs, then restore it; return the results of each epoch and the seconds of one.
+    """Train each trainer alone for two epochs, then restore it; return each epoch's results and the time of one.
 
     The first trainer is trained twice. If its results differ, it has state that can't be restored after a failed epoch.
     """

@@ -47,7 +47,7 @@ class SharedData:
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            return copied  # there is no key for the comparison
+            return copied  # no memory for the comparison
         if match is None:
             self._tensors[kind] = [*map(weakref.ref, candidates[1 - _MOST :]), weakref.ref(copied)]
         return copied if match is None else match
