@@ -1,4 +1,4 @@
-"""Writes a network as a Python file that builds it and loads its weights with torch alone."""
+"""Write a network as a Python file that builds it and loads its weights, and needs only torch."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Sources:
         return "\n\n\n".join(text for _, text in self._definitions.values())
 
     def _include(self, module: ModuleType, name: str) -> None:
-        """Include what a name of a module refers to; a local name is skipped."""
+        """Include the definition or import of a module's name; skip a local name."""
         file = self._file(module)
         location = f"{module.__name__}.{name}"
         statement = file.bound.get(name)

@@ -256,7 +256,7 @@ class _Run:
         return self._in_memory
 
     def _split(self, gradients: Sequence[Tensor | None]) -> Sequence[Sequence[Tensor | None]]:
-        """Set and return the gradients of each lane."""
+        """Return the gradients of each lane."""
         lanes = len(self._lanes)
         unstacked = [[None] * lanes if gradient is None else gradient.unbind() for gradient in gradients]
         return [*zip(*unstacked, strict=True)] if unstacked else [()] * lanes
