@@ -70,7 +70,7 @@ _GOLDEN, _MIX = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64
 
 @torch.no_grad()
 def synchronize_buffers(model: nn.Module, group: Group) -> None:
-    """Make each buffer of a model the same on all workers, to the bit; a collective.
+    """Make each buffer of a model equal on all workers, bit for bit; a collective.
 
     Args:
         model: Its buffers must have the same names and shapes on every worker.
@@ -81,7 +81,7 @@ def synchronize_buffers(model: nn.Module, group: Group) -> None:
 
 @torch.no_grad()
 def synchronize_untrained(model: nn.Module, average: nn.Module | None, optimizer: Optimizer, group: Group) -> None:
-    """Make each parameter that isn't trained the same on all workers, to the bit; a collective.
+    """Make each untrained parameter equal on all workers, bit for bit; a collective.
 
     Args:
         model: The model that the optimizer trains.

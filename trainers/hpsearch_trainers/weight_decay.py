@@ -23,7 +23,7 @@ def decay_groups(model: nn.Module, weight_decay: float, *, biases: bool = True) 
     """Return a model's parameters in two groups for any optimizer: with and without weight decay.
 
     Scales and shifts of normalizations don't decay (Goyal et al. 2017, section 5.1). The authors of LARS and LAMB
-    exclude biases as well: `biases=False`. Both take plain steps for that group.
+    exclude biases as well: `biases=False`. Both optimizers take plain steps for that group.
 
     Args:
         model: Its parameters that require gradients are divided; a shared parameter is listed once.

@@ -53,7 +53,7 @@ def operation_named(name: str, path: str) -> Build:
 
 
 def check_parameters(function: Build, params: Mapping[str, Any], path: str) -> None:
-    """Check the names of parameters against those that a function has after the shape.
+    """Check the names of parameters against a function's parameters, except its first one, the shape.
 
     Raises:
         ArchitectureError: A parameter is unknown or missing.

@@ -48,7 +48,7 @@ class _File:
 
 
 class Sources:
-    """Collects source: imports, and definitions, each after those that it needs.
+    """Collects source code: imports, and definitions in the order of their dependencies.
 
     Args:
         imports: Names to import statements that are always included.

@@ -109,8 +109,8 @@ def inherit(
 
     If both were built by `hpsearch_trainers.architectures.network`, their layers are aligned, and the model computes
     the same function as the other one if the architectures allow it (Chen et al., "Net2Net: Accelerating Learning via
-    Knowledge Transfer", ICLR 2016). Otherwise weights of equal name and shape are copied. If any weight is NaN or
-    infinite, nothing is copied.
+    Knowledge Transfer", ICLR 2016). Otherwise weights of equal name and shape are copied. If any weight is NaN,
+    nothing is copied.
 
     Args:
         model: Changed in place.

@@ -404,7 +404,7 @@ class TrainingPasses(_Passes):
     def _compare(
         self, candidate: _Playable, kind: Hashable, rows: Tensor, loss_weight: float
     ) -> tuple[Tensor, _Gradients]:
-        """Compute what another pack's recording does through Python, and take the recording if nothing differs."""
+        """Run a batch in Python, compare it with another pack's recording, and use the recording if both are equal."""
         outputs, saved, after = self._try(candidate, rows)
         output, targets = self._forward(rows)
         if self._losses.plain and are_scores(output, targets):
@@ -501,7 +501,7 @@ class EvaluationPasses(_Passes):
         return output, targets
 
     def _compare(self, candidate: _Playable, kind: Hashable, rows: Tensor) -> tuple[Any, LaneTensor]:
-        """Compute what another pack's recording does through Python, and take the recording if nothing differs."""
+        """Run a batch in Python, compare it with another pack's recording, and use the recording if both are equal."""
         outputs, _, after = self._try(candidate, rows)
         output, targets = self._forward(rows)
         form, tensors = flatten_output((output, targets))

@@ -51,7 +51,7 @@ def plan_of(model: nn.Module, named: Mapping[str, str] | None, size: int) -> dic
         size: Number of ranks.
 
     Raises:
-        ConfigurationError: No layer can be split, or not as `named` says.
+        ConfigurationError: No layer can be split, or `named` can't be used.
     """
     if named is not None:
         _check(model, named, size)
