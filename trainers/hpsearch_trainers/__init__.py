@@ -1,4 +1,4 @@
-"""The `Trainer` and trainables that come with hpsearch. They know about one trial, not about the search."""
+"""The `Trainer` and the built-in trainables of hpsearch. They depend on a trial, but not on the search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From row numbers to batches on the device."""
+"""Batches on the device, read by row number."""
 
 from __future__ import annotations
 
@@ -34,24 +34,25 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.parts import Data
 
 _GOLDEN = 0x9E3779B97F4A7C15
-"""2**64 by the golden ratio: neighbouring numbers come to lie far apart."""
+"""2**64 divided by the golden ratio. Multiples of it modulo 2**64 are far apart for neighbouring row numbers."""
 _AGAIN = 1 << 40
-"""What is added to a row's number each time that it comes again in an epoch."""
+"""Offset added to a row's number for each earlier occurrence of the row in the epoch."""
 _AGAIN_SEED = 0xD1342543DE82EF95
-"""What is added to its seed then: its lower half counts, as torch's generator on the CPU takes 32 bits of a seed."""
+"""Offset added to the row's seed for each earlier occurrence. Its lower half matters: torch's CPU generator uses only
+32 bits of a seed."""
 
 
 class SeededRows(Dataset[Any]):
-    """Another data set's rows, before each of which Python's, NumPy's and torch's generators are seeded.
+    """A data set that seeds Python's, NumPy's and torch's generators before it returns a row of another data set.
 
-    So a trial's epoch draws the same for a row on any number of workers, in loader processes or without.
+    So the random augmentation of a row doesn't depend on the number of workers or of loader processes.
 
     Args:
         data: A map-style data set.
-        seed: Of this epoch of this trial, the same on every worker.
+        seed: Seed of this epoch of this trial, equal on every worker.
 
     Attributes:
-        data: The same.
+        data: The argument.
     """
 
     def __init__(self, data: Any, seed: int) -> None:
@@ -59,7 +60,7 @@ class SeededRows(Dataset[Any]):
         self._seed = seed
 
     def __getitem__(self, row: int) -> Any:
-        """Return a row, by its number or one of `distinct_rows`; leaves the generators as the row left them."""
+        """Return a row by its number, or by a number of `distinct_rows`. Doesn't restore the generators."""
         number = (row + _AGAIN // 2) % _AGAIN - _AGAIN // 2
         times = (row - number) // _AGAIN
         _seed((self._seed + (number + 1) * _GOLDEN + times * _AGAIN_SEED) % 2**63)
@@ -67,10 +68,10 @@ class SeededRows(Dataset[Any]):
 
 
 def distinct_rows(rows: torch.Tensor) -> torch.Tensor:
-    """Return row numbers of which none comes twice, so that a row that does draws something else each time.
+    """Return row numbers without duplicates, so that a row that occurs twice gets another seed each time.
 
     Args:
-        rows: Those of an epoch, int64, from -2**39 to below 2**39.
+        rows: Row numbers of an epoch, int64, from -2**39 to below 2**39.
     """
     ordered, positions = rows.sort(stable=True)
     times = torch.arange(len(rows)) - torch.searchsorted(ordered, ordered)
@@ -78,7 +79,7 @@ def distinct_rows(rows: torch.Tensor) -> torch.Tensor:
 
 
 def seed_generators_of(owner: object, seed: int) -> None:
-    """Seed the generators that are attributes of something, or of a sampler that is one."""
+    """Seed the generators among an object's attributes, and among those of its samplers."""
     numpy: Any = sys.modules.get("numpy")
     for value in getattr(owner, "__dict__", {}).values():
         if isinstance(value, torch.Generator):
@@ -102,7 +103,7 @@ def _seed(seed: int) -> None:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed the generators, and put them back afterwards."""
+    """Seed the global generators of Python, NumPy and torch, and restore their states afterwards."""
     with preserve_generators():
         _seed(seed)
         yield
@@ -110,7 +111,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def preserve_generators() -> Iterator[None]:
-    """Put the generators back to where they stood."""
+    """Restore the states of the global generators of Python, NumPy and torch afterwards."""
     python_state, torch_state = random.getstate(), torch.default_generator.get_state()
     numpy: Any = sys.modules.get("numpy")
     numpy_state = None if numpy is None else numpy.random.get_state()
@@ -124,30 +125,30 @@ def preserve_generators() -> Iterator[None]:
 
 
 _AHEAD = 2
-"""Batches that each loader has ready before they are asked for."""
+"""Number of batches that each loader process prefetches."""
 
 
 class Batches:
     """Reads batches of a data set.
 
-    Of tensors the rows are gathered at once: that costs less than handing them over would. Of other data sets processes
-    read ahead, so that the device is busy; what is random in a row doesn't depend on who reads it.
+    Tensors are kept on the device and indexed, which is faster than loading them in other processes. Other data sets
+    are prefetched by loader processes. The randomness of a row doesn't depend on the process that reads it.
 
     Args:
         data: Pairs of input and target, or a DataLoader of them.
-        device: Where batches go.
-        loaders: Processes that read, but no more than torch has threads here; 0: this one does. None: as many as torch
-            has threads for a GPU, and none on the CPU, where they would take the training's cores.
+        device: The device that batches are moved to.
+        loaders: Number of loader processes, at most torch's number of threads; 0: this process reads. None: torch's
+            number of threads if the device is a GPU, else 0, because loaders would compete with the training for cores.
 
     Attributes:
-        device: Where batches go.
-        waited: Seconds for which the training has waited for data so far.
-        tensors: Inputs and targets of all rows, on the device; None where the data set gives its rows one by one.
-        rows: How many rows an epoch has.
+        device: The device that batches are moved to.
+        waited: Seconds that the training has waited for data so far.
+        tensors: Inputs and targets of all rows, on the device; None if the data set returns rows one by one.
+        rows: Number of rows of an epoch.
 
     Raises:
-        ConfigurationError: The data is no pair of tensors and no map-style data set, or its tensors have different
-            lengths.
+        ConfigurationError: The data is neither a pair of tensors nor a map-style data set, or its tensors have
+            different lengths.
     """
 
     def __init__(self, data: Data, device: torch.device, loaders: int | None = None) -> None:
@@ -179,18 +180,18 @@ class Batches:
 
     @property
     def ordered(self) -> bool:
-        """Whether a DataLoader's sampler says which rows an epoch has, and in which order."""
+        """Whether a DataLoader's sampler determines the rows of an epoch and their order."""
         return self._loader is not None and not (_shuffles_all(self._loader.sampler) and not self._loader.drop_last)
 
     def order(self, seed: int, epoch: int = 0) -> Tensor | None:
-        """Return the row numbers of an epoch for `read`, if a DataLoader's sampler says which; else None.
+        """Return the row numbers of an epoch for `read` if a DataLoader's sampler determines them, else None.
 
         Args:
-            seed: What is random in it follows from this and the epoch, so that it is the same on every worker.
-            epoch: Its number, for a sampler with `set_epoch`.
+            seed: Seed of the sampler for this epoch, equal on every worker.
+            epoch: The epoch, passed to the sampler's `set_epoch` if it has this method.
 
         Raises:
-            ConfigurationError: The sampler gives fewer than its length, or something else than whole numbers.
+            ConfigurationError: The sampler yields fewer rows than its length, or items that are not integers.
         """
         if not self.ordered:
             return None
@@ -220,15 +221,15 @@ class Batches:
         """Yield the batch of each set of row numbers.
 
         Args:
-            indices: int64, 1-D; an empty one gives a batch without rows.
-            seed: What is random in a row of a data set follows from it and the row's number.
+            indices: int64, 1-D; for an empty one, a batch without rows is yielded.
+            seed: The randomness of a row of a data set depends on this seed and the row's number.
 
         Yields:
-            A pair of inputs and targets, of as many rows as there are numbers: tensors, or what the data set's rows are
-            made of, with a tensor in the place of each row's tensor, array or number.
+            A pair of inputs and targets with one row for each row number. Each is a tensor, or has the structure of the
+            data set's rows, with a tensor for every tensor, array or number of a row.
 
         Raises:
-            ConfigurationError: A row of a data set is no pair.
+            ConfigurationError: A row of a data set is not a pair.
         """
         if self.tensors is not None:
             for rows in indices:
@@ -249,10 +250,10 @@ class Batches:
                 yield _to(batch, self.device)
 
     def replace(self, by: Callable[[Tensor], Tensor]) -> None:
-        """Put other tensors into the place of those that it has copied, and nobody else knows.
+        """Replace the tensors that were copied to the device. Nothing else refers to these copies.
 
         Args:
-            by: Given one, an equal one.
+            by: Returns a tensor equal to its argument.
         """
         if self.tensors is not None:
             pairs = zip(self.tensors, self._copied, strict=True)
@@ -282,7 +283,7 @@ class Batches:
             for rows in indices:
                 if len(rows) > 0:
                     yield rows.tolist()
-                else:  # at the end
+                else:  # only the last batches of an epoch may be empty
                     empty += 1
 
         yield from DataLoader(
@@ -295,7 +296,7 @@ class Batches:
             timeout=0 if loader is None else loader.timeout,
             prefetch_factor=_AHEAD if loader is None else loader.prefetch_factor or _AHEAD,
             pin_memory=self.device.type == "cuda",
-            generator=torch.Generator().manual_seed(seed),  # else it would draw from the one that the training does
+            generator=torch.Generator().manual_seed(seed),  # the default generator is the training's
         )
         for _ in range(empty):
             yield self._fetch(data, [])
@@ -312,14 +313,14 @@ class Batches:
 
 
 def in_whole_batches(rows: int, batch: int) -> int:
-    """Return how many rows are left under `drop_last`.
+    """Return the number of rows that `drop_last` keeps.
 
     Args:
-        rows: All.
-        batch: Rows of a batch, of all workers together.
+        rows: Number of all rows.
+        batch: Rows of a batch over all workers.
 
     Raises:
-        ConfigurationError: There is no whole batch.
+        ConfigurationError: There are fewer rows than a batch has.
     """
     if rows < batch:
         raise ConfigurationError(
@@ -330,15 +331,15 @@ def in_whole_batches(rows: int, batch: int) -> int:
 
 
 def _begin_reading(worker_init_fn: Callable[[int], None] | None, number: int) -> None:
-    """Begin a process that reads: what asks for its data set finds the user's."""
+    """Initialize a loader process: `get_worker_info().dataset` becomes the user's data set."""
     info: Any = get_worker_info()
-    object.__setattr__(info, "dataset", info.dataset.data)  # as it can't be set otherwise
+    object.__setattr__(info, "dataset", info.dataset.data)  # WorkerInfo forbids assignment
     if worker_init_fn is not None:
         worker_init_fn(number)
 
 
 def _has_rows_of_tensors(data: Any) -> bool:
-    """Return whether a data set's rows are those of its tensors: a subclass of torch's may make others of them."""
+    """Return whether a data set is a TensorDataset that returns its tensors' rows; a subclass may transform them."""
     return isinstance(data, TensorDataset) and all(
         getattr(type(data), name) is getattr(TensorDataset, name) for name in ("__getitem__", "__len__")
     )
@@ -355,7 +356,7 @@ def _length_of(sampler: Any) -> int:
 
 
 def _shuffles_all(sampler: Any) -> bool:
-    """Return whether a sampler is what a Trainer does itself: all rows, in an order of its own for each epoch."""
+    """Return whether a sampler does the same as a Trainer: it shuffles all rows anew in each epoch."""
     return type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None
 
 
@@ -370,7 +371,11 @@ def _collated_by(collate_fn: Callable[[list[Any]], Any], rows: list[Any]) -> Any
 
 
 def _pair(data: Any) -> Sequence[Tensor]:
-    """Refuse what is no input and target."""
+    """Return the data if it is a pair of tensors, input and target.
+
+    Raises:
+        ConfigurationError: It is not.
+    """
     if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
         return data
     kinds = f" of {', '.join(type(part).__name__ for part in data[:3])}" if isinstance(data, tuple | list) else ""
@@ -382,13 +387,13 @@ def _pair(data: Any) -> Sequence[Tensor]:
 
 @runtime_checkable
 class _Dataclass(Protocol):
-    """What `dataclasses.dataclass` has made."""
+    """An instance of a class decorated with `dataclasses.dataclass`."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
 def _collate(rows: list[Any]) -> Any:
-    """Make one batch of rows, as torch's `default_collate` does, and of dataclasses too."""
+    """Collate rows into a batch like torch's `default_collate`, which doesn't support dataclasses."""
     first = rows[0]
     if not isinstance(first, tuple | list) or len(first) != 2:
         detail = f" of {len(first)}" if isinstance(first, tuple | list) else ""
@@ -417,10 +422,10 @@ def _to(batch: Any, device: torch.device) -> Any:
 def _map(
     batch: Any, change: Callable[[Tensor], Tensor], change_other: Callable[[Any], Any] = lambda value: value
 ) -> Any:
-    """Change every tensor of a batch, and what isn't made of tensors in another way."""
+    """Apply `change` to every tensor of a batch, and `change_other` to other values."""
     if isinstance(batch, Tensor):
         return change(batch)
-    if isinstance(batch, PackedSequence):  # whose sizes stay on the CPU
+    if isinstance(batch, PackedSequence):  # its sizes must stay on the CPU
         return change_other(batch)
     if isinstance(batch, Mapping):
         return _with_items(batch, {key: _map(value, change, change_other) for key, value in batch.items()})
@@ -435,7 +440,7 @@ def _map(
 
 
 def _with_items(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    """Return a mapping of the same kind; one that can change may have more to it than its items."""
+    """Return a mapping of the same class with other items. A mutable mapping is copied with its attributes."""
     if type(mapping) is dict:
         return items
     if not isinstance(mapping, MutableMapping):
@@ -446,7 +451,7 @@ def _with_items(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
 
 
 def _with_fields(instance: Any, values: dict[str, Any]) -> Any:
-    """Return a copy of a dataclass's instance with other fields, frozen or not, without its `__init__`."""
+    """Return a copy of a dataclass instance with other field values; it may be frozen. `__init__` isn't called."""
     result = copy.copy(instance)
     for name, value in values.items():
         object.__setattr__(result, name, value)

@@ -1,15 +1,16 @@
-"""What a model on several workers changes by itself: running statistics, counters, slow copies of other parts.
+"""Synchronization of buffers and untrained parameters: running statistics, counters, momentum encoders.
 
-In training each worker's model sees rows of its own, so its buffers become its own too. One rule makes them one again
-at the end of each epoch, before anything is validated or saved, so that a checkpoint is the state of every worker, and
-training that is continued from it is training that was never interrupted:
+Each worker trains on different rows, so the buffers of its model diverge. They are synchronized at the end of each
+epoch, before validation and before a checkpoint. So a checkpoint is the state of every worker, and a resumed trial
+trains like one that was never interrupted:
 
-- floating-point and complex numbers become the mean over the workers; those that are equal everywhere stay as they are,
-  to the bit. The mean of cumulative statistics (`momentum=None`) is weighted by the batches that each has seen;
-- integers and booleans become rank 0's, which has rows in every step: a counter counts the steps, at any width.
+- Floating-point and complex buffers become the mean over the workers. Values that are equal on all workers stay equal
+  bit for bit. Cumulative statistics (`momentum=None`) are weighted by the number of batches that each worker has seen.
+- Integers and booleans are copied from rank 0. Rank 0 has rows in every step, so a counter counts the steps for any
+  number of workers.
 
-The same holds for parameters that the optimizer doesn't train, as a momentum encoder has. They may be most of a model
-and stay as they are, so only those travel that are no longer the same everywhere.
+The same rules apply to parameters that the optimizer doesn't train, such as those of a momentum encoder. They can be
+most of a model and often don't change, so only parameters that differ between workers are sent.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ def normalizations(model: nn.Module) -> Iterator[_BatchNorm]:
 
 
 def synchronize(model: nn.Module, group: Group | None) -> bool:
-    """Synchronize batch normalizations over the rows of all workers; a collective if some weren't yet.
+    """Convert batch normalizations to synchronized ones; a collective if some aren't converted yet.
 
     Args:
-        model: Its layers stay the same objects.
-        group: The workers; None where each is to normalize by its own rows.
+        model: Its layers are converted in place.
+        group: The workers; None if each worker normalizes over its own rows.
 
     Returns:
-        Whether a layer normalizes by the rows of all.
+        Whether a layer normalizes over the rows of all workers.
     """
     layers = list(normalizations(model))
     if group is not None and not all(isinstance(layer, SyncBatchNorm) for layer in layers):
@@ -53,8 +54,8 @@ def hold_statistics(model: nn.Module, *, local_only: bool = False) -> None:
     """Make batch normalizations use their running statistics without updating them, until the next `train()`.
 
     Args:
-        model: Its layers are changed.
-        local_only: Whether synchronized layers go on as they are: in them all workers take part.
+        model: Its layers are set to eval mode.
+        local_only: Whether to leave synchronized layers unchanged, because all workers must take part in these.
     """
     for layer in normalizations(model):
         if not (local_only and isinstance(layer, SyncBatchNorm)):
@@ -63,16 +64,16 @@ def hold_statistics(model: nn.Module, *, local_only: bool = False) -> None:
 
 _OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _AT_ONCE = 1 << 24
-"""Elements of which a fingerprint takes the sum at once: 128 MiB for each intermediate."""
+"""Elements per chunk of a fingerprint's sum; each intermediate tensor has 128 MiB."""
 _GOLDEN, _MIX = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64
 
 
 @torch.no_grad()
 def synchronize_buffers(model: nn.Module, group: Group) -> None:
-    """Make each buffer of a model the same on all workers, to the bit; a collective.
+    """Make each buffer of a model equal on all workers, bit for bit; a collective.
 
     Args:
-        model: With the same buffers, of the same shapes, on every worker.
+        model: Its buffers must have the same names and shapes on every worker.
         group: The workers.
     """
     _synchronize(model.buffers(), _batches_seen(model), group)
@@ -80,12 +81,12 @@ def synchronize_buffers(model: nn.Module, group: Group) -> None:
 
 @torch.no_grad()
 def synchronize_untrained(model: nn.Module, average: nn.Module | None, optimizer: Optimizer, group: Group) -> None:
-    """Make each parameter that isn't trained the same on all workers, to the bit; a collective.
+    """Make each untrained parameter equal on all workers, bit for bit; a collective.
 
     Args:
-        model: What the optimizer trains.
-        average: Its moving average, if there is one.
-        optimizer: The same on every worker.
+        model: The model that the optimizer trains.
+        average: Its moving average, or None.
+        optimizer: An optimizer of the same parameters on every worker.
         group: The workers.
     """
     tensors: list[Tensor] = list(untrained(model, optimizer))
@@ -103,10 +104,10 @@ def untrained(model: nn.Module, optimizer: Optimizer) -> list[nn.Parameter]:
 
 
 def differing(tensors: Iterable[Tensor], group: Group) -> list[Tensor]:
-    """Return those of some tensors, the same on every worker, whose bits aren't; a collective.
+    """Return the tensors that are not equal bit for bit on all workers; a collective.
 
     Args:
-        tensors: Dense ones.
+        tensors: Dense tensors, in the same order and of the same shapes on every worker.
         group: The workers.
     """
     tensors = list(tensors)
@@ -115,7 +116,7 @@ def differing(tensors: Iterable[Tensor], group: Group) -> list[Tensor]:
 
 
 def _marks(tensors: Iterable[Tensor]) -> list[object]:
-    """Return for each tensor what is equal for equal bits; what a GPU computes is read all at once."""
+    """Return a hash of each tensor. Results from a GPU are copied to the CPU in one transfer."""
     tensors = list(tensors)
     sums = [fingerprint(tensor) for tensor in tensors if tensor.device.type != "cpu"]
     fingerprints = iter(torch.stack(sums).cpu().tolist() if sums else ())
@@ -123,11 +124,11 @@ def _marks(tensors: Iterable[Tensor]) -> list[object]:
 
 
 def fingerprint(tensor: Tensor) -> Tensor:
-    """Return a number that is equal for dense tensors of equal bits, computed where the tensor is.
+    """Return a hash of the bits of a dense tensor, computed on the tensor's device.
 
-    Others have it by chance once in 2**64: it is the sum, modulo that, of each element's bits times an odd number that
-    depends on its position (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014,
-    figure 15, without its last step). A single element that differs always shows.
+    It is the sum, modulo 2**64, of each element's bits times an odd number that depends on its position (Steele, Lea
+    and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014, figure 15, without its last step). Two
+    different tensors collide with probability 2**-64, and never if they differ in a single element.
 
     Returns:
         int64, 0-dimensional.
@@ -146,7 +147,7 @@ def fingerprint(tensor: Tensor) -> Tensor:
 
 
 def digest(tensor: Tensor) -> str:
-    """Return what is equal for dense tensors of equal bits."""
+    """Return a hash of the bits of a dense tensor."""
     octets = tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy()
     return hashlib.blake2b(octets.data, digest_size=16).hexdigest()
 
@@ -157,7 +158,7 @@ def _synchronize(tensors: Iterable[Tensor], weights: Mapping[int, float], group:
     for tensor in tensors:
         (averaged if tensor.is_floating_point() or tensor.is_complex() else counted).append(tensor)
     if averaged:
-        _average(averaged, weights, group)  # first, while the counts are each worker's own
+        _average(averaged, weights, group)  # before the counters are overwritten, as these are its weights
     broadcast_tensors(counted, group)
 
 
@@ -170,25 +171,25 @@ def _average(buffers: list[Tensor], weights: Mapping[int, float], group: Group) 
         [weights.get(id(buffer), 1.0) for buffer in buffers], dtype=values.dtype, device=values.device
     )
     root = group.broadcast(values.clone())
-    # The mean of differences to one of them: where there are none nothing is rounded, and infinities stay.
+    # Average the differences to rank 0's values: equal values aren't rounded, and infinities stay.
     differences = torch.where(values == root, 0.0, values - root) * weight.repeat_interleave(of_each)
     sums, total = torch.split(group.allreduce(torch.cat([differences, weight]), op="sum"), [len(values), len(weight)])
     means = root + sums / total.clamp(min=1.0).repeat_interleave(of_each)
     for buffer, mean in zip(buffers, torch.split(means, sizes), strict=True):
         if buffer.is_complex():
-            pairs = mean.clone().view(*buffer.shape, 2)  # which must begin at an even place
+            pairs = mean.clone().view(*buffer.shape, 2)  # a clone, because view_as_complex needs an even offset
             buffer.copy_(torch.view_as_complex(pairs))
         else:
             buffer.copy_(mean.view(buffer.shape))
 
 
 def _numbers(buffer: Tensor) -> Tensor:
-    """Return the numbers of a buffer, float64 and 1-D; two for each complex one."""
+    """Return a buffer as float64, 1-D; a complex element becomes two numbers."""
     return (torch.view_as_real(buffer.resolve_conj()) if buffer.is_complex() else buffer).double().flatten()
 
 
 def _batches_seen(model: nn.Module) -> dict[int, float]:
-    """Return of how many batches each cumulative statistic is the mean, by the id of its tensor."""
+    """Return the number of batches that each cumulative statistic averages, by the id of its tensor."""
     return {
         id(statistic): float(layer.num_batches_tracked)
         for layer in normalizations(model)
@@ -199,7 +200,7 @@ def _batches_seen(model: nn.Module) -> dict[int, float]:
 
 @contextlib.contextmanager
 def preserve_buffers(model: nn.Module) -> Iterator[None]:
-    """Put back what a pass changes in the buffers; not those of synchronized layers, which have all workers' rows."""
+    """Restore all buffers afterwards, except those of synchronized layers, which see the rows of all workers."""
     saved = [
         (layer._buffers, name, buffer, buffer.clone())
         for layer in model.modules()

@@ -1,4 +1,4 @@
-"""What is made of a data file once, and found there by every process of the user."""
+"""A cache on disk for files derived from data files, shared by all processes of the user."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import BinaryIO
 
 
 def cached(source: Path, suffix: str, make: Callable[[BinaryIO], object]) -> Path:
-    """Return the path of what is made of a file; it is made where it isn't there yet, or the file has changed since.
+    """Return the path of a cached file derived from `source`. Create it if it is missing or `source` has changed.
 
     Args:
-        source: The file.
-        suffix: Of the name of what is made.
-        make: Writes it. It goes beside its place first and is moved there whole, so that nobody finds half of it.
+        source: The data file.
+        suffix: Suffix of the cached file's name.
+        make: Writes the cached file. It writes to a temporary file, which is renamed when it is complete.
 
     Returns:
         A path in `$XDG_CACHE_HOME/hpsearch` or `~/.cache/hpsearch`.
 
     Raises:
-        OSError: There is no such file, or no room.
+        OSError: `source` doesn't exist, or the disk is full.
     """
     state = source.stat()
     name = hashlib.sha256(f"{source.resolve()} {state.st_mtime_ns} {state.st_size}".encode()).hexdigest()[:32]

@@ -17,27 +17,27 @@ from hpsearch_trainers.schedules import warmup
 from hpsearch_trainers.trainer import Trainer
 
 _HELD_BACK = 10
-"""One in so many characters, the last ones, is held back for validation."""
+"""The last 1 / _HELD_BACK of the characters are held out for validation."""
 
 
 class Text:
-    """A text file as numbers.
+    """A tokenized text file; each character is a token.
 
-    They are found once, lie in the user's cache (see `cached`) and are mapped from there: the processes of a host share
-    one copy.
+    The tokens are computed once, stored in the user's cache (see `cached`) and memory-mapped, so the processes of a
+    host share one copy.
 
     Args:
         path: The file, in UTF-8.
-        length: Characters of a row.
+        length: Number of characters of a row.
 
     Attributes:
-        vocabulary: Its characters, sorted.
-        train: Inputs and targets, int32 of shape (rows, length): of each character, the one behind it. They mustn't be
-            written to.
-        validation: The same of the text's last tenth.
+        vocabulary: The characters of the text, sorted.
+        train: Inputs and targets, int32 of shape (rows, length). The target of a character is the next character.
+            Read-only.
+        validation: Inputs and targets from the last tenth of the text. Read-only.
 
     Raises:
-        ConfigurationError: There is no such file, or it is too short.
+        ConfigurationError: The file can't be read, or is too short.
     """
 
     def __init__(self, path: str | Path, length: int) -> None:
@@ -66,7 +66,7 @@ class CharLM(Trainer):
     """
 
     def build(self, params: Mapping[str, Any]) -> Parts:
-        """Make the parts; AdamW."""
+        """Return the parts; the optimizer is AdamW."""
         if "data" not in params:
             raise ConfigurationError("char_lm must have a parameter `data`, the path of a text file; got none")
         text = Text(params["data"], int(params.get("length", 128)))
@@ -119,12 +119,12 @@ class _Transformer(nn.Module):
         return self.head(self.layers(features, mask=_mask(features), is_causal=True))
 
     def parts(self) -> list[nn.Module]:
-        """Return modules with the same weights that compute the same one after another."""
+        """Return modules with the same weights that compute the same function when called in sequence."""
         layers: Any = self.layers
         return [_Embedding(self.characters, self.places), *map(_Layer, layers.layers), layers.norm, self.head]
 
     def split(self) -> dict[str, str]:
-        """Return how the layers behind attention are split, where most weights are."""
+        """Return how to split the feed-forward layers, which have most of the weights; see `Parts.tensor`."""
         layers: Any = self.layers
         styles = {"linear1": "colwise", "dropout": "dropout", "linear2": "rowwise"}
         return {
@@ -160,7 +160,7 @@ def _embedded(tokens: Tensor, characters: nn.Embedding, positions: nn.Embedding)
 
 
 def _mask(features: Tensor) -> Tensor:
-    """Return the causal mask: no character sees later ones."""
+    """Return the causal mask: a character doesn't attend to later ones."""
     return nn.Transformer.generate_square_subsequent_mask(features.shape[1], device=features.device)
 
 

@@ -1,4 +1,4 @@
-"""The import path that data sets had here: they are `hpsearch.design.data_sets`."""
+"""Former import path of `hpsearch.design.data_sets`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The import path that designed networks had here: they are `hpsearch.design.designed_network`."""
+"""Former import path of `hpsearch.design.designed_network`."""
 
 from __future__ import annotations
 

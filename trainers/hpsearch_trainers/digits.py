@@ -1,6 +1,6 @@
 """Train a small network on scikit-learn's handwritten digits (1,797 images of 8 x 8 pixels).
 
-Every parameter has a default, so a search names only what it searches over.
+Every parameter has a default, so a sweep needs to list only the parameters that it searches over.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class Digits:
     """Images with pixels from 0 to 1, of shape (n, 1, 8, 8), and their classes; read-only."""
 
     images: Tensor
-    """1,437 to train on."""
+    """1,437 training images."""
     labels: Tensor
     validation_images: Tensor
-    """360, of all classes alike."""
+    """360 images, stratified by class."""
     validation_labels: Tensor
 
 
 @lru_cache(maxsize=4)
 def digits(split: int = 0) -> Digits:
-    """Return the digits, split, loaded once per process.
+    """Return the digits, split into training and validation images. They are loaded once per process.
 
     Args:
-        split: The seed of the split. It must be equal for trials whose accuracies are compared.
+        split: The seed of the split. Use the same seed for trials whose accuracies are compared.
     """
     pixels, classes = load_digits(return_X_y=True)
     train, validation, train_classes, validation_classes = train_test_split(
@@ -53,19 +53,20 @@ def digits(split: int = 0) -> Digits:
 
 
 class _Classifier(Trainer):
-    """Both networks report `accuracy` on the validation images, beside what every `Trainer` does.
+    """Base class of both networks. Reports `accuracy` on the validation images and the metrics of every `Trainer`.
 
-    Their parameters: `lr` (0.1), `momentum` (0.9), `dropout` (0.0), `weight_decay` (0.0), `batch_size` (32); `split`
-    (0), the seed that divides the images into those to train on and those to validate on; and `seed`, of the first
-    weights and of what is random in training (each trial's own): with one for all, trials differ by the others alone.
+    Parameters: `lr` (0.1), `momentum` (0.9), `dropout` (0.0), `weight_decay` (0.0), `batch_size` (32), `split` (0, the
+    seed of the split into training and validation images) and `seed` (of the initial weights and of the training's
+    randomness; by default each trial has another seed). With a common `seed`, trials differ only in their other
+    parameters.
     """
 
     @abstractmethod
     def network(self, params: Mapping[str, Any]) -> nn.Module:
-        """Make the network."""
+        """Return the network."""
 
     def build(self, params: Mapping[str, Any]) -> Parts:
-        """Make the parts; SGD with momentum."""
+        """Return the parts; the optimizer is SGD with momentum."""
         data = digits(int(params.get("split", 0)))
         seed = None if params.get("seed") is None else int(params["seed"])
         if seed is not None:
@@ -76,7 +77,7 @@ class _Classifier(Trainer):
             lr=float(params.get("lr", 0.1)),
             momentum=float(params.get("momentum", 0.9)),
             weight_decay=float(params.get("weight_decay", 0.0)),
-            fused=True,  # one call for all parameters: on models this small, half of a step's time otherwise
+            fused=True,  # one call for all parameters; without it, models this small need twice the time per step
         )
         return Parts(
             model,
@@ -125,7 +126,7 @@ class CNN(_Classifier):
 
 
 mlp, cnn = MLP, CNN
-"""The names by which sweep files have always called them."""
+"""Former names, for existing sweep files."""
 
 
 def correct(output: Tensor, target: Tensor) -> Tensor:

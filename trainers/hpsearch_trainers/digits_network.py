@@ -1,7 +1,7 @@
-"""Train networks whose architecture is a parameter on scikit-learn's digits: a chain of layers, or a cell.
+"""Train networks on scikit-learn's digits. The architecture, a chain of layers or a cell, is a parameter.
 
-`layers` and `cell` are values of the sweep's structures, of the operations of `hpsearch_trainers.architectures`;
-`hidden` is a list of widths; `optimizer` maps one name to its parameters.
+`layers` and `cell` are structures of the sweep, made of the operations of `hpsearch_trainers.architectures`. `hidden`
+is a list of layer widths. `optimizer` maps the optimizer's name to its parameters.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _IMAGES = (1, 8, 8)
 _CLASSES = 10
 
 _HEAD = [{"adaptive_pool": {"side": 2}}, "flatten"]
-"""What of an image's last pixels goes into the last layer."""
+"""Layers before the last one: they pool an image to 2 x 2 pixels and flatten it."""
 
 
 class DigitsNetwork(Trainer):
-    """Reports `accuracy` on the validation images.
+    """Base class of the networks. Reports `accuracy` on the validation images.
 
     Parameters besides the architecture: `optimizer` (`{"sgd": {"momentum": 0.9}}`; `sgd` has `momentum` and `nesterov`,
     `adam` has `beta1`), `lr` (0.05 for sgd, 0.001 for adam), `weight_decay` (0.0), `batch_size` (32), and `split` (0),
@@ -60,7 +60,11 @@ class DigitsNetwork(Trainer):
         )
 
     def measures(self, images: Tensor) -> Mapping[str, Callable[[nn.Module], float]]:
-        """Return what is measured of the network, for some images as input."""
+        """Return the measurements of the network; see `Parts.measures`.
+
+        Args:
+            images: Images to use as input.
+        """
         return {}
 
 
@@ -75,7 +79,7 @@ class Perceptron(DigitsNetwork):
 
 
 class ChainNetwork(DigitsNetwork):
-    """The layers of `layers` in sequence. `pool` keeps an image of one pixel."""
+    """The layers of `layers` in sequence. `pool` leaves an image of one pixel unchanged."""
 
     def network(self, params: Mapping[str, Any]) -> nn.Module:
         """Return the network."""
@@ -86,12 +90,12 @@ class MeasuredChain(ChainNetwork):
     """Also reports the network's costs: `parameters`, and `latency_ms` for 100 images on this worker."""
 
     def measures(self, images: Tensor) -> Mapping[str, Callable[[nn.Module], float]]:
-        """Return counts of parameters and times."""
+        """Return the measurements `parameters` and `latency_ms`."""
         return {"parameters": parameters, "latency_ms": latency(images[:100])}
 
 
 class CellNetwork(DigitsNetwork):
-    """A convolution to `channels` (16), the cell `cell`, a pool, the same cell again, and a head.
+    """A convolution to `channels` (16), the cell `cell`, a pooling layer, the same cell again, and a head.
 
     The output of a node cell is the mean of its unused nodes; all its inputs are equal.
     """
@@ -104,21 +108,21 @@ class CellNetwork(DigitsNetwork):
 
 
 def chain_parameters(params: Mapping[str, Any]) -> int:
-    """Return the number of trainable numbers of a chain's network without building it: for `derived` in a sweep.
+    """Return the number of trainable parameters of a chain network without building it; use it in `derived`.
 
     Raises:
         ArchitectureError: No network can be built from the layers.
     """
-    with torch.device("meta"):  # where no weights are allocated
+    with torch.device("meta"):  # allocates no memory for weights
         return int(parameters(network(params["layers"], _IMAGES, _CLASSES, head=_HEAD, path="layers")))
 
 
 perceptron, chain, measured_chain, cell = Perceptron, ChainNetwork, MeasuredChain, CellNetwork
-"""The names by which sweep files call them."""
+"""Names for sweep files."""
 
 
 def _named(value: Any) -> tuple[str, Mapping[str, Any]]:
-    """Return a name, and its parameters where it has some."""
+    """Return a name and its parameters, which may be empty."""
     if isinstance(value, str):
         return value, {}
     ((name, options),) = value.items()

@@ -1,4 +1,4 @@
-"""Exact metrics of a data set that is divided among workers: sums and counts are added up, never means of means."""
+"""Exact metrics of a data set that is divided among workers, from sums and counts over all rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def loss_of(loss: Callable[[Any, Any], Tensor], output: Any, targets: Any) -> Te
     """Return the mean loss of a batch's rows.
 
     Raises:
-        ConfigurationError: It isn't a tensor of one number.
+        ConfigurationError: The loss isn't a tensor with one element.
     """
     result: Any = loss(output, targets)
     if not isinstance(result, Tensor):
@@ -48,21 +48,21 @@ def evaluate(
     """Return the mean of the loss and of each metric over all rows; a collective of the group.
 
     Args:
-        model: Left in evaluation mode.
-        data: All of it, on every worker, each of which takes its part.
-        loss: The mean over the rows of a batch; given as `validation_loss`.
-        metrics: By name: a value for each row, or their mean.
-        batch_size: Rows at once.
-        group: The workers, or None for one.
-        autocast: Makes the context of the forward pass.
+        model: The model; it is set to eval mode.
+        data: The whole data set on every worker. Each worker evaluates its share.
+        loss: Returns the mean over the rows of a batch; reported as `validation_loss`.
+        metrics: Functions by name; each returns a value for each row, or the mean over the rows.
+        batch_size: Rows of a batch.
+        group: The workers, or None for a single one.
+        autocast: Returns the context manager of the forward pass.
 
     Raises:
-        ConfigurationError: A metric gives something else.
+        ConfigurationError: A metric returns something else.
     """
     rank, width = (group.rank, group.size) if group is not None else (0, 1)
     model.eval()
     totals = Totals(loss, metrics, data.device)
-    part = rows_of_rank(data.rows, width, rank)  # a run, so that they are read in order
+    part = rows_of_rank(data.rows, width, rank)  # contiguous, so rows are read in order
     order = data.order(0)
     own_rows = torch.arange(part.start, part.stop) if order is None else order[part.start : part.stop]
     batches = torch.split(own_rows, batch_size) if len(own_rows) else ()
@@ -77,12 +77,12 @@ def evaluate(
 def measured(
     model: nn.Module, measures: Mapping[str, Callable[[nn.Module], float]], group: Group | None
 ) -> dict[str, float]:
-    """Return what is measured of a model, the mean over the workers; a collective of the group.
+    """Return the mean of each measurement of a model over the workers; a collective of the group.
 
     Args:
-        model: Left in evaluation mode.
-        measures: By name.
-        group: The workers, or None for one.
+        model: The model; it is set to eval mode.
+        measures: The measurements, by name; see `Parts.measures`.
+        group: The workers, or None for a single one.
     """
     model.eval()
     values = {name: float(measure(model)) for name, measure in measures.items()}
@@ -96,9 +96,9 @@ class Totals:
     """Sums the loss and the metrics of batches.
 
     Args:
-        loss: The mean over the rows of a batch.
-        metrics: By name: a value for each row, or their mean.
-        device: Where the sums are.
+        loss: Returns the mean over the rows of a batch.
+        metrics: Functions by name; each returns a value for each row, or the mean over the rows.
+        device: Device of the sums.
     """
 
     def __init__(
@@ -117,17 +117,17 @@ class Totals:
         autocast: Callable[[], AbstractContextManager[Any]],
         loss: Tensor | None = None,
     ) -> None:
-        """Take in a batch.
+        """Add a batch.
 
         Args:
-            output: Of the model.
-            targets: Of the batch.
-            rows: How many.
-            autocast: Makes the context of the loss.
-            loss: The mean over the rows, where it is known.
+            output: The model's output.
+            targets: The batch's targets.
+            rows: Number of rows.
+            autocast: Returns the context manager for the loss.
+            loss: The mean loss over the rows, if it is already computed.
 
         Raises:
-            ConfigurationError: A metric gives neither a value for each row nor their mean.
+            ConfigurationError: A metric returns neither a value for each row nor the mean over the rows.
         """
         if loss is None:
             with autocast():
@@ -137,11 +137,11 @@ class Totals:
             _add(name, metric(output, targets), rows, total)
 
     def means(self, rows: int, group: Group | None) -> dict[str, float]:
-        """Return the means over so many rows of all workers; a collective of the group.
+        """Return the means over all rows of all workers; a collective of the group.
 
         Args:
-            rows: Of all batches of all workers.
-            group: The workers, or None for one.
+            rows: Number of rows of all batches on all workers.
+            group: The workers, or None for a single one.
         """
         totals = self._sums.cpu()
         if group is not None:

@@ -1,11 +1,11 @@
-"""Train on Fashion-MNIST: 70,000 grey images of 28 x 28 pixels, of ten kinds of clothes (Xiao et al. 2017).
+"""Train on Fashion-MNIST: 70,000 grayscale images of 28 x 28 pixels in ten classes of clothes (Xiao et al. 2017).
 
-The parameter `data` is the folder with its four IDX files, compressed or not; Debian's package dataset-fashion-mnist
+The parameter `data` is the folder with the four IDX files, which may be gzipped. Debian's package dataset-fashion-mnist
 installs them in /usr/share/datasets/fashion-mnist.
 
-IDX files, the format of MNIST, are mapped into memory: the processes of a host share one copy. A file begins with two
-zero bytes, the type of its numbers, the number of dimensions, and the size of each (32 bits, big endian); the numbers
-follow, row by row. Only unsigned bytes (type 8) are read, which is what such data sets have.
+IDX is the file format of MNIST. The files are memory-mapped, so the processes of a host share one copy. A file consists
+of two zero bytes, the type of its elements, the number of dimensions, the size of each dimension (32 bits, big endian),
+and the elements in row-major order. Only unsigned bytes (type 8) are supported, the type of MNIST and Fashion-MNIST.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _MOST_DIMENSIONS = 8
 
 
 def map_idx(path: str | os.PathLike[str]) -> torch.Tensor:
-    """Map an IDX file.
+    """Memory-map an IDX file.
 
-    One that ends in `.gz` is unpacked first, into the user's cache (see `cached`), where it is found the next time.
+    A file that ends in `.gz` is unpacked once into the user's cache (see `cached`).
 
     Returns:
-        uint8, of the file's shape. It lies in the file's own pages and mustn't be written to.
+        A read-only tensor of the file's shape, uint8.
 
     Raises:
-        ConfigurationError: There is no such file, or it is no IDX file of bytes.
+        ConfigurationError: The file doesn't exist, or is not an IDX file of bytes.
     """
     file = Path(path)
     try:
@@ -64,7 +64,7 @@ def map_idx(path: str | os.PathLike[str]) -> torch.Tensor:
 
 
 def _read_head(head: bytes, path: Path) -> tuple[tuple[int, ...], int]:
-    """Return the shape, and the byte at which the numbers begin."""
+    """Return the shape, and the byte offset of the elements."""
     if len(head) < 4 or head[:2] != b"\0\0" or not 1 <= head[3] <= _MOST_DIMENSIONS or len(head) < 4 + 4 * head[3]:
         raise ConfigurationError(f"expected {path} to be an IDX file, got one that begins with {head[:4].hex(' ')}")
     if head[2] != _UNSIGNED_BYTES:
@@ -88,8 +88,8 @@ def fashion_mnist(folder: str | Path = _FOLDER) -> tuple[tuple[Tensor, Tensor], 
     """Return the data, memory-mapped.
 
     Returns:
-        Images of shape (60,000, 1, 28, 28) and labels for training, and 10,000 for validation. All are uint8 and mapped
-        from the files, which the processes of a host share: don't write to them, and convert them batch by batch.
+        Images of shape (60,000, 1, 28, 28) and labels for training, and 10,000 of each for validation. All are uint8
+        and read-only. Convert them batch by batch, because the processes of a host share the mapped memory.
 
     Raises:
         ConfigurationError: The files don't exist, or have other contents.
@@ -102,10 +102,10 @@ class _Clothes(Trainer):
 
     @abstractmethod
     def network(self, params: Mapping[str, Any]) -> nn.Module:
-        """Make the network, behind images from 0 to 1."""
+        """Return the network. Its inputs are images with pixels from 0 to 1."""
 
     def build(self, params: Mapping[str, Any]) -> Parts:
-        """Make the parts; SGD as in Goyal et al. 2017."""
+        """Return the parts; the optimizer is SGD as in Goyal et al. 2017."""
         train, validation = fashion_mnist(params.get("data", _FOLDER))
         model = nn.Sequential(_Scale(), self.network(params))
         optimizer = torch.optim.SGD(
@@ -151,7 +151,7 @@ class CNN(_Clothes):
 
 
 class _Scale(nn.Module):
-    """From bytes to numbers from 0 to 1."""
+    """Converts bytes to floating-point numbers from 0 to 1."""
 
     def forward(self, images: Tensor) -> Tensor:
         return images.float() / 255

@@ -1,6 +1,6 @@
-"""What a trial takes over from a saved state, its own or, in a fork, another trial's: its average and its optimizer's.
+"""Load the moving average and the optimizer state of a trial, or, for a fork, of another trial.
 
-Another trial's velocities and moments go on under settings of its own.
+A fork uses the other trial's velocities and moments with its own optimizer settings.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from hpsearch_trainers.rates import VELOCITY_RATE
 
 
 def load_average(average: MovingAverage, state: Mapping[str, Any], *, forked: bool) -> None:
-    """Load a saved moving average; that of a fork from a trial without one begins with the model.
+    """Load a saved moving average. If a fork's source has none, the average starts from the saved model.
 
     Args:
-        average: As it was made.
+        average: The newly created moving average.
         state: The trainer's `state_dict()`.
-        forked: It may be another trial's.
+        forked: Whether the state may be another trial's.
 
     Raises:
-        ConfigurationError: It is the trial's own, and the average isn't in it.
+        ConfigurationError: The state is the trial's own and has no moving average.
     """
     if "average" in state:
         average.load_state_dict(state["average"])
@@ -41,16 +41,16 @@ def load_average(average: MovingAverage, state: Mapping[str, Any], *, forked: bo
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, forked: bool, verbose: bool) -> None:
-    """Load the state that a trainer has saved into an optimizer.
+    """Load the optimizer state from a trainer's saved state.
 
     Args:
-        optimizer: As it was made.
+        optimizer: The newly created optimizer.
         state: The trainer's `state_dict()`.
-        forked: It may be another trial's.
-        verbose: Print what isn't taken over.
+        forked: Whether the state may be another trial's.
+        verbose: Whether to print how many parameters start without state.
 
     Raises:
-        ConfigurationError: It is the trial's own, and its optimizer was of another class.
+        ConfigurationError: The state is the trial's own, and the saved optimizer is of another class.
     """
     class_name = type(optimizer).__qualname__
     saved_class = state.get("optimizer_class", class_name)
@@ -70,19 +70,20 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *
 
 
 def load_from_other(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, same_class: bool = True) -> int:
-    """Load the state of another trial's optimizer, whose velocities and moments go on under this one's settings.
+    """Load velocities and moments of another trial's optimizer, but keep the settings of this optimizer.
 
-    That of a parameter is taken over where it is what this optimizer keeps for it. Else the parameter begins without:
-    where the optimizer is of another class, keeps more under its settings (`amsgrad`, `centered`, ...), or has its
-    parameters in other groups. What the settings no longer use is dropped.
+    The state of a parameter is loaded if it has every entry that this optimizer keeps for the parameter. Entries that
+    this optimizer doesn't use are dropped. A parameter starts without state if this optimizer keeps more entries
+    (`amsgrad`, `centered`, ...), is of another class, or has other parameter groups.
 
     Args:
-        optimizer: As it was made.
-        state: The other one's `state_dict()`.
-        same_class: Whether the other one is of the same class. Equal names may mean another thing in another one.
+        optimizer: The newly created optimizer.
+        state: The other optimizer's `state_dict()`.
+        same_class: Whether the other optimizer is of the same class. If not, entries of equal name may differ in
+            meaning, and nothing is loaded.
 
     Returns:
-        For how many parameters there was a state that isn't taken over.
+        The number of parameters whose saved state isn't loaded.
     """
     groups, saved_groups = optimizer.param_groups, state["param_groups"]
     if not same_class or [len(group["params"]) for group in groups] != [len(group["params"]) for group in saved_groups]:
@@ -123,9 +124,12 @@ def _shape(value: Any) -> Any:
 def _expected_state(
     optimizer: torch.optim.Optimizer, group: Mapping[str, Any], parameter: Tensor
 ) -> dict[str, Any] | None:
-    """Return what an optimizer keeps for a parameter after a step: a copy takes one, with a twin of the parameter.
+    """Return the state that an optimizer keeps for a parameter.
 
-    None where that can't be seen, as of an optimizer for sparse gradients alone.
+    A copy of the optimizer takes a step with a zero tensor of the parameter's shape.
+
+    Returns:
+        The state after the step, or None if the step fails, as with an optimizer for sparse gradients only.
     """
     twin = torch.zeros_like(parameter, requires_grad=True)
     twin.grad = torch.zeros_like(parameter)
@@ -141,5 +145,5 @@ def _expected_state(
 
 
 def _of_velocities(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rate that velocities have in them: they are the other optimizer's."""
+    """Return the setting with the learning rate that a group's velocities contain, if it has one."""
     return {VELOCITY_RATE: group[VELOCITY_RATE]} if VELOCITY_RATE in group else {}

@@ -1,6 +1,6 @@
-"""Copies between a GPU and messages, which lie in host memory.
+"""Copies between a GPU and messages in host memory.
 
-CUDA copies from and to pinned memory directly. Other memory is copied through a pinned buffer of the driver's.
+CUDA copies to and from pinned memory directly. It copies other memory through a pinned buffer of the driver.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from torch import Tensor
 
 
 def empty_on_host(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return memory on the CPU, whatever torch's default device is; pinned where copies go to or come from a GPU.
+    """Return an uninitialized CPU tensor, pinned if it is copied to or from a GPU. Ignores torch's default device.
 
     Args:
-        shape: Of the tensor.
-        dtype: Of the tensor.
-        device: The other end of its copies.
+        shape: Shape of the tensor.
+        dtype: Dtype of the tensor.
+        device: Device that the tensor is copied to or from.
     """
     return torch.empty(tuple(shape), dtype=dtype, device="cpu", pin_memory=device.type == "cuda")
 
 
 def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors on the CPU, contiguous and without their graph; those of a GPU are waited for once."""
+    """Return tensors on the CPU, contiguous and detached. It waits once for each GPU."""
     copies = [_begin_copy(tensor.detach()) for tensor in tensors]
     for device in {tensor.device for tensor in tensors}:
         wait_for(device)
@@ -31,7 +31,7 @@ def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait for the copies from a GPU on the current stream; nothing to wait for on another device."""
+    """Wait for the copies on the current stream of a GPU; return at once for another device."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
 

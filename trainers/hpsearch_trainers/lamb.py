@@ -20,7 +20,7 @@ class LAMB(Layerwise):
         w ← w - η ‖w‖ / ‖u‖ u
 
     Args:
-        params: Parameters, or groups of them; ‖w‖ / ‖u‖ counts as 1 in a group with `adapt: False`.
+        params: Parameters or parameter groups. In a group with `adapt: False`, ‖w‖ / ‖u‖ is replaced by 1.
         lr: η.
         betas: β1 and β2.
         eps: ε.
@@ -47,7 +47,7 @@ class LAMB(Layerwise):
         super().__init__(params, defaults)
 
     def update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
-        """Take a step with one parameter, in place."""
+        """Update one parameter in place."""
         state = self.state[parameter]
         if not state:
             state["step"] = torch.zeros(())

@@ -18,10 +18,10 @@ class LARS(Layerwise):
         v ← m v + lr λ (g + β w)
         w ← w - v
 
-    The rate is inside the velocity v, so momentum must be corrected where the rate changes; `Rates` does.
+    The velocity v contains the learning rate, so it must be corrected when the rate changes. `Rates` does this.
 
     Args:
-        params: Parameters, or groups of them; λ is 1 in a group with `adapt: False`.
+        params: Parameters or parameter groups. In a group with `adapt: False`, λ is 1.
         lr: The rate, gamma in the paper.
         momentum: m.
         weight_decay: β.
@@ -48,7 +48,7 @@ class LARS(Layerwise):
         super().__init__(params, defaults)
 
     def update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
-        """Take a step with one parameter, in place."""
+        """Update one parameter in place."""
         decay: float = group["weight_decay"]
         weight, size = parameter.norm(), gradient.norm()
         rate = self.rate(group, group["trust"] * weight / (size + decay * weight), weight, size)

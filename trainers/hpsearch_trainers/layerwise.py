@@ -1,4 +1,4 @@
-"""What optimizers have in common whose rate adapts to each layer."""
+"""The base class of optimizers with a layer-wise adaptive learning rate."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 
 
 class Layerwise(torch.optim.Optimizer, ABC):
-    """Takes a step with each parameter that has a gradient.
+    """Base class of LARS and LAMB.
 
-    A group with `adapt: False` takes plain steps, as is usual for biases and the parameters of normalisations; see
-    `decay_groups`.
+    The rate doesn't adapt in a group with `adapt: False`, as is usual for biases and the parameters of normalizations;
+    see `decay_groups`.
     """
 
     @torch.no_grad()
@@ -21,7 +21,10 @@ class Layerwise(torch.optim.Optimizer, ABC):
         """Take a step.
 
         Args:
-            closure: Computes the loss and its gradients anew; it is given back.
+            closure: Recomputes the gradients and returns the loss.
+
+        Returns:
+            The loss of `closure`, or None.
         """
         loss = None
         if closure is not None:
@@ -35,17 +38,16 @@ class Layerwise(torch.optim.Optimizer, ABC):
 
     @abstractmethod
     def update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
-        """Take a step with one parameter, in place."""
+        """Update one parameter in place."""
 
     @staticmethod
     def rate(group: dict[str, Any], ratio: torch.Tensor, *norms: torch.Tensor) -> torch.Tensor:
-        """Return the rate of a layer: the group's, times the ratio if it adapts.
+        """Return the learning rate of a layer: the group's rate, times `ratio` if the group adapts.
 
         Args:
-            group: The parameter's.
-            ratio: Of norms.
-            norms: Those that it is made of. Where one is 0 there is nothing to adapt to: a layer of zeros has to get
-                away from there.
+            group: The parameter's group.
+            ratio: The ratio of norms.
+            norms: The norms in the ratio. If one is 0, the ratio counts as 1, so a layer of zeros still moves.
         """
         rate = torch.as_tensor(group["lr"])
         if not group["adapt"]:

@@ -12,20 +12,20 @@ from torch import Tensor, nn
 
 
 def parameters(model: nn.Module) -> float:
-    """Return the number of trainable numbers of a model."""
+    """Return the number of trainable parameters of a model, counted by element."""
     return float(sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad))
 
 
 def latency(inputs: Any, *, runs: int = 30, warmup: int = 5) -> Callable[[nn.Module], float]:
-    """Return a measurement of the time that a model takes for some inputs, in milliseconds.
+    """Return a function that measures the time of a model's forward pass in milliseconds.
 
-    It is the median over runs, without gradients, on the model's device, after warmup runs. It varies from run to run,
-    and is larger on a worker that shares its cores.
+    The time is the median over the runs, without gradients, on the model's device. It varies between calls, and is
+    larger on a worker that shares its cores.
 
     Args:
-        inputs: Arguments of the model: a tensor, or a tuple. Tensors are copied to its device.
+        inputs: Arguments of the model: a tensor, or a tuple. Tensors are copied to the model's device.
         runs: Number of measured runs.
-        warmup: Number of runs before them.
+        warmup: Number of runs before the measured ones.
     """
     if runs < 1 or warmup < 0:
         raise ValueError(f"runs must be at least 1 and warmup at least 0, got {runs} and {warmup}")

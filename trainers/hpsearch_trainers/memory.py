@@ -1,4 +1,4 @@
-"""Whether memory ran out, and how much there is: for whoever can go on with less."""
+"""Detect that memory ran out, and describe how much a process uses and may use."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _MESSAGES = (
     *("can't allocate memory", "Cannot allocate memory", "bad_alloc"),
     *("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"),
 )
-"""Of a RuntimeError: how torch's allocator for CPUs, what it stands on, and a GPU's libraries say so."""
+"""Out-of-memory messages of a RuntimeError: from torch's CPU allocator, the C++ library, and CUDA libraries."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an allocator refused: Python's, NumPy's, or torch's of any device."""
+    """Return whether an error, or one of its causes, is out of memory: of Python, NumPy, or torch on any device."""
     cause: BaseException | None = error
-    seen: set[int] = set()  # `raise error from error` is a circle
+    seen: set[int] = set()  # `raise error from error` forms a cycle
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
         if isinstance(cause, MemoryError) or type(cause).__name__ == "OutOfMemoryError":
@@ -31,7 +31,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def memory_usage() -> str:
-    """Return what this process holds of the memory that it may have: `3.1 GiB resident, of 4 GiB (RLIMIT_AS)`."""
+    """Return the resident memory of this process and its limit: `3.1 GiB resident, of 4 GiB (RLIMIT_AS, addresses)`."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except (OSError, ValueError):
@@ -49,7 +49,7 @@ def _limits() -> Iterator[tuple[int, str]]:
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:
             yield int((_CGROUPS / name).read_text(encoding="ascii")), "the container's memory"
-        except (OSError, ValueError):  # there is none, or it is `max`
+        except (OSError, ValueError):  # the file doesn't exist, or contains `max`
             continue
 
 

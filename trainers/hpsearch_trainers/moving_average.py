@@ -1,4 +1,4 @@
-"""An exponential moving average of a model's weights, and of its buffers."""
+"""An exponential moving average of a model's weights and buffers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch.optim.swa_utils import AveragedModel
 
 
 class MovingAverage(AveragedModel):
-    """Begins with the model as it is at the first update; then a ← decay a + (1 - decay) w.
+    """An exponential moving average: a ← w at the first update, then a ← decay a + (1 - decay) w.
 
-    Buffers too, since statistics belong to the weights that they were taken with. But integers and booleans have no
-    average (torch's own cuts it, and an index becomes another one): they are the model's, and so is what is equal in
-    both, such as the infinities of a mask, whose average would be no number. Parameters that aren't trained are like
+    Buffers are averaged as well, because statistics must match the weights. These values are copied from the model
+    instead: integers and booleans (torch's own average truncates them, which would corrupt an index), and values that
+    are equal in both (the average of two infinities, as in a mask, would be NaN). Untrained parameters are treated like
     buffers.
 
     Args:
-        model: Is copied.
+        model: The model, which is copied.
         decay: From 0 to below 1.
     """
 
@@ -29,12 +29,12 @@ class MovingAverage(AveragedModel):
 
     @property
     def model_weight(self) -> float:
-        """How much of the model an update takes in."""
+        """The weight of the model in an update: 1 - decay."""
         return self._model_weight
 
     @torch.no_grad()
     def of(self, model: nn.Module) -> MovingAverage:
-        """Return that of a model that may be another one by now, or have other layers: what is new begins as it is."""
+        """Return the average of a model that may have been replaced or have new layers. New parts start as a copy."""
         pieces = _pieces_of(model)
         if len(pieces) == len(self._of) and all(map(operator.is_, pieces, self._of)):
             return self
@@ -48,7 +48,7 @@ class MovingAverage(AveragedModel):
 
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
-        """Take in the model as it is now."""
+        """Update the average with the model's current values."""
         averages: list[Tensor] = [*self.module.parameters(), *self.module.buffers()]
         values: list[Tensor] = [*model.parameters(), *model.buffers()]
         if self.n_averaged == 0:
@@ -76,7 +76,7 @@ def _pieces_of(model: nn.Module) -> list[nn.Module | nn.Parameter]:
 
 
 def _copy(piece: nn.Module | nn.Parameter, into: nn.Module | nn.Parameter) -> None:
-    """Copy a parameter, or the buffers of a module's own, as far as they are alike."""
+    """Copy a parameter, or a module's own buffers, if names and shapes are equal."""
     tensors, targets = (
         {"": module} if isinstance(module, nn.Parameter) else module._buffers for module in (piece, into)
     )

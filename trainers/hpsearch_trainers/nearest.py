@@ -1,4 +1,4 @@
-"""What somebody probably meant by a name that isn't known."""
+"""A suggestion for a misspelled name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def nearest(name: object, names: Iterable[str]) -> str:
-    """Return "; did you mean ...?" if a known name is near, in whatever case, else nothing."""
+    """Return "; did you mean ...?" if a known name is similar, ignoring case, else an empty string."""
     cases = {candidate.lower(): candidate for candidate in names}
     matches = difflib.get_close_matches(str(name).lower(), cases, n=1)
     return f"; did you mean {cases[matches[0]]!r}?" if matches else ""

@@ -1,4 +1,4 @@
-"""A trainable without work, for measuring what a trial costs."""
+"""A trainable that does nothing, for measuring the overhead of a trial."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hpsearch_trainers.trial import TrialLike
 
 
 def train(trial: TrialLike) -> None:
-    """Report as `value` the sum of the numbers among the parameters, in each iteration; no checkpoints."""
+    """Report the sum of the numeric parameters as `value` in each iteration, without checkpoints."""
     value = sum(float(entry) for entry in trial.params.values() if isinstance(entry, int | float))
     for _ in trial.iterations():
         trial.report({"value": value})

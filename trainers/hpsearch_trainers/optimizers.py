@@ -16,15 +16,15 @@ T = TypeVar("T")
 
 
 def optimizer_of(parts: Parts, model: nn.Module) -> Optimizer:
-    """Return the optimizer of a model, made of it where `parts` have a function for that.
+    """Return the optimizer in `parts`, or create it if `parts.optimizer` is a function of the model.
 
     Args:
-        parts: Of the trial.
-        model: On its device. An optimizer that was made before the model got there may have state elsewhere, as Adagrad
-            allocates its own at once; it is moved.
+        parts: The trial's parts.
+        model: The model, on its device. If the optimizer was created before the model was moved, its state may be on
+            another device (Adagrad allocates it at once). The state is moved as well.
 
     Raises:
-        ConfigurationError: It is none.
+        ConfigurationError: The function doesn't return an optimizer.
     """
     source = parts.optimizer
     optimizer = source if isinstance(source, Optimizer) else source(model)
@@ -38,13 +38,13 @@ def optimizer_of(parts: Parts, model: nn.Module) -> Optimizer:
 
 
 def move_state(optimizer: Optimizer) -> None:
-    """Move an optimizer's state to where its parameters are."""
+    """Move an optimizer's state to the devices of its parameters."""
     if _has_state_elsewhere(optimizer):
         load_exactly(optimizer, optimizer.state_dict())
 
 
 def _has_state_elsewhere(optimizer: Optimizer) -> bool:
-    """Return whether a parameter's state is on another device; single numbers, as counts of steps, may be."""
+    """Return whether a parameter's state is on another device. Single numbers, such as step counts, don't matter."""
     return any(
         isinstance(value, Tensor) and value.dim() > 0 and value.device != parameter.device
         for parameter, state in optimizer.state.items()
@@ -57,7 +57,7 @@ def check_parameters(optimizer: Optimizer, model: nn.Module, name: str = "optimi
     """Check that an optimizer trains only parameters of a model.
 
     Raises:
-        ConfigurationError: It has parameters that the model hasn't.
+        ConfigurationError: It has parameters that aren't the model's.
     """
     model_ids = {id(parameter) for parameter in model.parameters()}
     foreign = sum(id(parameter) not in model_ids for parameter in parameters_of(optimizer))
@@ -70,14 +70,14 @@ def check_parameters(optimizer: Optimizer, model: nn.Module, name: str = "optimi
 
 
 def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
-    """Return the parameters that it trains, in order."""
+    """Return an optimizer's parameters, in the order of its groups."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def clippable(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Return tensors with the gradients of some parameters, for torch to clip, which doesn't take sparse ones.
+    """Return tensors that torch can clip in place of the parameters; torch doesn't support sparse gradients.
 
-    In place of a parameter with a sparse gradient comes a tensor whose gradient is that one's values: the rest is zero.
+    A parameter with a sparse gradient is replaced by a tensor whose gradient is the values of the sparse gradient.
     """
     return [
         _with_values(parameter) if parameter.grad is not None and parameter.grad.is_sparse else parameter
@@ -95,16 +95,16 @@ def _with_values(parameter: Tensor) -> Tensor:
 
 
 def other_optimizers(owner: object, optimizer: Optimizer) -> dict[str, Optimizer]:
-    """Return the optimizers that are attributes of a trainer beside its own one, by name."""
+    """Return the optimizers that are attributes of a trainer, by name, except `optimizer`."""
     return {name: value for name, value in attributes_of(owner, Optimizer).items() if value is not optimizer}
 
 
 def attributes_of(owner: object, kind: type[T]) -> dict[str, T]:
-    """Return the attributes of a class, by name; one in a list, tuple or dict by a name such as `optimizers.0`."""
+    """Return the attributes that are instances of a class, by name; items of containers are named `optimizers.0`."""
     attributes = {}
     for name, value in vars(owner).items():
         candidates = {name: value}
-        if isinstance(value, dict):  # not any mapping: it may be a file
+        if isinstance(value, dict):  # not any Mapping: iterating over it could read a file
             candidates = {f"{name}.{key}": item for key, item in value.items()}
         elif isinstance(value, list | tuple):
             candidates = {f"{name}.{index}": item for index, item in enumerate(value)}

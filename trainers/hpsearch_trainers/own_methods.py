@@ -1,4 +1,4 @@
-"""Sees that methods of a trainer's own class leave what its strategy does, and keeps, to those of Trainer."""
+"""Check that overrides in a subclass of Trainer call the methods that the trial's strategy needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ METHODS = {
     "model and optimizer, but returned without: the trial would train differently from one that is never interrupted. "
     "Call it with what super().state_dict() gave",
 }
-"""What must hold of each, given the strategy's name."""
+"""Methods that are checked, with the rest of the error message; the strategy's name is inserted."""
 
 _DROPPED = {
     "state_dict": "must return all that super().state_dict() returns under parallel.strategy {}, which keeps more than "
@@ -31,19 +31,19 @@ _DROPPED = {
     "parallel.strategy {}, which keeps more than model and optimizer, got a call without its `strategy`, which the "
     "saved state has: the trial would train otherwise than one that is never interrupted. Put it back",
 }
-"""What must hold of a state beside that, given the strategy's name."""
+"""The rest of the error message if a state lacks the strategy's entry; the strategy's name is inserted."""
 
 _CHECKED: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
 
 
 def checked(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that raises where it would return, and Trainer's hasn't been called in it, which was needed.
+    """Wrap an override so that it raises an error if the strategy needs Trainer's method and it didn't call that.
 
-    So does one that drops from a state what the strategy keeps; a fork may load what it likes of another trial's.
+    It also raises an error if a state lacks the strategy's entry. A fork may load any part of another trial's state.
 
     Args:
         name: One of `METHODS`.
-        method: Of a class that is derived from Trainer, or of one of its bases; one that was given before stays.
+        method: Method of a subclass of Trainer. A method that is already wrapped is returned unchanged.
     """
     if method in _CHECKED:
         return method
@@ -69,7 +69,7 @@ def checked(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _holds(state: Any, name: str) -> bool:
-    """Return whether what a strategy keeps is somewhere in a state."""
+    """Return whether a state contains a strategy's entry, at any depth."""
     if isinstance(state, Mapping):
         return (state.get("name") == name and len(state) > 1) or any(_holds(value, name) for value in state.values())
     return isinstance(state, list | tuple) and any(_holds(value, name) for value in state)

@@ -14,8 +14,8 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 from hpsearch_comm.errors import ConfigurationError
 
 Data = DataLoader[Any] | Dataset[Any] | Sequence[Tensor]
-"""Pairs of input and target: tensors whose first dimension counts the rows, a map-style data set of pairs, or a
-DataLoader of one, whose batch size, sampler, collate function, drop_last and workers are used."""
+"""Pairs of input and target: two tensors whose first dimension is the rows, a map-style data set of pairs, or a
+DataLoader of such a data set. A DataLoader's batch size, sampler, collate function, drop_last and workers are used."""
 
 _BATCH_NORMS = ("local", "sync")
 _PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -32,52 +32,55 @@ class Parts:
 
     model: nn.Module
     optimizer: torch.optim.Optimizer | Callable[[nn.Module], torch.optim.Optimizer]
-    """Of the model's parameters; or a function of the model that returns one."""
+    """An optimizer of the model's parameters, or a function that takes the model and returns an optimizer."""
     loss: Callable[[Any, Any], Tensor]
     """`loss(output, target)`: the mean over the rows of a batch."""
     train: Data
     validation: Data | None = None
     metrics: Mapping[str, Callable[[Any, Any], Tensor]] = field(default_factory=dict)
-    """By name, for validation: `metric(output, target)` returns a value for each row, or their mean."""
+    """Validation metrics by name: `metric(output, target)` returns a value for each row, or the mean over the rows."""
     batch_size: int = None  # type: ignore[assignment]
-    """Rows of an optimizer step on one worker; see `Scaling` for several. None: that of a DataLoader, else 32."""
+    """Rows of an optimizer step on one worker; see `Scaling` for several. None: the DataLoader's batch size, else 32.
+    """
     validation_batch_size: int = None  # type: ignore[assignment]
-    """None: that of a DataLoader, else 512."""
+    """None: the DataLoader's batch size, else 512."""
     schedule: Callable[[float], float] | None = None
-    """Factor of the rate as a function of the epoch, which may be a fraction; see `schedules`."""
+    """Factor of the learning rate as a function of the epoch, which may be fractional; see `schedules`."""
     accumulate: int = 1
-    """Backward passes into which a step's rows are divided, to save memory."""
+    """Number of backward passes of a step (gradient accumulation). A step's rows are divided among them."""
     clip_norm: float | None = None
-    """Maximum norm of the gradient of a step."""
+    """Maximum norm of the gradient of a step (gradient clipping)."""
     precision: str | None = None
-    """Mixed precision, by torch.autocast. `bf16` needs a GPU of compute capability 8.0 or above, or a CPU. `fp16`, for
-    older GPUs, scales the loss (torch.amp.GradScaler) and skips steps whose gradients overflow.
+    """Mixed precision with torch.autocast: `bf16`, `fp16` or None. `bf16` needs a GPU of compute capability 8.0 or
+    above, or a CPU. `fp16`, for older GPUs, scales the loss (torch.amp.GradScaler) and skips steps whose gradients
+    overflow.
     """
     compile: bool | str = False
-    """Whether the model is compiled by torch.compile; or the name of a backend of it."""
+    """Whether to compile the model with torch.compile, or the name of the backend."""
     average: float | None = None
-    """Decay of an exponential moving average of the weights, which is then validated, such as 0.999."""
+    """Decay of an exponential moving average of the weights, such as 0.999. If given, the average is validated."""
     batch_norm: str = "local"
-    """`local`: each worker normalizes over its own rows, and the running statistics are averaged before they are used.
-    `sync`: all workers normalize over the rows of all."""
+    """`local`: each worker normalizes over its own rows, and the running statistics are averaged before validation.
+    `sync`: every worker normalizes over the rows of all workers."""
     freeze_batch_norm: float | None = None
-    """Epochs after which batch normalization keeps its statistics as they are."""
+    """Number of epochs after which the running statistics of batch normalization are frozen."""
     loaders: int | None = None
-    """Processes that read a map-style data set ahead, at most the worker's number of cores; 0: the worker reads.
-    None: a DataLoader's; else that number if it trains on a GPU, and 0 if it trains on the cores."""
+    """Number of loader processes for a map-style data set, at most the worker's number of cores; 0: the worker reads.
+    None: the DataLoader's `num_workers`; without a DataLoader, the number of cores on a GPU, and 0 on the CPU."""
     measures: Mapping[str, Callable[[nn.Module], float]] = field(default_factory=dict)
-    """By name, measurements of the model after each validation, in eval mode, such as `measures.latency`. With several
-    workers the mean is reported."""
+    """Measurements of the model by name, such as `measures.latency`. They run after each validation, in eval mode. The
+    mean over the workers is reported."""
     seed: int | None = None
-    """Seed of the randomness in an epoch, in place of the trial's own seed: use one number for trials that differ in
-    their parameters alone. `build` must seed what it samples itself, as by `torch.manual_seed`."""
+    """Seed of the training's randomness, instead of the trial's own seed. Use one seed for several trials if they
+    should differ only in their parameters. `build` must seed its own sampling, for example with `torch.manual_seed`."""
     pipeline: Sequence[nn.Module] | None = None
-    """For the strategy `pipeline`: modules with the model's parameters that compute the same when called in sequence.
-    They may be other modules than the model's own. An nn.Sequential needs none."""
+    """For the strategy `pipeline`: modules that compute the same as the model when called in sequence. They must use
+    the model's parameters, but may be other modules than the model's own. Not needed for an nn.Sequential."""
     tensor: Mapping[str, str] | None = None
-    """For the strategy `tensor`: names of layers to how they are split: nn.Linear `colwise` (by its outputs, which
-    stay split), `rowwise` (by its inputs, which are split) or `gathered` (by its outputs); nn.Dropout `dropout` if its
-    inputs are split. An nn.Sequential needs none."""
+    """For the strategy `tensor`: how each layer is split, by the layer's name. An nn.Linear can be `colwise` (split by
+    its outputs, which stay split), `rowwise` (split by its inputs, which must be split) or `gathered` (split by its
+    outputs, which are gathered). An nn.Dropout is `dropout` if its inputs are split. Not needed for an nn.Sequential.
+    """
 
     def __post_init__(self) -> None:
         model, optimizer = self.model, self.optimizer
@@ -126,21 +129,21 @@ class Parts:
 
     @property
     def autocast(self) -> torch.dtype | None:
-        """The dtype of matrix products; None for that of the weights."""
+        """The dtype for torch.autocast; None if passes run in the dtype of the weights."""
         return None if self.precision is None else _PRECISIONS[self.precision]
 
     def to(self, device: torch.device) -> None:
-        """Move the model and other modules to a device: a loss may have weights of classes."""
+        """Move the model and other modules to a device; a loss, for example, may have class weights."""
         for part in (self.model, self.loss, *self.metrics.values(), *(self.pipeline or ())):
             if isinstance(part, nn.Module):
                 part.to(device)
 
 
 def _batch_size(name: str, size: int | None, data: Any, default: int) -> int:
-    """Return the batch size of data; see that a DataLoader can be taken apart, to be divided among workers.
+    """Return the batch size of data. Check that a DataLoader's rows can be divided among workers.
 
     Raises:
-        ConfigurationError: It can't, or its batches have another size.
+        ConfigurationError: The DataLoader's rows can't be divided, or its batch size differs from `size`.
     """
     if not isinstance(data, DataLoader):
         return default if size is None else size

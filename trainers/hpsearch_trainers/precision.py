@@ -1,4 +1,4 @@
-"""Where a trial trains, and what its forward passes are computed in."""
+"""The device of a trial, and the precision of its forward passes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpsearch_comm.errors import ConfigurationError
 
 
 def training_device() -> torch.device:
-    """Return the GPU that is torch's current one, or the CPU where none is seen."""
+    """Return torch's current GPU, or the CPU if no GPU is available."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -19,11 +19,11 @@ def check_precision(device: torch.device, dtype: torch.dtype | None) -> None:
     """Check that a device supports computing in a dtype.
 
     Args:
-        device: Where a trial trains.
+        device: The device of the trial.
         dtype: See `Parts.autocast`.
 
     Raises:
-        ConfigurationError: It is a GPU that only emulates it, which takes longer than float32.
+        ConfigurationError: The device is a GPU that only emulates bfloat16, which is slower than float32.
     """
     if dtype is not torch.bfloat16 or device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False):
         return
@@ -34,10 +34,10 @@ def check_precision(device: torch.device, dtype: torch.dtype | None) -> None:
 
 
 def precision(device: str, dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:
-    """Make the context of a forward pass.
+    """Return the context manager of a forward pass.
 
     Args:
-        device: Its kind.
+        device: The device type.
         dtype: See `Parts.autocast`.
     """
     return torch.autocast(device, dtype) if dtype is not None else contextlib.nullcontext()

@@ -1,4 +1,4 @@
-"""Multiplies an optimizer's learning rates for the steps of an epoch, and saves schedulers of torch's."""
+"""Multiply an optimizer's learning rates for the steps of an epoch, and save torch's schedulers."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.optimizers import attributes_of, other_optimizers
 
 VELOCITY_RATE = "velocity_lr"
-"""Key in a group of an optimizer with the rate in its velocities: the rate of the last step."""
+"""Key in an optimizer's parameter group: the learning rate of the last step, which the group's velocities contain."""
 
 
 class Rates:
-    """The rates with which an optimizer steps: its own, times a factor.
+    """The learning rates of an optimizer's steps: the group's own rate times a factor.
 
-    A group's `lr` belongs to the user: `build`, a `step` that sets it, or a scheduler of torch's. `apply` multiplies it
-    for the steps that follow, and `restore` puts it back after them, so nobody else ever reads or saves a product. The
-    hooks that run after a step find their own rate, too: a scheduler may be stepped there.
+    A group's own `lr` is set by the user: in `build`, in a `step`, or by a torch scheduler. `apply` multiplies it for
+    the following steps, and `restore` restores it afterwards, so other code never reads or saves a multiplied rate. It
+    is also restored before hooks run after a step, because a hook may step a scheduler.
 
-    Where an optimizer keeps velocities that have the rate in them (v ← m v + η g, form (10) of Goyal et al. 2017), a
-    change of the rate from η to η' needs the correction of remark 2 there: v ← η'/η v. It says so by an attribute
-    `rate_in_velocity`, and keeps them as `momentum_buffer`. torch's SGD is of form (9), u ← m u + g with a step of η u,
-    and needs none: after a change its velocity is worth what it would have been at the new rate.
+    Some optimizers keep velocities that contain the rate (v ← m v + η g, equation (10) of Goyal et al. 2017). When the
+    rate changes from η to η', these velocities need the correction of remark 2 there: v ← η'/η v. Such an optimizer has
+    a true attribute `rate_in_velocity`, and keeps the velocities as `momentum_buffer`. torch's SGD uses equation (9),
+    u ← m u + g with a step of η u. Its velocities don't contain the rate, so it needs no correction.
 
     Attributes:
         used: The first group's rate, as it was last applied.
@@ -40,18 +40,18 @@ class Rates:
         self._corrects = bool(getattr(optimizer, "rate_in_velocity", False))
         self._factor = 1.0
         self._multiplied: list[tuple[dict[str, Any], Any, Any]] = []
-        """(group, its own rate, the product), while they are multiplied."""
+        """(group, its own rate, the multiplied rate); empty while no rate is multiplied."""
         self._hook: RemovableHandle | None = None
 
     def of(self, optimizer: torch.optim.Optimizer) -> Rates:
-        """Return the rates of an optimizer, which may be another one by now."""
+        """Return this object if it is of the given optimizer, else a new one for that optimizer."""
         return self if optimizer is self._optimizer else Rates(optimizer)
 
     def apply(self, factor: float) -> None:
         """Multiply each group's own rate until the next `apply` or `restore`.
 
         Args:
-            factor: From 0.
+            factor: The factor, at least 0.
 
         Raises:
             ConfigurationError: See `restore`.
@@ -68,19 +68,19 @@ class Rates:
             if hooks:
                 self._hook = self._optimizer.register_step_post_hook(lambda *_: self._put_back())
                 hooks.move_to_end(self._hook.id, last=False)  # type: ignore[attr-defined]
-        # Servers and packs of lanes take steps of their own, and torch warns of a scheduler that is stepped before one.
+        # Servers and packs of lanes don't call optimizer.step; without this, torch warns when a scheduler is stepped.
         self._optimizer._opt_called = True  # type: ignore[attr-defined]
         first = groups[0]["lr"]
-        self.used = first.clone() if isinstance(first, torch.Tensor) else first  # a scheduler may fill the tensor anew
+        self.used = first.clone() if isinstance(first, torch.Tensor) else first  # a scheduler may overwrite the tensor
         if self._corrects:
             for group in groups:
                 self._correct(group)
 
     def restore(self) -> None:
-        """Put each group's own rate back.
+        """Restore each group's own rate.
 
         Raises:
-            ConfigurationError: Somebody has set a multiplied rate, and nobody can say which one was meant.
+            ConfigurationError: Other code set a rate while it was multiplied, so the intended rate is ambiguous.
         """
         if self._hook is not None:
             self._hook.remove()
@@ -112,15 +112,15 @@ class Rates:
 
 
 def save_schedulers(owner: object, optimizer: Optimizer, *, alone: bool) -> dict[str, Any]:
-    """Return the states of the schedulers of a trainer's optimizers, by the names of the attributes that they are.
+    """Return the states of the schedulers of a trainer's optimizers, by attribute name.
 
     Args:
         owner: The trainer.
         optimizer: Its optimizer.
-        alone: Nothing else is saved of the trainer: it has no `state_dict` of its own.
+        alone: Whether the trainer doesn't override `state_dict`, so that nothing else saves a scheduler.
 
     Raises:
-        ConfigurationError: There is a scheduler that is no attribute, and nobody saves it.
+        ConfigurationError: A scheduler isn't an attribute of the trainer, and `alone` is true.
     """
     schedulers = _schedulers_of(owner, optimizer)
     followed = {id(scheduler.optimizer) for scheduler in schedulers.values()}
@@ -134,16 +134,17 @@ def save_schedulers(owner: object, optimizer: Optimizer, *, alone: bool) -> dict
 
 
 def load_schedulers(owner: object, optimizer: Optimizer, states: Mapping[str, Any], *, forked: bool) -> None:
-    """Load the state of an optimizer's schedulers; called after the optimizer is loaded.
+    """Load the states of an optimizer's schedulers, after the optimizer's own state has been loaded.
 
     Args:
         owner: The trainer.
         optimizer: Its optimizer, with the state that was saved with the schedulers'.
-        states: What `save_schedulers` gave.
-        forked: They may be another trial's: the own schedulers, with their own settings, go as far as those went.
+        states: The result of `save_schedulers`.
+        forked: Whether the states may be another trial's. If so, this trial's schedulers keep their own settings and
+            are stepped as often as the other trial's.
 
     Raises:
-        ConfigurationError: They are the trial's own, and of other schedulers than it has now.
+        ConfigurationError: The states are the trial's own, but the trainer now has other schedulers.
     """
     schedulers = _schedulers_of(owner, optimizer)
     if not forked and schedulers.keys() != states.keys():
@@ -160,17 +161,17 @@ def load_schedulers(owner: object, optimizer: Optimizer, states: Mapping[str, An
 
 
 def replay(scheduler: LRScheduler, state: Mapping[str, Any]) -> None:
-    """Step a new scheduler as often as another one was, of other settings: so it sets the rates that are its own.
+    """Step a new scheduler as often as another one was stepped, so that it sets the rates of its own settings.
 
-    One that follows a metric begins anew, as what it did is known of the other's rate alone.
+    A ReduceLROnPlateau starts anew, because its past metrics are not known.
 
     Args:
-        scheduler: As it was made, and its optimizer with the settings that it was made with.
-        state: The other one's `state_dict()`.
+        scheduler: A newly created scheduler; its optimizer has its initial settings.
+        state: The other scheduler's `state_dict()`.
     """
     if isinstance(scheduler, ReduceLROnPlateau):
         return
-    scheduler.optimizer._opt_called = True  # type: ignore[attr-defined] # torch warns where no step came before
+    scheduler.optimizer._opt_called = True  # type: ignore[attr-defined] # otherwise torch warns that no optimizer step came before
     for _ in range(_steps(state) - _steps(scheduler.state_dict())):
         scheduler.step()
 
@@ -185,11 +186,11 @@ def _schedulers_of(owner: object, optimizer: Optimizer) -> dict[str, LRScheduler
 
 
 def _parts(scheduler: LRScheduler) -> list[LRScheduler]:
-    """Return the schedulers that one is made of: they are stepped, saved and loaded with it."""
+    """Return the schedulers inside a SequentialLR or ChainedScheduler, which steps, saves and loads them."""
     parts = getattr(scheduler, "_schedulers", ())
     return [*parts, *(inner for part in parts for inner in _parts(part))]
 
 
 def _steps(state: Mapping[str, Any]) -> int:
-    """Return how often a scheduler was stepped; one that chains others doesn't count, but each of these does."""
+    """Return how often a scheduler was stepped. A ChainedScheduler has no count; its first inner scheduler has one."""
     return int(state["last_epoch"]) if "last_epoch" in state else _steps(state["_schedulers"][0])

@@ -1,15 +1,15 @@
-"""Batch size and learning rate of a trial that may run on one worker or on many.
+"""Batch size and learning rate of a trial that may run on one worker or several.
 
 Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", section 2: when the minibatch is
-multiplied by k, multiply the learning rate by k (2.1), and reach it from the unscaled rate by equal amounts in every
-step of the first five epochs (2.2). A trial may change its width between two epochs, so this is done whenever it grows:
-the rate rises from its current value. When the width shrinks, the rate follows at once.
+multiplied by k, multiply the learning rate by k (2.1), and warm up linearly from the unscaled rate during the first
+five epochs (2.2). A trial's number of workers may change between two epochs. When it grows, the rate warms up from its
+current value. When it shrinks, the rate drops at once.
 
     epoch      0          10           15            20
     width      1          4                          2
     factor     1 ──────── 1 ── rises ── 4 ────────── 2 ──────     linear, warmup_epochs: 5
 
-All of this is a pure function of the history, so a resumed or repeated trial has the same rates.
+The rates depend only on the history of widths (numbers of workers), so a resumed or repeated trial has the same rates.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 from hpsearch_comm.errors import ConfigurationError
 
 RULES: dict[str, Callable[[float], float]] = {"linear": float, "sqrt": math.sqrt, "none": lambda _times: 1.0}
-"""What the rate is multiplied by when the global batch is, by the name of the rule."""
+"""Rules by name: each maps the factor of the global batch to the factor of the learning rate."""
 
 _BATCHES = ("global", "per_worker")
 _OF_OPTIMIZERS = {
@@ -33,26 +33,26 @@ _OF_OPTIMIZERS = {
     **dict.fromkeys(("RMSprop", "Adadelta", "Adafactor", "Muon"), "sqrt"),
     **dict.fromkeys(("Adagrad", "Rprop"), "none"),
 }
-"""By the name of the class; for all others it is `linear`."""
+"""The rule of each optimizer class, by name; `linear` for all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """How batch size and rate follow the width of a trial: the `scaling` of a sweep.
+    """How batch size and learning rate depend on a trial's number of workers: the `scaling` of a sweep.
 
     Raises:
         ConfigurationError: A value can't be used.
     """
 
     batch: str = "global"
-    """`global`: the batch is divided among the workers, so the result doesn't depend on the width. `per_worker`: every
-    worker has its own batch, so the global one grows with the width."""
+    """`global`: the batch is divided among the workers, so the result doesn't depend on their number. `per_worker`:
+    every worker has a batch of this size, so the global batch grows with the number of workers."""
     lr: str | None = None
     """linear, sqrt or none; by default the rule that `rule_for` returns for the optimizer."""
     warmup_epochs: float = 5.0
-    """Epochs in which the rate rises after the width has grown; 0 for at once."""
+    """Epochs of warmup after the number of workers has grown; 0 for none."""
     max_global_batch: int | None = None
-    """Rows of a global batch beyond which it no longer grows."""
+    """Maximum size of the global batch, in rows. A larger batch in the trial's parameters isn't reduced."""
 
     def __post_init__(self) -> None:
         if self.batch not in _BATCHES:
@@ -69,7 +69,7 @@ class Scaling:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Scaling:
-        """Return the scaling that a sweep names; missing keys have their defaults.
+        """Return the scaling of a sweep; missing keys have their defaults.
 
         Raises:
             ConfigurationError: A key is unknown, or a value can't be used.
@@ -86,7 +86,7 @@ class Scaling:
         """Return the rows of one optimizer step, over all workers.
 
         Args:
-            batch: Rows that the trial's parameters name.
+            batch: Batch size in the trial's parameters.
             width: Number of workers.
 
         Raises:
@@ -94,7 +94,7 @@ class Scaling:
         """
         rows = batch * width if self.batch == "per_worker" else batch
         if self.max_global_batch is not None:
-            # A batch that is larger by itself was asked for: it is not cut, it only doesn't grow.
+            # If the parameters' batch is already larger, it isn't reduced; it only doesn't grow.
             rows = min(rows, max(self.max_global_batch, batch))
         if rows < width:
             raise ConfigurationError(
@@ -104,10 +104,10 @@ class Scaling:
         return rows
 
     def target(self, batch: int, width: int, rule: str) -> float:
-        """Return the factor of the rate at this width, after the warmup.
+        """Return the factor of the learning rate for a number of workers, after the warmup.
 
         Args:
-            batch: Rows that the trial's parameters name, for which its rate is meant.
+            batch: Batch size in the trial's parameters; their learning rate is meant for this size.
             width: Number of workers.
             rule: The rule if `lr` is None; see `rule_for`.
         """
@@ -116,26 +116,27 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """From an epoch on, the rate is to be multiplied by another factor."""
+    """A change of the learning rate's factor."""
 
     epoch: float
-    """Epochs that were done by then."""
+    """Number of finished epochs at the change."""
     target: float
+    """Factor after the warmup."""
 
 
 def describe_target(target: float, rule: str, optimizer: torch.optim.Optimizer) -> str:
-    """Return how `Scaling.target` changes an optimizer's rate, and why."""
+    """Return a message about how `Scaling.target` changes an optimizer's rate, and by which rule."""
     kind = type(optimizer).__name__
     return f"goes to {target:g} times its own ({rule}, the rule for {kind}; scaling.lr names another)"
 
 
 def rate_factor(stages: Iterable[Stage], epoch: float, warmup_epochs: float) -> float:
-    """Return the factor of the rate at a moment.
+    """Return the factor of the learning rate at a time.
 
     Args:
-        stages: In their order, the first at epoch 0. Before it the factor is 1, the unscaled rate.
-        epoch: The moment, in epochs; 2.25 is after a quarter of the third.
-        warmup_epochs: Duration of a rise.
+        stages: The stages in order, the first at epoch 0. The first warmup starts from factor 1, the unscaled rate.
+        epoch: The time in epochs; 2.25 is after a quarter of the third epoch.
+        warmup_epochs: Duration of a warmup.
     """
     began, start, target = 0.0, 1.0, 1.0
     for stage in stages:
@@ -148,18 +149,18 @@ def rate_factor(stages: Iterable[Stage], epoch: float, warmup_epochs: float) -> 
 
 
 def rule_for(optimizer: torch.optim.Optimizer) -> str:
-    """Name the rule that suits an optimizer, of torch's, of ours, or derived from one of these; `linear` for others.
+    """Return the scaling rule of an optimizer: of torch, LARS, LAMB, or a subclass of these; `linear` for others.
 
-    - `sqrt` where a step's size doesn't depend on the gradient's, as it is divided by a mean of its recent size: of a
-      batch of k times the rows the gradient's noise, and so this size, is 1/√k. Malladi et al. 2022 ("On the SDEs and
-      Scaling Rules for Adaptive Gradient Algorithms", arXiv:2205.10287) derive it for RMSprop and Adam. Whether
-      RMSprop has a momentum, or is centered, changes nothing. That Adadelta, Adafactor, LAMB and Muon follow the
-      same is our conclusion. Their rule also takes 1 - β times k, for every β, and ε by √k; these stay what the
-      trial's parameters make them, so averages reach as many steps back as before, over k times the rows.
-    - `none` for Adagrad, which divides by the root of a sum over all steps: where noise prevails it falls by k, as
-      there are 1/k of the steps and each square is 1/k, so that steps grow k-fold by themselves. And for Rprop, whose
-      rate is that of its first step alone.
-    - `linear` for SGD, with momentum or without, ASGD and LARS (Goyal et al. 2017, section 2.1).
+    - `sqrt` for optimizers that divide the gradient by a mean of its recent magnitude. If the batch grows k-fold, the
+      gradient's noise, and so this magnitude, shrinks by √k. Malladi et al. 2022 ("On the SDEs and Scaling Rules for
+      Adaptive Gradient Algorithms", arXiv:2205.10287) derive the rule for RMSprop and Adam. Momentum and centering of
+      RMSprop don't change it. We apply it to Adadelta, Adafactor, LAMB and Muon by analogy. The paper also multiplies
+      1 - β by k for every β, and divides ε by √k. These are not changed here: averages still cover the same number of
+      steps, which are k times the rows.
+    - `none` for Adagrad, which divides by the root of the sum of squares over all steps. If noise dominates, this root
+      shrinks by k, because there are 1/k of the steps and each square is 1/k as large. So steps grow k-fold without
+      scaling. `none` also for Rprop, whose rate only sets the size of its first step.
+    - `linear` for SGD with or without momentum, ASGD and LARS (Goyal et al. 2017, section 2.1).
     """
     return next(
         (_OF_OPTIMIZERS[cls.__name__] for cls in type(optimizer).__mro__ if cls.__name__ in _OF_OPTIMIZERS), "linear"

@@ -1,7 +1,7 @@
-"""Schedules of the learning rate: functions from finished epochs to a factor of the rate.
+"""Learning rate schedules: functions from the number of finished epochs to a factor of the learning rate.
 
-Multiply them to combine them: `lambda epoch: cosine(90)(epoch) * warmup(5)(epoch)`. Epochs may be fractions, so a rate
-may change with every step.
+To combine schedules, multiply them: `lambda epoch: cosine(90)(epoch) * warmup(5)(epoch)`. The epoch may be fractional,
+so the rate can change in every step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def steps(milestones: Sequence[float], factor: float = 0.1) -> Schedule:
     """Return a schedule that multiplies by `factor` at each milestone: 30, 60 and 80 of 90 epochs in Goyal et al. 2017.
 
     Raises:
-        ConfigurationError: The milestones don't rise.
+        ConfigurationError: The milestones aren't strictly increasing.
     """
     if any(later <= earlier for earlier, later in itertools.pairwise(milestones)):
         raise ConfigurationError(f"milestones must be epochs that rise, got {list(milestones)}")
@@ -49,7 +49,8 @@ def polynomial(epochs: float, power: float = 2.0) -> Schedule:
 def warmup(epochs: float, start: float = 0.0) -> Schedule:
     """Return a schedule that rises linearly from `start` to 1.
 
-    It is for models that need a warmup, such as transformers. The warmup after a change of width is part of `Scaling`.
+    Use it for models that need a warmup, such as transformers. `Scaling` has its own warmup when the number of workers
+    grows.
 
     Raises:
         ConfigurationError: `epochs` isn't above 0.

@@ -1,9 +1,9 @@
-"""Which rows of a data set each worker trains on, in which order.
+"""The rows of a data set that each worker trains on, and their order.
 
-One shuffle for each epoch, divided among the workers (Goyal et al. 2017, remark 4): the order comes from the seed and
-the epoch's number alone. It is cut into global batches, and each of these into a part for every worker. So a global
-batch holds the same rows whatever the width; no row comes twice in an epoch, none is left out, and an epoch can be gone
-on with from any of its steps at another width.
+Each epoch has one shuffle, divided among the workers (Goyal et al. 2017, remark 4). The order depends only on the seed
+and the epoch. It is cut into global batches, and each global batch into one part for every worker. So a global batch
+has the same rows for any number of workers, and every row occurs exactly once in an epoch. An epoch can resume at any
+step with another number of workers.
 
     order of epoch 3       [ 7 2 9 | 0 5 4 | 8 1 6 | 3 ]        10 rows in global batches of 3
     worker 0 of 2            7 2     0 5     8 1     3          parts differ by one row at most
@@ -25,21 +25,21 @@ def epoch_order(seed: int, epoch: int, rows: int) -> torch.Tensor:
     """Shuffle the rows for an epoch.
 
     Args:
-        seed: Any number; the trial's.
-        epoch: Its number, from 0.
-        rows: Of the data set.
+        seed: Seed of the trial; any integer.
+        epoch: Index of the epoch, from 0.
+        rows: Number of rows of the data set.
 
     Returns:
-        The numbers 0 to rows - 1, int64, shaped (rows,).
+        A permutation of 0 to rows - 1, int64, of shape (rows,).
     """
-    # Seeds that follow each other would give generators whose first numbers are alike.
+    # Hash the seed, because generators with consecutive seeds have similar first numbers.
     digest = hashlib.sha256(f"epoch {epoch} of {seed}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
     return torch.randperm(rows, generator=generator)
 
 
 def rows_of_rank(rows: int, width: int, rank: int) -> range:
-    """Divide rows evenly among workers, the first of whom have one more where that leaves a rest; return one's run."""
+    """Return a rank's range if rows are divided evenly; the first ranks get one row more if there is a remainder."""
     base, extra = divmod(rows, width)
     start = rank * base + min(rank, extra)
     return range(start, start + base + (rank < extra))
@@ -54,17 +54,17 @@ class Shard:
     """
 
     rows: int
-    """Of an epoch."""
+    """Number of rows of an epoch."""
     batch: int
-    """Rows of a global batch; an epoch's last one may be shorter."""
+    """Rows of a global batch; the last batch of an epoch may be smaller."""
     seed: int
-    """Of the order."""
+    """Seed of the order."""
     rank: int = 0
-    """This worker."""
+    """Rank of this worker."""
     width: int = 1
     """Number of workers."""
     order: Callable[[int], torch.Tensor] | None = None
-    """Returns the row numbers of an epoch; None: all, shuffled."""
+    """Returns the row numbers of an epoch. None: all rows, shuffled."""
 
     def __post_init__(self) -> None:
         if self.rows < 1:
@@ -77,18 +77,18 @@ class Shard:
 
     @property
     def steps(self) -> int:
-        """Return how many global batches an epoch has."""
+        """Return the number of global batches of an epoch."""
         return -(-self.rows // self.batch)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[torch.Tensor]:
         """Yield this worker's rows of each global batch of an epoch.
 
         Args:
-            number: Of the epoch, from 0.
-            start: Global batches that are done.
+            number: Index of the epoch, from 0.
+            start: Number of global batches to skip.
 
         Yields:
-            Row numbers, int64 and 1-D; none where the last batch has fewer rows than there are workers.
+            Row numbers, int64 and 1-D. They may be empty if the last batch has fewer rows than there are workers.
         """
         order = self._order(number)
         for step in range(start, self.steps):
@@ -97,10 +97,10 @@ class Shard:
             yield order[first + part.start : first + part.stop]
 
     def all_parts(self, number: int) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield each part of an epoch that has rows, of all workers: the number of its global batch, and its rows.
+        """Yield all workers' parts of an epoch, except empty ones: the index of the global batch, and the part's rows.
 
         Args:
-            number: Of the epoch, from 0.
+            number: Index of the epoch, from 0.
         """
         order = self._order(number)
         for step in range(self.steps):
@@ -113,11 +113,11 @@ class Shard:
         return epoch_order(self.seed, number, self.rows) if self.order is None else self.order(number)
 
     def rows_of(self, step: int) -> int:
-        """Return how many rows the global batch of a step has, over all workers."""
+        """Return the number of rows of a step's global batch."""
         return min(self.batch, self.rows - step * self.batch)
 
     def rows_here(self, step: int) -> int:
-        """Return how many of them this worker has."""
+        """Return the number of rows of a step on this worker."""
         return len(self._part(step))
 
     def _part(self, step: int) -> range:

@@ -1,4 +1,4 @@
-"""Training one trial: a user writes the model and the data; the loop is here, for one worker or many.
+"""The training loop of a trial, on one worker or several. A user defines the model and the data.
 
     class Small(Trainer):
         def build(self, params):
@@ -13,7 +13,7 @@
             )
 
 An iteration is an epoch. Its randomness depends on the trial's seed, the epoch and the rank. The state between two
-epochs does not depend on the width, so a trial may continue with another number of workers.
+epochs does not depend on the number of workers, so a trial can resume with another number.
 """
 
 from __future__ import annotations
@@ -76,17 +76,17 @@ class Trainer(ABC):
     `Parts.measures` (the mean over all workers).
 
     Args:
-        trial: Has `params`, and optionally `seed`, `group` (its ranks; None or a group of one for one), `parallel` (see
-            `strategies`), `scaling` (see `Scaling`) and `parent` (not None if the state to load is that of another
-            trial, which this one was forked from).
+        trial: An object with the attribute `params`. Optional attributes: `seed`, `group` (the trial's ranks; None or a
+            group of size 1 for a single rank), `parallel` (see `strategies`), `scaling` (see `Scaling`) and `parent`
+            (not None for a fork, which loads the state of another trial).
 
     Attributes:
         params: The trial's parameters.
         parts: The result of `build`.
         model: The model, on its device.
         optimizer: The optimizer.
-        device: Where it trains: torch's current GPU, or the CPU.
-        group: The ranks that train; None for one, and on a rank that only holds weights.
+        device: The device that the trial trains on: torch's current GPU, or the CPU.
+        group: The ranks that train. None if a single rank trains, and on a rank that only holds weights.
         epoch: Number of finished epochs.
 
     Raises:
@@ -95,10 +95,10 @@ class Trainer(ABC):
 
     def __init__(self, trial: Parametrized) -> None:
         self.params = trial.params
-        self._beginning = beginning = Beginning.of(trial)  # not the trial, which may lead back here
-        # Outputs (rows, 1) less targets (rows,) are a table of all by all, and its mean is no loss.
+        self._beginning = beginning = Beginning.of(trial)  # the trial itself could form a reference cycle
+        # Outputs (rows, 1) minus targets (rows,) broadcast to (rows, rows), so the mean would not be the loss.
         warnings.filterwarnings("error", "Using a target size", UserWarning)
-        # A group of one takes a millisecond to make, and isn't needed.
+        # A group of size 1 costs a millisecond to create, and isn't needed.
         group: Group | None = None if getattr(trial, "world_size", None) == 1 else getattr(trial, "group", None)
         ranks = group if group is not None and group.size > 1 else None
         self._strategy = strategy_of(beginning.parallel, ranks)
@@ -127,7 +127,7 @@ class Trainer(ABC):
         self._scaler = torch.amp.GradScaler(self.device.type) if parts.autocast is torch.float16 else None
         self._strategy.bind(self._trained())
         if parts.compile:
-            torch.compiler.reset()  # other trials' models count toward the limit from which it compiles no more
+            torch.compiler.reset()  # models of earlier trials count toward torch's recompilation limit
             self.model.compile(**({} if parts.compile is True else {"backend": parts.compile}))
         self._train = Batches(parts.train, self.device, parts.loaders)
         validation_data = parts.validation
@@ -159,16 +159,16 @@ class Trainer(ABC):
 
     @abstractmethod
     def build(self, params: Mapping[str, Any]) -> Parts:
-        """Return model, optimizer, loss and data for the trial's parameters; the same on every worker."""
+        """Return the model, optimizer, loss and data for the trial's parameters. They must be equal on every worker."""
 
     def step(self) -> dict[str, float]:
-        """Train for an epoch and validate. Every rank calls it, also from an override.
+        """Train for an epoch and validate. Every rank must call it, also if a subclass overrides it.
 
         Returns:
             The metrics, the same on every rank.
 
         Raises:
-            ConfigurationError: An override has trained without it, under a strategy that needs it.
+            ConfigurationError: An override trained without calling this method, and the strategy requires the call.
         """
         try:
             self._refresh_bindings()
@@ -185,17 +185,17 @@ class Trainer(ABC):
             raise
 
     def train_batches(self) -> Generator[tuple[Any, Any], None, None]:
-        """Yield the batches of an epoch, for a `step` with a loop of its own; then count the epoch.
+        """Yield the batches of an epoch to a custom loop in `step`, then increment `epoch`.
 
-        The model trains with the randomness of the epoch, and `optimizer` has the rate of each step. The rest is the
-        loop's: `zero_grad`, forward and backward passes, clipping, and the steps of all optimizers. A moving average
-        takes in the model when the next batch is asked for. A loop that breaks off has had its epoch, too.
+        This method seeds the generators for the epoch and sets the learning rate of `optimizer` before each batch. The
+        loop does the rest: `zero_grad`, forward and backward passes, clipping, and the steps of all optimizers. A
+        moving average is updated when the loop requests the next batch. An epoch also counts if the loop breaks early.
 
         Yields:
             A pair of inputs and targets, on the device.
 
         Raises:
-            ConfigurationError: The trial has several workers, for which a loop must say what they exchange.
+            ConfigurationError: The trial has several workers; this method doesn't exchange anything between them.
         """
         if self._strategy.group is not None:
             raise ConfigurationError(
@@ -225,14 +225,14 @@ class Trainer(ABC):
             hold_statistics(self.model)
 
     def _refresh_bindings(self) -> None:
-        """Update the references to what the user has replaced since the last epoch."""
+        """Update the references to models, layers and optimizers that the user replaced since the last epoch."""
         self._rates = self._rates.of(self.optimizer)
         self._synchronized = synchronize(self.model, self._normalizing)
         if self._average is not None:
             self._average = self._average.of(self.model)
 
     def _trained(self) -> Trained:
-        # Nothing that leads back here: such a circle would keep models until Python's collector comes by.
+        # Without a reference to this trainer: a cycle would keep models in memory until Python's garbage collection.
         autocast = partial(precision, self.device.type, self.parts.autocast)
         return Trained(self.model, self.optimizer, autocast, self.parts.clip_norm, self._average, self._scaler)
 
@@ -258,12 +258,12 @@ class Trainer(ABC):
         return metrics | self.validate() | self._measured()
 
     def _epoch_steps(self) -> Iterator[tuple[int, int, list[Tensor]]]:
-        """Yield the number of each step, how many of its rows are this rank's, and the rows of its passes."""
+        """Yield the index of each step, the number of its rows on this rank, and the rows of each backward pass."""
         for step, rows in self._strategy.epoch_steps(self._shard, self.epoch):
             yield step, len(rows), self._passes(step, rows)
 
     def _serve_epoch(self) -> None:
-        """Work for the ranks that train, for as long as their epoch takes."""
+        """Serve the ranks that train until they have finished the epoch."""
         steps = self._shard.steps
         self._strategy.serve(steps, lambda step: self._set_rate(self.epoch + step / steps))
         self._rates.restore()
@@ -271,7 +271,12 @@ class Trainer(ABC):
         self.epoch += 1
 
     def _end_epoch(self, loss: float, data_wait: float) -> dict[str, float]:
-        """Count it; return what is told of it but for validation, from its summed loss and its share of waiting."""
+        """Increment `epoch`; return the epoch's training metrics.
+
+        Args:
+            loss: Sum of the losses of all rows.
+            data_wait: Share of the epoch's time spent waiting for data.
+        """
         self.epoch += 1
         self._rates.restore()
         return {
@@ -297,17 +302,17 @@ class Trainer(ABC):
                 self.group,
                 self._autocast,
             )
-        finally:  # a loop of the user's may go on to train
+        finally:  # a user's loop may continue to train
             for module, training in modes.items():
                 module.training = training
 
     def _measured(self) -> dict[str, float]:
-        """Measure the model that is validated, over all workers."""
+        """Return `Parts.measures` of the validated model, averaged over all workers."""
         model = self.model if self._average is None else self._average.module
         return measured(model, self.parts.measures, self.group)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that continues the training at any width: tensors and plain containers."""
+        """Return the state from which training resumes with any number of workers: tensors and plain containers."""
         self._strategy.calls["state_dict"] += 1
         state = {
             "model": self.model.state_dict(),
@@ -338,9 +343,9 @@ class Trainer(ABC):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state, at this width. If the width has grown, the rate warms up from here.
+        """Load a state. If the trial now has more workers, the learning rate warms up from this epoch on.
 
-        A forked trial takes the state of another one, but keeps the settings of its own optimizer and schedulers.
+        A forked trial loads the state of another trial, but keeps the settings of its own optimizer and schedulers.
         """
         self._strategy.calls["load_state_dict"] += 1
         self.model.load_state_dict(state["model"])
@@ -362,7 +367,7 @@ class Trainer(ABC):
             self._stages.append(Stage(float(self.epoch), self._target))
 
     def _helpers(self) -> dict[str, torch.amp.GradScaler | AveragedModel]:
-        """Return what loops of the user's have beside optimizers, by the names of the attributes that it is."""
+        """Return the GradScalers and averaged models of a user's own loop, by attribute name."""
         helpers: dict[str, Any] = {**attributes_of(self, torch.amp.GradScaler), **attributes_of(self, AveragedModel)}
         return {name: value for name, value in helpers.items() if value not in (self._scaler, self._average)}
 
@@ -380,12 +385,11 @@ class Trainer(ABC):
             )
 
     def inherit(self, state: Mapping[str, Any]) -> None:
-        """Copy a parent's weights as far as they match; called for a child that starts at epoch 0.
+        """Copy a parent's weights as far as they match. Called for a child that starts at epoch 0.
 
-        A network of `hpsearch_trainers.architectures` computes what its parent's does wherever the difference allows
-        it: see `hpsearch_trainers.inheritance`. In any other model, weights and buffers of equal name and shape become
-        the parent's. Other weights and the optimizer are left as they are. Override it if you know more about the
-        model.
+        A network of `hpsearch_trainers.architectures` computes the same function as its parent if the architectures
+        allow it: see `hpsearch_trainers.inheritance`. In any other model, weights and buffers are copied if name and
+        shape are equal. Other weights and the optimizer are left unchanged. Override this method to copy more.
 
         Args:
             state: The parent's `state_dict()`; state of another class is ignored.
@@ -404,22 +408,23 @@ class Trainer(ABC):
             print(f"{inherited}; the rest and the optimizer begin anew")
 
     def synchronize_buffers(self, model: nn.Module, group: Group) -> None:
-        """Make the model's buffers equal on all workers, at the end of each epoch; a collective.
+        """Make the model's buffers equal on all workers at the end of each epoch; a collective.
 
-        Floating-point buffers become the mean, others rank 0's. Override it if a buffer needs another rule, such as a
-        queue of features; afterwards each must be the same on every worker.
+        Floating-point buffers are averaged; others are copied from rank 0. Override this method if a buffer, such as a
+        queue of features, needs another rule. Afterwards every buffer must be equal on all workers.
 
         Args:
-            model: The model; then its moving average, if there is one.
+            model: The model; in a second call its moving average, if it exists.
             group: The workers, two or more.
         """
         synchronize_buffers(model, group)
 
     def _passes(self, step: int, rows: Tensor) -> list[Tensor]:
-        """Divide a step's rows into those of its backward passes: on each worker as many, as all meet in them.
+        """Divide a step's rows among its backward passes. All workers run the same number, because they synchronize.
 
-        A worker without rows, which the epoch's last ones are too few for, takes one that counts for nothing: not every
-        model, and not every loss, takes a batch of none. But a synchronized layer counts every row that it sees.
+        The last batch of an epoch may be too small for a worker to have rows. Then that worker computes one row with
+        weight 0, because not every model and loss accepts an empty batch. If a layer is synchronized, the batch is
+        empty, because such a layer would count the row.
         """
         if len(rows) == 0:
             return [rows if self._synchronized else torch.zeros(1, dtype=torch.int64)]
@@ -431,13 +436,13 @@ class Trainer(ABC):
         return [rows[part.start : part.stop] for part in parts]
 
     def _step(self, batches: Iterator[Any], sizes: Sequence[int], rows: int, total: Tensor) -> None:
-        """Take one optimizer step; add the losses of this worker's rows to the total.
+        """Take one optimizer step; add the losses of this worker's rows to `total`.
 
         Args:
-            batches: Gives the step's, one for each backward pass.
-            sizes: Their rows.
-            rows: How many of them count: all, or none.
-            total: Of the losses.
+            batches: Yields the step's batches, one for each backward pass.
+            sizes: Number of rows of each batch.
+            rows: Number of rows that count: all, or 0.
+            total: Sum of the losses, 0-dimensional; changed in place.
         """
         self._strategy.start_step(rows)
         with contextlib.nullcontext() if rows > 0 else self._uncounted_pass():
@@ -454,7 +459,7 @@ class Trainer(ABC):
 
     @contextlib.contextmanager
     def _uncounted_pass(self) -> Iterator[None]:
-        """A pass in which only the other workers have rows: it must leave nothing behind, in statistics neither."""
+        """Run a pass with a row that doesn't count: buffers, such as running statistics, stay unchanged."""
         hold_statistics(self.model, local_only=True)
         with preserve_buffers(self.model):
             yield
@@ -467,12 +472,12 @@ class Trainer(ABC):
 
     @property
     def _rate_is_steady(self) -> bool:
-        """Whether it is the same in each step: nothing was scaled, and there is no schedule."""
+        """Whether the rate is the same in each step: without a schedule, and never scaled."""
         return self.parts.schedule is None and all(stage.target == 1.0 for stage in self._stages)
 
     def _seed_epoch(self) -> None:
         seed = self._epoch_seed()
-        # Not torch.manual_seed, which asks every kind of device that this torch knows: half a step of a small model.
+        # torch.manual_seed also seeds every device type, which takes half as long as a step of a small model.
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
@@ -484,7 +489,7 @@ class Trainer(ABC):
         return _drawn(purpose, self.epoch, self._seed)
 
     def _sum(self, value: Tensor) -> float:
-        """Add up over all workers."""
+        """Return the sum of a value over all workers."""
         if self.group is not None:
             value = self.group.allreduce(value.double().clone(), op="sum")
         return float(value)
@@ -494,7 +499,7 @@ class Trainer(ABC):
 
 
 def _drawn(purpose: str, epoch: int, seed: int) -> int:
-    """Return the seed of something in an epoch of a trial, from 0 to 2**63 - 1."""
+    """Return the seed for a purpose in an epoch of a trial, from 0 to 2**63 - 1."""
     digest = hashlib.sha256(f"{purpose} in epoch {epoch} of {seed}".encode()).digest()
     return int.from_bytes(digest[:8], "little") & 0x7FFF_FFFF_FFFF_FFFF
 

@@ -1,4 +1,4 @@
-"""What the built-in trainables ask of the trial that they are given."""
+"""Protocols of the trial that the built-in trainables need."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any, Protocol
 
 
 class Parametrized(Protocol):
-    """What has parameters."""
+    """An object with parameters."""
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """The parameters by name; one that is missing takes the trainable's default."""
+        """The parameters by name; the trainable has defaults for missing ones."""
 
 
 class TrialLike(Parametrized, Protocol):
-    """A trial: its parameters, where it starts from, and whom to report to."""
+    """A trial with parameters, a checkpoint to start from, and a method to report metrics."""
 
     @property
     def checkpoint(self) -> Any:
-        """The state given with an earlier report, to go on from; None to start from zero."""
+        """The state of an earlier report to resume from; None to start from scratch."""
 
     def iterations(self) -> Iterator[int]:
         """Return the numbers of the iterations to run."""
 
     def report(self, metrics: Mapping[str, Any], checkpoint: object = None) -> None:
-        """Take the metrics of an iteration, and a function that gives the state there."""
+        """Report the metrics of an iteration, and a function that returns the state after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """A trial at its beginning, on one worker: what a `Trainer` can be built of once more."""
+    """The settings of a trial that a `Trainer` needs to be built again from scratch on one worker."""
 
     params: Mapping[str, Any]
     seed: int
@@ -40,6 +40,6 @@ class Beginning:
 
     @classmethod
     def of(cls, trial: Parametrized) -> Beginning:
-        """Return that of a trial, with a copy of its parameters, as a `build` may change them."""
+        """Return the settings of a trial. The parameters are copied, because `build` may change them."""
         parallel, scaling = (getattr(trial, name, None) or {} for name in ("parallel", "scaling"))
         return cls(dict(trial.params), int(getattr(trial, "seed", 0)), parallel, scaling)

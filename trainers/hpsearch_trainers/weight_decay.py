@@ -23,12 +23,13 @@ def decay_groups(model: nn.Module, weight_decay: float, *, biases: bool = True) 
     """Return a model's parameters in two groups for any optimizer: with and without weight decay.
 
     Scales and shifts of normalizations don't decay (Goyal et al. 2017, section 5.1). The authors of LARS and LAMB
-    exclude biases as well: `biases=False`. Both take plain steps for that group.
+    exclude biases as well: `biases=False`. Both optimizers take plain steps for that group.
 
     Args:
-        model: Its parameters that need gradients are divided, each once.
-        weight_decay: Of those that decay.
-        biases: Whether biases decay: parameters with a word in their name that starts with `bias`, as in torch.
+        model: Its parameters that require gradients are divided; a shared parameter is listed once.
+        weight_decay: Weight decay of the first group.
+        biases: Whether biases decay. Biases are parameters with a word in their name that starts with `bias`, as in
+            torch.
 
     Returns:
         Two groups: one with this `weight_decay`; one with `weight_decay` 0 and `adapt` False, which may be empty.
@@ -46,9 +47,10 @@ def decay_groups(model: nn.Module, weight_decay: float, *, biases: bool = True) 
 
 
 def _owned(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
-    """Return each parameter with the module that it is a part of, and its name there.
+    """Yield each parameter with the module that owns it, and its name there.
 
-    What only holds parameters is no owner: one of a list has the list's name, a parametrized one that which it had.
+    Containers aren't owners: the name of a parameter in a ParameterList starts with the list's name, and that of a
+    parametrized parameter with its original name.
     """
     for path, module in model.named_modules():
         owner, prefix = path, ""
@@ -61,5 +63,5 @@ def _owned(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
 
 
 def _is_bias(name: str) -> bool:
-    """Tell a bias by its name: `bias`, `in_proj_bias` and `bias_k` (attention), `bias_hh_l0_reverse` (LSTM, GRU)."""
+    """Return whether a name is a bias's: `bias`, `in_proj_bias`, `bias_k` (attention), `bias_hh_l0_reverse` (LSTM)."""
     return any(word.startswith("bias") for word in name.split("_"))

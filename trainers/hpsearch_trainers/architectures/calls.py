@@ -29,7 +29,7 @@ class Planned:
 
 
 def evaluate(term: Any, results: dict[int, Any] | None = None) -> Any:
-    """Return the value of a term. Each call is made, in the order in which they are written.
+    """Return the value of a term. Calls are made in the order in which they are written.
 
     Args:
         term: A call, or lists and mappings with calls.

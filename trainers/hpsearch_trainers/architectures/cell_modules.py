@@ -88,7 +88,7 @@ class Step(nn.Module):
 
 
 class CellStack(nn.Module):
-    """Cells in sequence. A cell with n inputs takes the outputs of the n cells before it."""
+    """Cells in sequence. The inputs of a cell are the outputs of the previous cells."""
 
     def __init__(self, steps: list[Step]) -> None:
         super().__init__()

@@ -31,7 +31,7 @@ _NODE = re.compile(r"[1-9]\d*")
 
 
 def is_cell(value: object) -> bool:
-    """Return whether a value is a cell and not an operation: whether keys are a number, or two as in "0-1"."""
+    """Return whether a value is a cell: its keys are numbers such as "2", or pairs such as "0-1"."""
     return isinstance(value, Mapping) and any(_OF_A_CELL.fullmatch(str(key)) for key in value)
 
 
@@ -64,7 +64,7 @@ def inputs_of(cell: Mapping[Any, Any]) -> int:
 
 
 def used_nodes(cell: Mapping[Any, Any]) -> set[int]:
-    """Return the nodes with a successor, of a cell that was planned."""
+    """Return the nodes with a successor in a planned cell."""
     if all(_EDGE.fullmatch(str(key)) for key in cell):
         return {int(str(edge).split("-")[0]) for edge in cell}
     return {int(side["from"]) for sides in cell.values() for side in sides}

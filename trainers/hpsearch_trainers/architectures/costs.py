@@ -1,4 +1,4 @@
-"""Costs of a network. It is run on the meta device, where nothing is allocated."""
+"""Costs of a network, measured on the meta device, which allocates no memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Costs:
     """Costs of a network.
 
     Attributes:
-        parameters: Trainable numbers.
+        parameters: Number of trainable parameters, counted by element.
         flops: Floating point operations of a forward pass for one row, as torch counts them: two for each
             multiplication and addition of convolutions, linear layers and attention, none for anything else.
         peak_memory_bytes: Estimated peak of a training step: weights, buffers, gradients, optimizer state, a batch, and

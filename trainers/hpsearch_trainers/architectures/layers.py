@@ -27,12 +27,12 @@ class Layer:
         place: Its name within its parent: "stem", "0" of a chain, "0-1" of a cell's edges, "2" of its nodes, "body" of
             an operation's parameters; "cell" or "reduction" of a stack, "input 0" before a cell.
         name: The operation's name; empty for other kinds.
-        kind: Its kind.
-        settings: Parameters of the operation or stack, without those that are parts.
-        takes: In a cell, the node that is its input.
+        kind: Kind of the part.
+        settings: Parameters of the operation or stack, except those that are themselves parts.
+        takes: In a cell, the index of the node that is the operation's input.
         shape: The shape of its output, without the batch; None if it is never called on its own.
-        parameters: Trainable numbers.
-        flops: Operations of a forward pass for one row, as in `Costs`.
+        parameters: Number of trainable parameters, counted by element.
+        flops: Floating point operations of a forward pass for one row, as in `Costs`.
         parts: Its parts, in the order of the architecture.
     """
 
@@ -49,7 +49,7 @@ class Layer:
 
 @dataclass
 class _Measured:
-    """What was measured of a module."""
+    """Measurements of a module."""
 
     shape: Shape | None = None
     flops: int = 0
@@ -67,7 +67,7 @@ def layers(
         outputs: As in `network`.
         stem: As in `network`.
         head: As in `network`.
-        path: As in `network`; and the name of the architecture in the tree.
+        path: As in `network`. It is also the name of the architecture in the tree.
 
     Raises:
         ArchitectureError: No network can be built from it.
@@ -86,7 +86,7 @@ def layers(
 
 
 def _run(call: Call, inputs: Shape) -> dict[int, _Measured]:
-    """Run a network on the meta device; return what was measured of each call's module, by the call's `id`."""
+    """Run a network on the meta device; return the measurements of each call's module, by the call's `id`."""
     results: dict[int, Any] = {}
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         network = evaluate(call, results).eval()
@@ -193,7 +193,7 @@ def _step_value(params: Mapping[str, Any], call: Call, reduces: bool) -> Any:
 
 
 def _adapter_name(fit: Call) -> str:
-    """Return the name of what adapts a cell's input; empty if nothing does."""
+    """Return the name of the module that adapts a cell's input, or an empty string."""
     if fit.function is nn.Identity:
         return ""
     if fit.function is nn.Sequential:

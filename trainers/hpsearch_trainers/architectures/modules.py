@@ -24,10 +24,10 @@ class Zero(nn.Module):
 
 
 class FactorizedReduction(nn.Module):
-    """Halve an image's sides: two 1x1 convolutions of stride 2, one of them shifted by a pixel, side by side.
+    """Halve an image's sides, rounded up: ReLU, two parallel 1x1 convolutions of stride 2, and batch normalization.
 
-    So every diagonal neighbour counts, as in NASNet (Zoph et al., CVPR 2018, appendix A.4). ReLU before it, batch
-    normalization after it; sides are rounded up.
+    One convolution is shifted by a pixel in both directions, as in NASNet (Zoph et al., CVPR 2018, appendix A.4). The
+    outputs are concatenated.
     """
 
     def __init__(self, before: int, channels: int) -> None:
@@ -89,7 +89,7 @@ class SelfAttention(nn.Module):
 
 
 class Positions(nn.Module):
-    """Add a learned vector for its position to each token."""
+    """Add a learned vector to each token, which depends on the token's position."""
 
     def __init__(self, count: int, features: int) -> None:
         super().__init__()

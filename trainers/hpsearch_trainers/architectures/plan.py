@@ -25,7 +25,7 @@ def named(value: object, path: str) -> tuple[str, dict[str, Any]]:
     """Return the name of an operation, and its parameters.
 
     Raises:
-        ArchitectureError: It isn't one.
+        ArchitectureError: The value isn't an operation.
     """
     if isinstance(value, str):
         return value, {}
@@ -53,10 +53,10 @@ def operation_named(name: str, path: str) -> Build:
 
 
 def check_parameters(function: Build, params: Mapping[str, Any], path: str) -> None:
-    """Check the names of parameters against those that a function has after the shape.
+    """Check the names of parameters against a function's parameters, except its first one, the shape.
 
     Raises:
-        ArchitectureError: One is unknown or missing.
+        ArchitectureError: A parameter is unknown or missing.
     """
     _, *parameters = inspect.signature(function).parameters.values()
     names = [parameter.name for parameter in parameters]

@@ -1,4 +1,4 @@
-"""Writes a network as a Python file that builds it and loads its weights with torch alone."""
+"""Write a network as a Python file that builds it and loads its weights, and needs only torch."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _File:
 
 
 class Sources:
-    """Collects source: imports, and definitions, each after those that it needs.
+    """Collects source code: imports, and definitions in the order of their dependencies.
 
     Args:
         imports: Names to import statements that are always included.
@@ -96,7 +96,7 @@ class Sources:
         return "\n\n\n".join(text for _, text in self._definitions.values())
 
     def _include(self, module: ModuleType, name: str) -> None:
-        """Include what a name of a module refers to; a local name is skipped."""
+        """Include the definition or import of a module's name; skip a local name."""
         file = self._file(module)
         location = f"{module.__name__}.{name}"
         statement = file.bound.get(name)

@@ -1,7 +1,7 @@
-"""Weights that a child takes from its parent, whose network may differ.
+"""Weight transfer from a parent's network to a child's, which may have another architecture.
 
-`inherit` fills the child's network. If both architectures are known, it does so layer by layer, so that the child
-computes what the parent does wherever possible; otherwise by names and shapes.
+`inherit` sets the child's weights. If both architectures are known, it works layer by layer, so that the child computes
+the same function as the parent if possible. Otherwise it matches names and shapes.
 """
 
 from __future__ import annotations

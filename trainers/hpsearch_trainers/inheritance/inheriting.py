@@ -1,6 +1,6 @@
 """Copies a parent's weights into a child's network.
 
-Where the parent's architecture is unknown, weights of equal name and shape are copied.
+If the parent's architecture is unknown, weights of equal name and shape are copied.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ _ORDER = list(FATES)
 
 @dataclass(frozen=True)
 class Inherited:
-    """The origin of each weight and buffer of the child, and whether it computes what its parent does."""
+    """The origin of each weight and buffer of the child, and whether the child computes the same as its parent."""
 
     fates: Mapping[str, str]
     """Names in the child's `state_dict()` to one of `FATES`."""
     reasons: tuple[str, ...]
-    """Why the child's outputs differ from its parent's; none: they are equal in eval mode, up to rounding."""
+    """Why the child's outputs differ from its parent's. If empty, they are equal in eval mode, up to rounding."""
     by_architecture: bool = True
-    """Whether both architectures are known; else names and shapes alone were compared."""
+    """Whether both architectures are known. If not, only names and shapes were compared."""
 
     @property
     def preserving(self) -> bool:
-        """Whether outputs are the parent's in eval mode, as derived from the architectures alone."""
+        """Whether outputs equal the parent's in eval mode, as derived from the architectures."""
         return self.by_architecture and not self.reasons
 
     @property
     def taken(self) -> tuple[str, ...]:
-        """Names of weights that are the parent's, at least in part."""
+        """Names of weights that were copied from the parent, at least in part."""
         return tuple(name for name, fate in self.fates.items() if fate not in ("new", "identity"))
 
     @property
@@ -60,7 +60,7 @@ class Inherited:
 
     @property
     def layers(self) -> dict[str, str]:
-        """The fate of each module with weights or buffers: if it has several, the one that changes most."""
+        """The fate of each module with weights or buffers. If these have several fates, the largest change counts."""
         fates: dict[str, str] = {}
         for name, fate in self.fates.items():
             layer = name.rpartition(".")[0]
@@ -108,15 +108,15 @@ def inherit(
     """Copy the weights of another model, as far as they match.
 
     If both were built by `hpsearch_trainers.architectures.network`, their layers are aligned, and the model computes
-    what the other one does wherever the difference allows it (Chen et al., "Net2Net: Accelerating Learning via
-    Knowledge Transfer", ICLR 2016). Otherwise weights of equal name and shape are copied. Weights that are NaN or
-    infinite are not copied, nor is any other with them.
+    the same function as the other one if the architectures allow it (Chen et al., "Net2Net: Accelerating Learning via
+    Knowledge Transfer", ICLR 2016). Otherwise weights of equal name and shape are copied. If any weight is NaN,
+    nothing is copied.
 
     Args:
         model: Changed in place.
         weights: The other model's `state_dict()`.
         architecture: The result of `architecture_of` for the other model, or None.
-        seed: Of all random choices: equal seeds give equal results, on every worker.
+        seed: Seed of all random choices. Equal seeds give equal results on every worker.
     """
     child_weights = model.state_dict()
     broken = [name for name, value in weights.items() if value.is_floating_point() and bool(value.isnan().any())]
@@ -177,7 +177,7 @@ def _transfer(
 
 
 def _fill(transfer: Transfer, child: Side, parent: Side) -> None:
-    """Fill stem, body and head from the parent's. Outputs must be the parent's, in their order."""
+    """Fill stem, body and head from the parent's. The output units must be the parent's, in the same order."""
     inputs, parent_inputs = (side.shapes[""][0] for side in (child, parent))
     flow = Flow(Units.overlapping(unit_count(inputs), unit_count(parent_inputs)), inputs == parent_inputs)
     if inputs != parent_inputs:

@@ -165,7 +165,7 @@ def _keeps_pixels(conv: Any) -> bool:
 
 
 def _pixels(child_conv: Any, parent_conv: Any) -> dict[str, bool]:
-    """Return whether a kernel sees other pixels than the parent's, apart from being smaller, as a problem."""
+    """Return as a problem whether a kernel covers other pixels than the parent's, apart from its size."""
     differing = child_conv.padding_mode != parent_conv.padding_mode
     for axis, parent_axis in zip(_axes(child_conv), _axes(parent_conv), strict=True):
         stride, kernel, padding, dilation = axis

@@ -1,4 +1,4 @@
-"""Fills modules: by the rule for their type, in sequence, or by copying if both are the same."""
+"""Fill modules: by the rule for their type, in sequence, or by copying if both modules are equal."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _NOT_FLAT = (nn.Identity, nn.Dropout, nn.GELU, nn.SiLU, nn.Tanh, nn.ELU, nn.Leak
 
 
 def has_rules(module_path: ModulePath) -> bool:
-    """Return whether there are rules for all of a module, and its units are on the axis that the rules assume."""
+    """Return whether a module and its parts have rules, and its units are on the axis that the rules assume."""
     module = module_path.module
     if type(module) is nn.Sequential:
         return all(has_rules(module_path.inside(name)) for name, _ in module.named_children())
@@ -62,7 +62,7 @@ def has_rules(module_path: ModulePath) -> bool:
 
 
 def _units_first(module: nn.Module, sides: int) -> bool:
-    """Return whether a module's units are those that `unit_count` counts: users' operations may use another axis."""
+    """Return whether a module's units are on the axis of `unit_count`. Users' operations may use another axis."""
     if isinstance(module, nn.Flatten):
         return (module.start_dim, module.end_dim) == (1, -1)
     if isinstance(module, nn.LayerNorm):
@@ -75,7 +75,7 @@ def _units_first(module: nn.Module, sides: int) -> bool:
 
 
 def same_types(first: ModulePath, second: ModulePath) -> bool:
-    """Return whether two modules with rules have the same types, as convolutions of two sizes do."""
+    """Return whether two modules with rules have the same types, for example two convolutions of different sizes."""
     if not (has_rules(first) and has_rules(second)) or type(first.module) is not type(second.module):
         return False
     first_names, second_names = ([name for name, _ in each.module.named_children()] for each in (first, second))
@@ -101,7 +101,7 @@ def fill(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow:
     Args:
         transfer: Receives the weights.
         child: The module.
-        parent: Its match, which has rules too; None: it is inserted, and becomes the identity if possible.
+        parent: Its match, which has rules too. None: the module is inserted, and becomes the identity if possible.
         flow: The input.
         out_units: Units of the output, for modules that can choose them; None: any.
     """
@@ -163,7 +163,7 @@ def copy_weights(
 
 
 def is_identity(module_path: ModulePath, nonnegative: bool) -> bool:
-    """Return whether a module is the identity in eval mode, whatever its weights."""
+    """Return whether a module is the identity in eval mode for any weights."""
     module = module_path.module
     if type(module) is nn.Sequential:
         return all(is_identity(module_path.inside(name), nonnegative) for name, _ in module.named_children())
@@ -173,7 +173,7 @@ def is_identity(module_path: ModulePath, nonnegative: bool) -> bool:
 
 
 def skip(transfer: Transfer, parent: ModulePath, flow: Flow) -> Flow:
-    """Skip a module of the parent's that has no match in the child."""
+    """Skip a module of the parent that has no match in the child."""
     if is_identity(parent, flow.nonnegative):
         return flow
     exact = transfer.check_exact(flow, parent, {"of the parent's was taken out": True})
@@ -209,12 +209,12 @@ def silence(transfer: Transfer, child: ModulePath) -> bool:
 
 
 def without_values(flow: Flow) -> Flow:
-    """Return the flow without what is known of its values."""
+    """Return the flow without its information about values."""
     return replace(flow, nonnegative=False, moments=None)
 
 
 def _factorized(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow) -> Flow:
-    """Fill a factorized reduction: each half has its own channels, which repeat those of the parent's same half."""
+    """Fill a factorized reduction. The channels of each half repeat those of the parent's corresponding half."""
     if parent is None:
         return copy_weights(transfer, child, None, flow, is_same_call=False)
     halves = []

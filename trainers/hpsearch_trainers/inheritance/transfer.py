@@ -1,4 +1,4 @@
-"""Collects the child's new weights layer by layer, with their fates."""
+"""Collect the child's new weights layer by layer, with their fates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def side_of(architecture: Mapping[str, Any]) -> Side:
     """Build the network that `architecture_of` describes.
 
     Raises:
-        ArchitectureError: It can't be built.
+        ArchitectureError: The network can't be built.
     """
     call = plan_network(**architecture)
     inputs = architecture["inputs"]
@@ -93,8 +93,8 @@ class Transfer:
     Attributes:
         child_weights: The child's initial weights.
         weights: The parent's weights.
-        generator: Of all random choices.
-        by_function: Whether layers are aligned by their functions alone.
+        generator: Random generator of all random choices.
+        by_function: Whether layers are aligned only by their functions.
         new_weights: The child's new weights.
         fates: One of `FATES` for each of them.
         reasons: Why outputs differ.
@@ -116,7 +116,7 @@ class Transfer:
             name: The weight's name in the module.
             value: The weight, of the child's shape.
             fate: One of `FATES`.
-            mask: Mask, broadcast to the value: the child's own weight stays where it is False. None: no mask.
+            mask: Mask, broadcast to the value. Where it is False, the child's own weight is kept. None: no mask.
         """
         key = f"{module_path.path}.{name}"
         initial = self.child_weights[key]
@@ -139,7 +139,7 @@ class Transfer:
         self.reasons.append(f"{module_path.path} ({kind}) {reason}")
 
     def check_exact(self, flow: Flow, module_path: ModulePath, problems: Mapping[str, bool]) -> bool:
-        """Return whether the output is exact: the input is, and there is no problem. The first problem is recorded."""
+        """Return whether the output is exact: the input is exact, and there is no problem. Record the first problem."""
         if not flow.exact:
             return False
         for reason, applies in problems.items():
@@ -149,9 +149,9 @@ class Transfer:
         return True
 
     def fitting(self, flow: Flow, module_path: ModulePath, of: int) -> Flow:
-        """Return a flow whose units refer to as many of the parent's as its layer has here.
+        """Return a flow whose units refer to `of` units of the parent, the number of inputs of the parent's layer.
 
-        After a layer without a match, the input may have other units than that of the parent's next layer.
+        After a layer without a match, the flow may refer to another number of units.
         """
         if flow.units.of == of:
             return flow
@@ -159,7 +159,7 @@ class Transfer:
         return replace(flow, units=Units.overlapping(flow.units.count, of))
 
     def outward(self, count: int, of: int, out_units: Units | None) -> Units:
-        """Return which of the parent's units each unit of a layer repeats: the wanted ones, or random ones."""
+        """Return which of the parent's units each output unit of a layer repeats: `out_units`, or random ones."""
         if out_units is not None and (out_units.count, out_units.of) == (count, of):
             return out_units
         return Units.repeated(count, of, self.generator)

@@ -1,4 +1,4 @@
-"""How a child's activations follow from its parent's, at one position of both networks."""
+"""The relation of a child's activations to its parent's at a position of both networks."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ class Units:
     """Which of the parent's units (channels or features) each of the child's units repeats."""
 
     source: Tensor
-    """int64, (the child's units,): the index of the parent's unit; -1: none."""
+    """Index of the parent's unit for each of the child's units, or -1 for none; int64, (the child's units,)."""
     of: int
     """Number of the parent's units."""
 
     @classmethod
     def identity(cls, count: int) -> Units:
-        """Each unit repeats the parent's unit of the same index."""
+        """Return units that each repeat the parent's unit of the same index."""
         return cls(torch.arange(count), count)
 
     @classmethod
     def overlapping(cls, count: int, of: int) -> Units:
-        """Each unit repeats the parent's unit of the same index, if there is one."""
+        """Return units that each repeat the parent's unit of the same index, if it exists."""
         source = torch.arange(count)
         return cls(torch.where(source < of, source, -1), of)
 
     @classmethod
     def repeated(cls, count: int, of: int, generator: torch.Generator) -> Units:
-        """Each of the parent's units once, then sampled ones (Net2WiderNet); if there are fewer, the first ones."""
+        """Return the parent's units, then sampled ones (Net2WiderNet); if `count` is smaller, only the first ones."""
         drawn = torch.randint(of, (max(count - of, 0),), generator=generator)
         return cls(torch.cat([torch.arange(min(count, of)), drawn]), of)
 
     @classmethod
     def joined(cls, parts: Sequence[Units]) -> Units:
-        """Units of several values that are concatenated in both networks."""
+        """Return the units of several values that are concatenated in both networks."""
         sources, before = [], 0
         for units in parts:
             sources.append(torch.where(units.source < 0, -1, units.source + before))
@@ -58,26 +58,26 @@ class Units:
 
     @property
     def complete(self) -> bool:
-        """Whether each unit repeats one."""
+        """Whether each unit repeats a unit of the parent."""
         return bool((self.source >= 0).all())
 
     @property
     def identical(self) -> bool:
-        """Whether they are the parent's units, in its order."""
+        """Whether the units are the parent's, in the same order."""
         return self.count == self.of and torch.equal(self.source, torch.arange(self.of))
 
     @property
     def covering(self) -> bool:
-        """Whether they repeat all of the parent's units, and nothing else."""
+        """Whether the units repeat all of the parent's units, and each unit repeats one."""
         return self.complete and int(torch.bincount(self.source, minlength=self.of).count_nonzero()) == self.of
 
     @property
     def fate(self) -> str:
-        """What becomes of weights of the parent's units: one of `FATES`."""
+        """The fate of the weights of the parent's units: one of `FATES`."""
         return "same" if self.identical else "widened" if self.covering else "sliced"
 
     def equals(self, other: Units) -> bool:
-        """Whether both are equal."""
+        """Return whether both are equal."""
         return self.of == other.of and torch.equal(self.source, other.source)
 
     def gather(self, values: Tensor, axis: int = 0) -> Tensor:
@@ -127,12 +127,12 @@ class Units:
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """What is known of the child's values at a position, compared with the parent's at the matching position."""
+    """Information about the child's values at a position, compared with the parent's at the matching position."""
 
     units: Units
     exact: bool
     """Whether each unit equals the unit that it repeats, in eval mode."""
     nonnegative: bool = False
-    """Whether no value is negative, in either network."""
+    """Whether all values are nonnegative in both networks."""
     moments: tuple[Tensor, Tensor] | None = None
-    """An estimate of each unit's mean and variance in the child, if there is one."""
+    """An estimate of each unit's mean and variance in the child, or None."""

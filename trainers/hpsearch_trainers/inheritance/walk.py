@@ -1,4 +1,4 @@
-"""Walks a child's network together with its parent's: chains, residuals, operations and cells."""
+"""Walk a child's network together with its parent's: chains, residuals, operations and cells."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from hpsearch_trainers.inheritance.units import Flow, Units
 _Item = TypeVar("_Item")
 
 _FAR = 10.0
-"""More than a deletion and an insertion."""
+"""A distance larger than that of a deletion and an insertion."""
 
 
 def same_call(first: Any, second: Any) -> bool:
-    """Return whether two calls are of the same functions with the same parameters, whatever their input's shape."""
+    """Return whether two calls have the same function and parameters. Input shapes are ignored."""
     if isinstance(first, Call) and isinstance(second, Call):
         return first.function is second.function and same_call(_arguments(first), _arguments(second))
     if isinstance(first, dict) and isinstance(second, dict):
@@ -70,8 +70,8 @@ def align(
 ) -> list[tuple[int | None, int | None]]:
     """Match two sequences by a shortest edit script.
 
-    Of several shortest scripts, the one whose pairs come first: a layer that is inserted next to a similar one comes
-    after it, where more is known of its input.
+    Among several shortest scripts, the one with the earliest pairs is chosen. So a layer that is inserted next to a
+    similar one comes after it, where more is known about its input.
 
     Args:
         child: The child's layers.
@@ -140,7 +140,7 @@ def walk(transfer: Transfer, child: Part, parent: Part | None, flow: Flow, out_u
     Args:
         transfer: Receives the weights.
         child: The part.
-        parent: Its match; None: it is inserted.
+        parent: Its match; None if the part is inserted.
         flow: The input.
         out_units: Units of the output, for modules that can choose them; None: any.
     """
@@ -193,9 +193,9 @@ def _joined(transfer: Transfer, module_path: ModulePath, flows: Sequence[Flow], 
     """Return the flow of a sum or mean; all flows must repeat the same units.
 
     Args:
-        transfer: Records why they don't.
-        module_path: The module that joins them.
-        flows: At least one.
+        transfer: Records the reason if they don't.
+        module_path: The module that computes the sum or mean.
+        flows: One or more flows.
         units: The units of the result.
     """
     same_units = all(flow.units.equals(units) for flow in flows)
@@ -228,14 +228,14 @@ def _residual(transfer: Transfer, child: Part, parent: Part | None, flow: Flow) 
 
 
 def _silence(transfer: Transfer, part: Part) -> bool:
-    """Make a part's output zero, if that is possible and it can learn from there; return whether it was."""
+    """Make a part's output zero, if this is possible and the part can still learn; return whether it was possible."""
     if has_rules(part.module_path):
         return silence(transfer, part.module_path)
     return part.call.function is nn.Sequential and len(part.call.arguments) > 0 and _silence(transfer, _items(part)[-1])
 
 
 def _replaced(transfer: Transfer, child: Part, parent: Part, flow: Flow, out_units: Units | None) -> Flow:
-    """Fill a part that replaces another one: exact if one of them is zero or the identity, and the other can be so."""
+    """Fill a part that replaces another: exact if one is zero or the identity, and the other can be the same."""
     if _is_zero(parent):
         if _is_zero(child):
             return Flow(flow.units if out_units is None else out_units, flow.exact, True)
@@ -306,7 +306,7 @@ def _term(transfer: Transfer, child: Part, parent: Part | None, flow: Flow, unit
 
 
 def _nothing_lost(transfer: Transfer, lost: Sequence[Part], flow: Flow) -> bool:
-    """Return whether a node is still exact without some operations of the parent's."""
+    """Return whether a node is still exact without some operations of the parent."""
     for part in lost:
         if not isinstance(part.module_path.module, Zero):
             return transfer.check_exact(flow, part.module_path, {"of the parent's was taken out": True})
@@ -361,7 +361,7 @@ def _nodes(transfer: Transfer, child: Part, parent: Part, flows: Sequence[Flow])
 
 
 def _stack(transfer: Transfer, child: Part, parent: Part, flow: Flow) -> Flow:
-    """Fill a stack, cell by cell; each takes the outputs of several cells before it."""
+    """Fill a stack, cell by cell. A cell's inputs are the outputs of several earlier cells."""
     steps, parent_steps = child.call.arguments[0], parent.call.arguments[0]
     pairs: list[tuple[int | None, int | None]] = [(index, index) for index in range(len(steps))]
     if len(steps) != len(parent_steps):
@@ -385,7 +385,7 @@ def _stack(transfer: Transfer, child: Part, parent: Part, flow: Flow) -> Flow:
 
 
 def _shifted(transfer: Transfer, step: Part, reason: str, outputs: Sequence[Flow]) -> list[Flow]:
-    """Record that the cells after a step take other outputs than the parent's."""
+    """Record that the cells after a step use the outputs of other cells than in the parent."""
     transfer.check_exact(outputs[-1], step.module_path, {reason: True})
     return [replace(flow, exact=False) for flow in outputs]
 

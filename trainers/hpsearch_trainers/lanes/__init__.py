@@ -1,4 +1,7 @@
-"""Many trials on one worker: trainers as lanes of one computation, with the bits of each alone, or rounded."""
+"""Fuse trials on one worker: each trainer is a lane of a joint computation.
+
+Depending on the fuser, a lane's results equal those of the trainer alone bit for bit, or up to rounding.
+"""
 
 from __future__ import annotations
 

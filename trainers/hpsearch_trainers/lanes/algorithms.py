@@ -1,4 +1,4 @@
-"""What is otherwise on a GPU: how numbers come there, and which algorithms give the same bits each time."""
+"""GPU specifics: asynchronous copies, and deterministic algorithms."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from hpsearch_trainers.lanes.errors import NotFusible
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 _REPEATABLE = (":4096:8", ":16:8")
 _is_late = torch.cuda.is_initialized() and os.environ.get(_CUBLAS) not in _REPEATABLE  # type: ignore[no-untyped-call]
-"""Whether CUDA was in use without the variable: cuBLAS reads it once, and torch looks at it whenever it multiplies."""
+"""Whether CUDA was initialized before the variable was set. cuBLAS reads the variable once, torch at each product."""
 
 
 def calls_are_expensive(device: torch.device) -> bool:
-    """Whether a call costs more than what it computes, for a batch of a small model."""
+    """Return whether a kernel launch takes longer than its computation, for a batch of a small model."""
     return device.type != "cpu"
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor of the CPU there, without waiting for what the device has still to compute."""
+    """Copy a CPU tensor to a device without waiting for the device's pending work."""
     source = tensor.pin_memory() if device.type == "cuda" else tensor
     return source.to(device, non_blocking=True)
 
 
 @contextlib.contextmanager
 def deterministic_algorithms(device: torch.device) -> Iterator[None]:
-    """Allow only deterministic algorithms on this device: by default cuDNN chooses by time, and some sum in any order.
+    """Allow only deterministic algorithms on a device. By default, cuDNN benchmarks, and some functions use atomics.
 
-    Where there is none for a function, torch raises a RuntimeError; so it does for products of matrices where
+    torch raises a RuntimeError if a function has no deterministic algorithm, and for matrix products if
     CUBLAS_WORKSPACE_CONFIG is neither `:4096:8` nor `:16:8`.
 
     Raises:
-        NotFusible: That is known to have been set too late for cuBLAS.
+        NotFusible: CUBLAS_WORKSPACE_CONFIG was set after CUDA was initialized.
     """
     if device.type == "cpu":
         yield

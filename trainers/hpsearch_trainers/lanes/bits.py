@@ -1,4 +1,4 @@
-"""Whether two results are the same to the bit, or but for rounding."""
+"""Comparison of results, bit for bit or up to rounding."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 
 _ROUNDING = 1e-3
-"""Of a network's output, by which two ways to compute it in single precision may differ."""
+"""Tolerance in single precision, relative to a network's output."""
 
 
 def same_bits(first: Any, second: Any) -> bool:
-    """Whether two values, or containers of such, are the same to the bit; whatever is no number is the same."""
+    """Return whether two values, or containers of values, are equal bit for bit. All NaNs are equal."""
     return _same(first, second, _same_tensor_bits)
 
 
 def nearly_equal(first: Any, second: Any) -> bool:
-    """Whether two tensors, or containers of such, differ by no more than what rounding comes to.
+    """Return whether two tensors, or containers of tensors, are equal up to rounding.
 
-    What is no number, and what is none of these, must be the same.
+    NaNs must be in the same positions, and values that aren't tensors must be equal.
     """
     return _same(first, second, _nearly_equal_tensors)
 

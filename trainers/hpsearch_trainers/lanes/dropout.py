@@ -1,8 +1,8 @@
-"""Dropout of all lanes, each with a rate and a random generator of its own.
+"""Dropout for all lanes; each lane has its own rate and random generator.
 
-Alone, torch draws a layer's noise from the process's generator, which an epoch has seeded. A lane's generator is seeded
-alike and draws as much in the same order: nothing where a rate is 0 or 1. Where one call draws for all lanes the noise
-is another than alone: see `noise`.
+For a trainer alone, torch draws a layer's noise from the process's generator, which is seeded for the epoch. A lane's
+generator has the same seed and draws the same amount in the same order; it draws nothing if the rate is 0 or 1. If one
+call draws for all lanes, the noise differs from that of the trainer alone: see `noise`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ DROPOUT_MODULES = (torch.nn.Dropout, torch.nn.Dropout2d)
 
 _IMPOSSIBLE, _NONE, _SOME = range(3)
 _MOST_RATES = 1024
-"""Rates of lanes of which what follows from them is kept."""
+"""Number of tuples of rates whose derived values are cached."""
 
 
 def rate_kind(rates: PerLane) -> int:
-    """Return what decides how a layer with these rates is computed; all else of them is read when it is."""
+    """Return the kind of computation for these rates. The rates themselves are read in each forward pass."""
     if not all(0 <= rate <= 1 for rate in rates):
         return _IMPOSSIBLE
     return _SOME if any(rates) else _NONE
@@ -42,10 +42,10 @@ def _drop(x: Any, p: Any, training: bool, inplace: bool, shape_of: Callable[[Ten
     rates = p if isinstance(p, PerLane) else PerLane([p] * len(x.generators))
     kind = rate_kind(rates)
     if kind == _IMPOSSIBLE:
-        return NotImplemented  # torch says so
+        return NotImplemented  # torch raises the error
     if not training or x.numel() == 0:
         return x
-    # Counted whatever the rates: those of others must not change which call the next one is.
+    # Count the call for any rates, so that the next call's number doesn't depend on other lanes' rates.
     call = None if x.generators.noise is None else x.generators.noise.next_call()
     if kind == _NONE:
         return x
@@ -60,7 +60,7 @@ def _drop(x: Any, p: Any, training: bool, inplace: bool, shape_of: Callable[[Ten
 def _generator_noise(
     stack: Tensor, shape_of: Callable[[Tensor], Tensor], rates: PerLane, generators: Generators
 ) -> Tensor:
-    """Draw by what the stack is multiplied: 0, or what keeps the mean."""
+    """Draw the factors of a stack's elements: 0, or 1 / (1 - rate)."""
     noise = shape_of(stack)
     draw = _drawn_as_integers if _draws_doubles() else _drawn
     return draw(noise, rates, generators) * _scale(tuple(map(float, rates)), noise.dtype).view(_per_lane(noise))
@@ -68,7 +68,7 @@ def _generator_noise(
 
 @functools.lru_cache(_MOST_RATES)
 def _scale(rates: Sequence[float], dtype: torch.dtype) -> Tensor:
-    precision = torch.promote_types(dtype, torch.float32)  # torch divides so
+    precision = torch.promote_types(dtype, torch.float32)  # as in torch's division
     keep_rates = torch.tensor([1 - rate if rate < 1 else 1.0 for rate in rates], dtype=precision)
     return (1 / keep_rates).to(dtype)
 
@@ -76,7 +76,7 @@ def _scale(rates: Sequence[float], dtype: torch.dtype) -> Tensor:
 def _hashed_noise(
     stack: Tensor, shape_of: Callable[[Tensor], Tensor], rates: PerLane, generators: Generators, call: int
 ) -> Tensor:
-    """Do what `_generator_noise` does, with numbers that are hashed for all lanes at once."""
+    """Do the same as `_generator_noise`, but compute the random numbers of all lanes in one call by hashing."""
     assert generators.noise is not None
     shape = shape_of(stack).shape
     highest, scale = _thresholds(tuple(map(float, rates)), stack.dtype, stack.device)
@@ -86,7 +86,7 @@ def _hashed_noise(
 
 @functools.lru_cache(_MOST_RATES)
 def _thresholds(rates: Sequence[float], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the highest number of 32 bits that is kept at each rate, and its multiplier: (lanes, 1), both."""
+    """Return the largest 32-bit number that is kept at each rate, and the factor of kept elements; both (lanes, 1)."""
     highest = [max(round((1 - rate) * 2**32) - 2**31 - 1, -(2**31)) for rate in rates]
     precision = torch.promote_types(dtype, torch.float32)
     scale = torch.tensor([1 / (1 - rate) if rate < 1 else 0.0 for rate in rates], dtype=precision).to(dtype)
@@ -106,10 +106,10 @@ def _drawn(noise: Tensor, rates: PerLane, generators: Generators) -> Tensor:
 def _drawn_as_integers(noise: Tensor, rates: PerLane, generators: Generators) -> Tensor:
     drawn = torch.empty_like(noise, dtype=torch.int64)
     for lane_draws, rate, generator in zip(drawn.unbind(), rates, generators, strict=True):
-        if 0 < rate < 1:  # else it is below its bound, or not, whatever it is
+        if 0 < rate < 1:  # otherwise the result doesn't depend on the number
             lane_draws.random_(_LEAST, None, generator=generator)
     is_kept = _below(drawn, _bounds(tuple(map(float, rates))).view(_per_lane(noise)))
-    return is_kept.view(torch.uint8)  # which torch multiplies in a third of the time that it takes for truth values
+    return is_kept.view(torch.uint8)  # torch multiplies uint8 three times as fast as bool
 
 
 def _per_lane(stack: Tensor) -> Sequence[int]:
@@ -118,7 +118,7 @@ def _per_lane(stack: Tensor) -> Sequence[int]:
 
 _LEAST = -(2**63)
 _UNIFORM = 1 << 53
-"""How many numbers from [0, 1) torch draws, in equal steps: by the last of the 64 bits that a generator gives it."""
+"""torch's uniform numbers in [0, 1) are multiples of 1 / _UNIFORM: the low 53 of a generator's 64 bits."""
 
 
 def _below(drawn: Tensor, bound: Tensor | int) -> Tensor:
@@ -126,7 +126,7 @@ def _below(drawn: Tensor, bound: Tensor | int) -> Tensor:
 
 
 def _bound(probability: float) -> int:
-    """Return which uniform draws are below a probability, as integers: those less than this."""
+    """Return the bound below which an integer draw corresponds to a uniform number below a probability."""
     return math.ceil(probability * _UNIFORM)
 
 
@@ -137,10 +137,10 @@ def _bounds(rates: Sequence[float]) -> Tensor:
 
 @functools.cache
 def _draws_doubles() -> bool:
-    """Try whether `bernoulli_` compares a uniform double with its probability, one after the other.
+    """Test whether `bernoulli_` compares uniform doubles with its probability, one after another.
 
-    It does but for Intel's processors, where it has MKL draw. The same from integers takes two thirds of the time: the
-    comparison isn't a jump, which a processor guesses wrong as often as not.
+    This is so except on Intel processors, where MKL draws. The same from integers takes two thirds of the time, because
+    it avoids branches, of which the processor mispredicts half.
     """
     for probability, count in ((0.9, 1), (0.3, 15), (0.5, 64), (1 / 3, 1000), (0.999, 4099)):
         generator, torch_generator = torch.Generator().manual_seed(count), torch.Generator().manual_seed(count)
@@ -154,10 +154,10 @@ def _draws_doubles() -> bool:
 
 
 def dropout_with(noise: Noise, func: Any) -> Callable[..., Any]:
-    """Return what does to one lane's tensor what a function of torch does to those of all, with the same noise.
+    """Return a version of a dropout function for one lane's tensor, with the noise that the lane has in a pack.
 
     Args:
-        noise: Of one lane.
+        noise: The noise of one lane.
         func: One of `DROPOUT_FUNCTIONS`.
     """
     shape_of = DROPOUT_FUNCTIONS[func]
@@ -192,4 +192,4 @@ DROPOUT_FUNCTIONS: Mapping[Any, Callable[[Tensor], Tensor]] = {
     functional.dropout: torch.empty_like,
     functional.dropout2d: _of_channels,
 }
-"""The functions that there are rules for, and what gives the shape of the noise."""
+"""The dropout functions with rules; each value returns a tensor with the shape of the noise."""

@@ -1,4 +1,4 @@
-"""Why trainers can't be trained as lanes of one computation."""
+"""Errors that say why trainers can't be fused."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ if TYPE_CHECKING:
 
 
 class NotFusible(Exception):
-    """What keeps a trainer, or a pack of them, from being fused, in words that complete "runs alone: ...".
-
-    Nobody's mistake: a trainer that can't be a lane runs alone, with the same results.
+    """A trainer or a pack can't be fused. This is not a user's error: it runs alone, with the same results.
 
     Args:
-        reason: The words.
-        trainers: Those of the pack that the reason applies to; none: it isn't known which.
+        reason: The reason, worded to complete "runs alone: ...".
+        trainers: The trainers of the pack that the reason applies to; empty if unknown.
     """
 
     def __init__(self, reason: str, trainers: Sequence[Trainer] = ()) -> None:
@@ -25,4 +23,4 @@ class NotFusible(Exception):
 
 
 class DependsOnPlace(NotFusible):
-    """What a trainer comes to depends on its place among the lanes."""
+    """A trainer's results depend on its position among the lanes."""

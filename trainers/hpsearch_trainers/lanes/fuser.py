@@ -1,4 +1,4 @@
-"""Trains many trainers, an epoch at a time: together if that gives the bits of each alone, otherwise alone."""
+"""Train many trainers an epoch at a time: fused if the results equal those of each alone bit for bit, else alone."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from hpsearch_trainers.memory import is_out_of_memory
 from hpsearch_trainers.trainer import Trainer
 
 _MOST = 256
-"""Verdicts that are kept: of more, those that were tried first are tried again."""
+"""Maximum number of cached probe results; the oldest are dropped."""
 _MOST_RECORDED = 16
-"""Of these, the last ones whose recordings are kept, too."""
+"""Number of the latest probe results whose recordings are kept."""
 
 _results: dict[Hashable, ProbeResult] = {}
 
 
 @dataclass(slots=True)
 class ProbeResult:
-    """What was found of a shape and code."""
+    """The result of probing a shape and code."""
 
     shares: Mapping[int, float]
-    """As `check_pack` gives them."""
+    """The result of `check_pack`."""
     recordings: dict[Hashable, Recorded | None]
-    """What was recorded where it was tried, and by packs of that shape since."""
+    """Recordings from the probe, and from later packs of that shape."""
 
 
 def probe_result(
@@ -51,24 +51,24 @@ def probe_result(
     recordings: dict[Hashable, Recorded | None],
     around: Callable[[], AbstractContextManager[object]],
 ) -> ProbeResult:
-    """Return what `check_pack` finds, or found for another of this kind, if it was that many lanes are quicker.
+    """Return the result of `check_pack`, cached by kind if many lanes were faster.
 
     Args:
         kind: Shape and code of the trainer.
-        trainer: The first one of the kind.
-        most: Lanes of the largest pack.
-        recordings: Where packs of this shape record, unless others of it have recorded already.
-        around: Gives what surrounds a try.
+        trainer: The first trainer of the kind.
+        most: Number of lanes of the largest pack.
+        recordings: Recordings of packs of this shape, used if the cache has none.
+        around: Returns the context manager of a test.
 
     Raises:
-        NotFusible: A bit differs, or they can't be fused.
+        NotFusible: A bit differs, or the trainers can't be fused.
     """
     key = (kind, most, _ways())
     result = _results.get(key)
     if result is None:
         with around():
             result = ProbeResult(check_pack(trainer, most, recordings), recordings)
-        if result.shares.get(most, 0.0) < 1:  # else, perhaps, the machine had other work just then
+        if result.shares.get(most, 0.0) < 1:  # otherwise the machine may only have been busy
             _results[key] = result
         while len(_results) > _MOST:
             del _results[next(iter(_results))]
@@ -78,20 +78,20 @@ def probe_result(
 
 
 def _ways() -> Hashable:
-    """Return what decides how torch computes, beside what it computes."""
+    """Return the global settings that affect how torch computes."""
     precision = None
-    with contextlib.suppress(RuntimeError):  # it was set by both of torch's interfaces
+    with contextlib.suppress(RuntimeError):  # it was set through both of torch's interfaces
         precision = torch.get_float32_matmul_precision()
     return (
         (torch.get_default_dtype(), torch.get_deterministic_debug_mode(), torch.backends.mkldnn.enabled, precision),
-        sys.float_info.min / 2 == 0,  # whether numbers that small are taken for zero
+        sys.float_info.min / 2 == 0,  # whether denormals are flushed to zero
     )
 
 
 _MOST_KEYS = 64
-"""Of which recordings are kept."""
+"""Maximum number of shape keys whose recordings are kept."""
 _TRIES = 2
-"""Epochs of a single trainer as a lane, of which the first one records, before they are compared with one alone."""
+"""Number of epochs of a single trainer as a lane before its time is compared with that alone; the first one records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,41 +112,41 @@ class Stepped:
 
 @dataclass(slots=True)
 class _SingleTimes:
-    """How long epochs of a single trainer of a shape key have taken: the least, in seconds."""
+    """Minimum times of an epoch of a single trainer of a shape key, in seconds."""
 
     as_lane: float = math.inf
     alone: float = math.inf
     tries: int = 0
-    """Epochs as a lane."""
+    """Number of epochs as a lane."""
 
     def wants_lane(self) -> bool:
-        """Whether the next one is to be a lane: both ways are tried, and then it is the quicker one."""
+        """Return whether to run the next epoch as a lane. Both ways are tried first, then the faster is used."""
         return self.tries < _TRIES or self.as_lane < self.alone < math.inf
 
 
 @dataclass(slots=True, eq=False)
 class _Recordings:
-    """What packs of a shape key have recorded."""
+    """Recordings of packs of a shape key."""
 
     recorded: dict[Hashable, Recorded | None] = field(default_factory=dict)
     verified: WeakSet[Trainer] = field(default_factory=WeakSet)
-    """Trainers that are known to do what those do that recorded first: a pack is computed by its first one's model."""
+    """Trainers known to compute the same as those that recorded. A pack computes with its first trainer's model."""
 
 
 class Fuser:
     """Fuses trainers, which may change from epoch to epoch.
 
-    Reports and states of a trainer are, to the bit, those of its own `step()`: they don't depend on the others. Before
-    this is relied on, it is tested once for each shape and code, with newly built trainers.
+    Reports and states of a trainer equal those of its own `step()` bit for bit, so they don't depend on other trainers.
+    This is tested once for each shape and code, with newly built trainers, before trainers are fused.
 
     Args:
         most: Maximum lanes of one pack.
-        fewest: Number of lanes from which trainers are fused. None measures it: large layers fill a core alone, and the
-            data of many lanes exceed its cache.
+        fewest: Minimum number of lanes of a pack. None measures it, because large models may not benefit: a large layer
+            uses a core fully, and the data of many lanes exceed the cache.
         around: Returns the context of an epoch of one trainer alone.
         around_pack: Returns the context of an epoch of several trainers, or of a test. If it raises `NotFusible` at the
             end, each trainer is restored and trained alone.
-        passing: Exceptions of a trainer that aren't its own failure and end all.
+        passing: Exceptions that aren't a trainer's own failure; they are raised and end the epoch of all trainers.
     """
 
     def __init__(
@@ -166,32 +166,32 @@ class Fuser:
         self._around_pack = around_pack
         self._passing = passing
         self._places: int | None = None
-        """Of each pack; None: as many as it has lanes."""
+        """Number of places of each pack; None: its number of lanes."""
         self._at_once: Callable[[torch.device], bool] = lambda device: False
-        """Whether packs on this device are computed as `Pack` says."""
+        """Returns the argument `at_once` of `Pack` for a device."""
         self._is_same: Callable[[Any, Any], bool] = same_bits
-        """Whether what a lane gives is what its trainer gives alone."""
+        """Compares the outputs of a lane and of its trainer alone."""
         self._kinds: dict[Trainer, Hashable] = {}
-        """Of each trainer of this epoch, its shape and code."""
+        """Shape and code of each trainer of this epoch."""
         self._probed: dict[Hashable, str | int] = {}
-        """By kind, why its trainers run alone, or from how many on they are fused."""
+        """By kind: the reason why its trainers run alone, or the minimum number of lanes."""
         self._verdicts: MutableMapping[Trainer, str] = WeakKeyDictionary()
-        """Why a trainer runs alone that was found not to be like those of its kind."""
+        """The reason why a trainer runs alone although others of its kind are fused."""
         self._lane_limits: dict[Hashable, int] = {}
-        """By shape key, for how many lanes there was memory, where there wasn't for `most`."""
+        """Maximum number of lanes by shape key, if memory ran out with `most` lanes."""
         self._packs: dict[Trainer, tuple[Hashable, Pack]] = {}
         self._single_times = defaultdict[Hashable, _SingleTimes](_SingleTimes)
         self._recordings: dict[Hashable, _Recordings] = {}
-        """By shape key; the one that was used last is the last."""
+        """Recordings by shape key, in order of last use."""
 
     def step(self, trainers: Sequence[Trainer]) -> list[Stepped]:
         """Train each trainer for an epoch and validate.
 
-        A trainer that raises does not affect the others. Their epochs may differ. Trainers of the previous call that
-        are missing now are released.
+        An exception of a trainer does not affect the others. The trainers may be at different epochs. Trainers of the
+        previous call that are missing in this call are released.
 
         Args:
-            trainers: Any, each once. They can be fused in a process with one torch thread.
+            trainers: The trainers, without duplicates. They are fused only in a process with one torch thread.
 
         Returns:
             The results, in the same order.
@@ -205,7 +205,7 @@ class Fuser:
         return [outcomes[trainer] for trainer in trainers]
 
     def release(self, trainer: Trainer) -> None:
-        """Make a trainer independent of those that it was trained with."""
+        """Separate a trainer from its pack."""
         _, pack = self._packs.pop(trainer, (None, None))
         if pack is not None:
             pack.release(trainer)
@@ -224,15 +224,15 @@ class Fuser:
             else:
                 outcomes[trainer] = self._step_alone(trainer)
         for key, same_key in by_key.items():
-            # Neighbours with optimizers of one kind step together.
+            # Adjacent lanes with optimizers of the same class can step together.
             outcomes |= self._step_together(key, sorted(same_key, key=lambda trainer: type(trainer.optimizer).__name__))
         return outcomes
 
     def _key(self, trainer: Trainer) -> Hashable:
-        """Return the shape key, and record the kind.
+        """Return a trainer's shape key, and record its kind.
 
         Raises:
-            NotFusible: It runs alone.
+            NotFusible: The trainer runs alone.
         """
         key = shape_key(trainer, rounded=self._places is not None)
         if reason := self._verdicts.get(trainer, ""):
@@ -244,7 +244,7 @@ class Fuser:
         return key
 
     def _step_together(self, key: Hashable, trainers: list[Trainer]) -> dict[Trainer, Stepped]:
-        """Train those of one key, in packs for which there is room."""
+        """Train the trainers of one key, in packs that fit in memory."""
         most = self._lane_limits.get(key, self._most)
         if len(trainers) > most:
             return self._step_together(key, trainers[:most]) | self._step_together(key, trainers[most:])
@@ -259,10 +259,10 @@ class Fuser:
             if not (self._places is None and is_out_of_memory(error)):
                 return self._step_after_error(key, trainers, error)
             reports = None
-        if reports is None:  # not above: the error holds on to what the pack had
+        if reports is None:  # not in the handler, where the error's traceback keeps the pack's memory
             for trainer in trainers:
                 self.release(trainer)
-            gc.collect()  # what is left in circles, of the pack's or a user's
+            gc.collect()  # frees reference cycles of the pack or the user
             return self._step_after_out_of_memory(key, trainers)
         if pack.confirmed_recordings:
             self._recordings_of(key).verified.update(pack.verified)
@@ -279,31 +279,31 @@ class Fuser:
     def _results(
         self, trainers: Sequence[Trainer], reports: Sequence[dict[str, float]], seconds: float
     ) -> dict[Trainer, Stepped]:
-        """Return what came of trainers that were trained together for so long."""
+        """Return the results of trainers that were trained together, given the total time."""
         seconds_each = seconds / len(trainers)
         pairs = zip(trainers, reports, strict=True)
         return {trainer: Stepped(metrics, lanes=len(trainers), seconds=seconds_each) for trainer, metrics in pairs}
 
     def _step_after_out_of_memory(self, key: Hashable, trainers: list[Trainer]) -> dict[Trainer, Stepped]:
-        """Train those for which there wasn't memory together."""
+        """Train the trainers of a pack after memory ran out."""
         if len(trainers) == 1:
             self._single_times[key] = _SingleTimes(alone=0.0, tries=_TRIES)
             return self._step_apart(key, trainers)
-        # What is tried first has as many lanes as a pack may have, however many trainers there are.
+        # A probe uses the maximum number of lanes, independent of the number of trainers.
         is_tried = all(self._kinds[trainer] in self._probed for trainer in trainers)
         self._lane_limits[key] = (len(trainers) if is_tried else self._lane_limits.get(key, self._most)) // 2
         return self._step_together(key, trainers)
 
     def _should_fuse(self, key: Hashable, trainers: list[Trainer]) -> bool:
-        """Whether these are to be a pack.
+        """Return whether to train these trainers as a pack.
 
         Raises:
-            NotFusible: They can't be.
+            NotFusible: They can't be a pack.
         """
         if len(trainers) > 1 or self._fewest == 1:
             return len(trainers) >= self._min_lanes(key, trainers)
         pairs_gain = self._fewest is None and self._probed.get(self._kinds[trainers[0]]) == 2
-        return pairs_gain and self._single_times[key].wants_lane()  # else one by itself hardly gains
+        return pairs_gain and self._single_times[key].wants_lane()  # otherwise a single lane hardly gains
 
     def _step_apart(self, key: Hashable, trainers: list[Trainer]) -> dict[Trainer, Stepped]:
         stepped = {trainer: self._step_alone(trainer) for trainer in trainers}
@@ -313,18 +313,18 @@ class Fuser:
         return stepped
 
     def _step_after_error(self, key: Hashable, trainers: list[Trainer], error: BaseException) -> dict[Trainer, Stepped]:
-        """Train those of a pack that raised: alone who is to blame, and the others as lanes."""
+        """Train the trainers of a pack after an exception: those that caused it alone, the others as lanes."""
         if len(trainers) == 1:
             return {trainers[0]: self._step_alone_after_error(trainers[0], error)}
         if isinstance(error, NotFusible) and error.trainers:
             stepped = {trainer: self._step_alone_after_error(trainer, error) for trainer in error.trainers}
             remaining = [trainer for trainer in trainers if trainer not in stepped]
             return stepped | (self._step_together(key, remaining) if remaining else {})
-        error.__traceback__ = None  # it holds on to what the pack had
+        error.__traceback__ = None  # the traceback keeps the pack's memory
         for trainer in trainers:
             self.release(trainer)
         stepped = {}
-        for trainer in trainers:  # as the only lane, each has what it has in company
+        for trainer in trainers:  # a single lane gives the same result as in a pack
             stepped[trainer] = self._step_as_single_lane(key, trainer)
         if self._places is None and all(
             result.error is None and result.alone_because is None for result in stepped.values()
@@ -335,7 +335,7 @@ class Fuser:
         return stepped
 
     def _step_as_single_lane(self, key: Hashable, trainer: Trainer) -> Stepped:
-        """Train one as the only lane."""
+        """Train a trainer as the only lane of a pack."""
         began = time.perf_counter()
         try:
             _, reports = self._step_pack(key, [trainer])
@@ -346,7 +346,7 @@ class Fuser:
         return self._results([trainer], reports, time.perf_counter() - began)[trainer]
 
     def _step_alone_after_error(self, trainer: Trainer, error: BaseException) -> Stepped:
-        """Train one by its own `step()`, as it raised as a lane, and keep to that."""
+        """Train a trainer with its own `step()`, now and in later epochs, because it raised an exception as a lane."""
         if isinstance(error, NotFusible):
             reason = str(error)
             self._verdicts[trainer] = reason
@@ -359,10 +359,10 @@ class Fuser:
         return replace(stepped, alone_because=reason)
 
     def _min_lanes(self, key: Hashable, trainers: list[Trainer]) -> int:
-        """Return from how many lanes on it fuses trainers of this key; the first one of each kind is tried.
+        """Return the minimum number of lanes for trainers of this key; probe the first trainer of each kind.
 
         Raises:
-            NotFusible: Those of some kind aren't fused.
+            NotFusible: The trainers of a kind can't be fused.
         """
         fewest = 1
         for kind in dict.fromkeys(self._kinds[trainer] for trainer in trainers):
@@ -379,17 +379,17 @@ class Fuser:
         return fewest
 
     def _probe_kind(self, key: Hashable, kind: Hashable, trainer: Trainer) -> int:
-        """Try a trainer of a kind.
+        """Probe a trainer of a kind; return the minimum number of lanes.
 
         Raises:
-            NotFusible: Those of its kind aren't fused.
+            NotFusible: Trainers of this kind can't be fused.
         """
         most = self._lane_limits.get(key, self._most)
         recordings = self._recordings_of(key)
         result = probe_result(kind, trainer, most, recordings.recorded, self._around_pack)
         if not recordings.recorded:
             recordings.recorded = result.recordings
-        elif result.recordings is recordings.recorded:  # by what was built as this one was
+        elif result.recordings is recordings.recorded:  # recorded by a trainer with the same build
             recordings.verified.add(trainer)
         if self._fewest is not None:
             return self._fewest
@@ -399,7 +399,7 @@ class Fuser:
         return max(slower, default=1) + 1
 
     def _pack_of(self, key: Hashable, trainers: list[Trainer]) -> Pack:
-        """Return the pack of just these: the one that they are, or a new one."""
+        """Return the pack of exactly these trainers: their current pack or a new one."""
         current_key, current_pack = self._packs.get(trainers[0], (None, None))
         if (
             current_pack is not None
@@ -426,11 +426,11 @@ class Fuser:
         return pack
 
     def _is_checked(self, trainer: Trainer) -> bool:
-        """Whether its model was looked at."""
+        """Return whether the trainer's model was checked as a lane."""
         return trainer in self._packs
 
     def _recordings_of(self, key: Hashable) -> _Recordings:
-        """Return what packs of this key have recorded; of the last few keys, as each of a million may have its own."""
+        """Return the recordings of packs of this key. Only those of the last used keys are kept, to limit memory."""
         recordings = self._recordings[key] = self._recordings.pop(key) if key in self._recordings else _Recordings()
         while len(self._recordings) > _MOST_KEYS:
             del self._recordings[next(iter(self._recordings))]

@@ -1,6 +1,6 @@
-"""A trainer as a lane: what a pack takes of its epoch, and what the trainer keeps doing by itself.
+"""A trainer as a lane of a pack.
 
-This is the one place that knows a trainer from within.
+Only this module uses a trainer's internals.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Lane:
     """One trainer of a pack.
 
     Args:
-        trainer: Of one worker, whose data are tensors.
+        trainer: A trainer on one worker, with data in tensors.
 
     Attributes:
         trainer: The trainer.
-        generator: What is random in its forward passes.
-        trained: The parameters that are trained in the epoch that has begun.
-        is_steady: Whether its rate is the same in each step of that epoch.
+        generator: Random generator of its forward passes.
+        trained: The parameters that are trained in the current epoch.
+        is_steady: Whether the learning rate is the same in each step of the current epoch.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -43,60 +43,60 @@ class Lane:
 
     @property
     def model(self) -> nn.Module:
-        """What is trained."""
+        """The trainer's model."""
         return self.trainer.model
 
     @property
     def average(self) -> MovingAverage | None:
-        """The moving average of the model, if there is one: then it is what is validated."""
+        """The moving average of the model, or None. If it exists, it is validated."""
         return self.trainer._average
 
     @property
     def has_tensor_data(self) -> bool:
-        """Whether its data are tensors."""
+        """Whether training and validation data are tensors."""
         data = [self.trainer._train, self.trainer._validation]
         return all(batches is None or batches.tensors is not None for batches in data)
 
     @property
     def training(self) -> Sequence[Tensor]:
-        """Inputs and targets to train on."""
+        """Training inputs and targets."""
         assert self.trainer._train.tensors is not None
         return self.trainer._train.tensors
 
     @property
     def validation(self) -> Sequence[Tensor] | None:
-        """Inputs and targets to validate on."""
+        """Validation inputs and targets, or None."""
         data = self.trainer._validation
         return None if data is None else data.tensors
 
     def replace_data(self, by: Callable[[Tensor], Tensor]) -> None:
-        """Put equal tensors into the place of those that the trainer has copied to its device."""
+        """Replace the tensors that the trainer has copied to its device by equal ones."""
         for data in (self.trainer._train, self.trainer._validation):
             if data is not None:
                 data.replace(by)
 
     @property
     def steps(self) -> int:
-        """How many an epoch has."""
+        """Number of steps of an epoch."""
         return self.trainer._shard.steps
 
     def is_bound(self) -> bool:
-        """Whether model, layers, optimizer and parameters are those that it is bound to train."""
+        """Whether model, layers, optimizer and parameters are those that the strategy was bound to."""
         return self.trainer._strategy.is_bound(self.trainer._trained())
 
     def can_continue(self) -> bool:
         """Update what changed since its last epoch; return whether the lane is still bound to its parameters.
 
-        If not, an epoch alone binds it, or raises.
+        If not, an epoch alone binds it again or raises an error.
         """
         self.trainer._refresh_bindings()
         return self.is_bound()
 
     def begin(self, *, clips: bool = True) -> Tensor:
-        """Begin an epoch; return the order of its rows, (rows,).
+        """Start an epoch; return the order of its rows, (rows,).
 
         Args:
-            clips: Its steps clip gradients, where it does; else they are given clipped.
+            clips: Whether this lane's steps clip gradients if the trainer does. If false, they receive clipped ones.
         """
         trainer = self.trainer
         self.generator.manual_seed(trainer._epoch_seed())
@@ -109,19 +109,19 @@ class Lane:
         """Return the rows of a step's backward passes.
 
         Args:
-            step: Its number in the epoch.
-            orders: (rows, lanes), of the whole epoch.
+            step: Index of the step in the epoch.
+            orders: Row order of the whole epoch for all lanes, (rows, lanes).
         """
         batch = self.trainer._shard.batch
         return self.trainer._passes(step, orders[step * batch : (step + 1) * batch])
 
     def start_step(self, step: int) -> None:
-        """Begin a step of the epoch: set its rate; a schedule may look at the gradients of the step before."""
+        """Start a step: set its learning rate. A schedule may read the gradients of the previous step."""
         if step == 0 or not self.is_steady:
             self.trainer._set_rate(self.trainer.epoch + step / self.trainer._shard.steps)
 
     def clear_step_gradients(self) -> None:
-        """Drop the gradients of the step before."""
+        """Clear the gradients of the previous step."""
         for tensor in self.trained:
             tensor.grad = None
 
@@ -131,49 +131,49 @@ class Lane:
             tensor.grad = None
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Make the context of the forward passes."""
+        """Return the context manager of the forward passes."""
         return self.trainer._autocast()
 
     def loss(self, output: Any, targets: Tensor) -> Tensor:
         """Return the mean loss of a batch's rows.
 
         Raises:
-            ConfigurationError: It isn't one number.
+            ConfigurationError: The loss isn't a single number.
         """
         return loss_of(self.trainer.parts.loss, output, targets)
 
     def clip(self, gradients: Sequence[Tensor | None]) -> None:
-        """Scale the gradient of each parameter, in place, where the trainer clips them."""
+        """Clip the gradients in place if the trainer clips gradients."""
         if self.trainer.parts.clip_norm is not None:
             assert self._step is not None
             self._step.clip(gradients)
 
     def update(self, gradients: Sequence[Tensor | None]) -> None:
-        """Take the optimizer's step, with the gradient of each parameter."""
+        """Take a step of the optimizer with the given gradients of the parameters."""
         assert self._step is not None
         self._step(gradients)
 
     @property
     def releases_gradients(self) -> bool:
-        """Whether a step's gradients are of no use behind it."""
+        """Whether a step's gradients aren't needed after it, so their memory may be reused."""
         return self.is_steady and self._step is not None and self._step.releases_gradients
 
     def set_gradients(self, gradients: Sequence[Tensor | None], *, last: bool) -> None:
-        """Set the parameters' gradients of a step, as if trained alone: a schedule or a measure may read them.
+        """Set the parameters' gradients of a step like a trainer alone, because a schedule or a measure may read them.
 
         Args:
-            gradients: Of each; clipped, where the trainer clips them.
-            last: They stay when the epoch has ended.
+            gradients: Gradient of each parameter; clipped if the trainer clips them.
+            last: Whether this is the epoch's last step, whose gradients are kept.
         """
         if last or not self.is_steady:
             for parameter, gradient in zip(self.trained, gradients, strict=True):
                 parameter.grad = gradient.clone() if last and gradient is not None else gradient
 
     def end_steps(self) -> None:
-        """Check that the steps were valid to the end.
+        """Check that the assumptions of the steps still hold at the end of the epoch.
 
         Raises:
-            NotFusible: They may not have been.
+            NotFusible: They may not hold.
         """
         assert self._step is not None
         try:
@@ -182,22 +182,22 @@ class Lane:
             raise NotFusible(str(reason), [self.trainer]) from None
 
     def totals(self) -> Totals:
-        """Make what sums loss and metrics over the validation data."""
+        """Return a new sum of loss and metrics over the validation data."""
         return Totals(self.trainer.parts.loss, self.trainer.parts.metrics, self.trainer.device)
 
     def end(self, loss: float) -> dict[str, float]:
-        """End the epoch's training; return what is told of it.
+        """End the training of an epoch; return its training metrics.
 
         Args:
-            loss: Summed over its rows.
+            loss: Sum of the losses of all rows.
         """
         return self.trainer._end_epoch(loss, 0.0)
 
     def validation_metrics(self, validated: Totals | None) -> dict[str, float]:
-        """Return what is told of its validation, and measured of its model, which is in evaluation mode.
+        """Return the validation metrics and measures; the model must be in eval mode.
 
         Args:
-            validated: What was summed over the validation data.
+            validated: Sums over the validation data, or None.
         """
         metrics = {}
         if validated is not None and self.trainer._validation is not None:

@@ -1,16 +1,16 @@
-"""Tensors that stand for one of each lane, so that a model written for one trial computes many.
+"""Tensors that represent a tensor of each lane, so that a model written for one trial computes many trials.
 
-A `LaneTensor` has the shape of one lane's tensor, and holds those of all. torch hands each of its functions that meets
-one to `__torch_function__`. By default the function is then called lane by lane, on tensors with the very shape and
-strides that it would meet in a trial run alone: so it gives the very same bits. Functions that are known to give each
-lane's bits when they compute all lanes at once have a rule that does so: see `rule`. Packs that may round have more of
-them: see `rounded_rule`.
+A `LaneTensor` has the shape of one lane's tensor and holds the tensors of all lanes. torch passes each function call
+with a LaneTensor to `__torch_function__`. By default the function is called for each lane, on tensors with the same
+shape and strides as in a trial alone, so the results are equal bit for bit. Some functions also give equal bits when
+they compute all lanes at once; for these there is a rule: see `rule`. Packs that may round have more rules: see
+`rounded_rule`.
 
     x of one lane: (rows, 64)        relu(x)           one call for all lanes, by a rule
     of all:        (lanes, rows, 64) conv2d(x, w, b)   a call for each lane
 
-What can't be right for all lanes raises `NotFusible`: numbers read from a tensor (`.item()`, a branch on data), shapes
-that depend on values, a tensor of all lanes' that each lane would change.
+Operations that can't be correct for all lanes raise `NotFusible`: reading numbers from a tensor (`.item()`, a branch on
+data), shapes that depend on values, and in-place changes by each lane to a tensor that all lanes share.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _Rule = Callable[..., Any]
 _AnyRule = TypeVar("_AnyRule", bound=_Rule)
 
 _RULES: dict[Any, _Rule] = {}
-"""By torch's function, what computes it for all lanes at once: given the function and its arguments, it answers
-NotImplemented where it can't."""
+"""Rules by torch function. A rule receives the function and its arguments and computes all lanes at once. It returns
+NotImplemented if it can't."""
 _ROUNDED_RULES: dict[Any, _Rule] = {}
-"""The same for what rounds otherwise than each lane alone."""
+"""Rules whose results may differ by rounding from those of each lane alone."""
 
 _SHAPE_QUERIES = {
     getattr(Tensor, name).__get__
@@ -47,20 +47,20 @@ _SHAPE_QUERIES = {
     *(Tensor.is_signed, Tensor.__hash__, torch.numel, torch.is_floating_point, torch.is_complex, torch.is_tensor),
     *(torch.is_same_size,),
 }
-"""What is the same of each lane, and asked of one."""
+"""Functions with the same result for each lane; only one lane is queried."""
 
 
 class PerLane(list[Any]):
-    """A setting with a value for each lane, in the place of a module's own."""
+    """A module's setting with a value for each lane."""
 
 
 class Generators(list[torch.Generator]):
     """A random generator for each lane of a pack.
 
     Attributes:
-        rounded: Whether what is computed for all lanes at once may round otherwise than for each alone.
-        noise: What draws for all lanes at once, and not the generators: where a call costs more than what it computes,
-            as on a GPU, so that whatever can be is computed for all lanes in one. None: each lane's own generator does.
+        rounded: Whether results of all lanes at once may differ by rounding from those of each alone.
+        noise: Draws random numbers for all lanes in one call instead of the generators. Used if kernel launches
+            dominate, as on a GPU. None: each lane's generator is used.
     """
 
     def __init__(
@@ -72,15 +72,15 @@ class Generators(list[torch.Generator]):
 
 
 class LaneTensor(torch.Tensor):
-    """One tensor of each lane, all of one shape and dtype.
+    """A tensor of each lane, all of the same shape and dtype.
 
-    It holds them as one tensor whose first dimension counts the lanes, or as one tensor each until somebody asks for
-    the other form.
+    It holds them as a stack, whose first dimension is the lanes, or as a list with a tensor for each lane. One form is
+    converted to the other on demand.
 
     Attributes:
-        generators: A random generator of each lane.
-        owned: Whether both forms are the same memory for good: a parameter or a buffer of the lanes' models.
-        aliased: Whether another one may lie in the same memory, so that to change one would change the other.
+        generators: Random generator of each lane.
+        owned: Whether both forms permanently share memory, as for a parameter or a buffer of the lanes' models.
+        aliased: Whether another LaneTensor may share its memory, so that changing one changes the other.
     """
 
     generators: Generators
@@ -91,52 +91,52 @@ class LaneTensor(torch.Tensor):
 
     @staticmethod
     def of_stack(stack: Tensor, generators: Generators, *, aliased: bool = False) -> LaneTensor:
-        """Make it of a tensor (lanes, ...)."""
+        """Create a LaneTensor from a stack (lanes, ...)."""
         return _wrapped(stack, None, stack.shape[1:], stack.stride()[1:], stack, generators, aliased=aliased)
 
     @staticmethod
     def of_slices(slices: Sequence[Tensor], generators: Generators) -> LaneTensor:
-        """Make it of a tensor of each lane, of equal shape and dtype."""
+        """Create a LaneTensor from a tensor of each lane, of equal shape and dtype."""
         first = slices[0]
         return _wrapped(None, slices, first.shape, first.stride(), first, generators)
 
     @staticmethod
     def of_owned(stack: Tensor, slices: Sequence[Tensor], generators: Generators) -> LaneTensor:
-        """Make it of what the lanes' models keep: a tensor of each, which is a part of the stack's memory."""
+        """Create a LaneTensor from the tensors of the lanes' models, which are views of the stack."""
         tensor = _wrapped(stack, slices, stack.shape[1:], stack.stride()[1:], stack, generators)
         tensor.owned = True
         return tensor
 
     @staticmethod
     def of_parameter(stack: Tensor, generators: Generators) -> LaneTensor:
-        """Make it of what a gradient is wanted of, (lanes, ...); slices are then a part of each graph."""
+        """Create a LaneTensor from a stack (lanes, ...) that requires a gradient; slices become part of the graph."""
         tensor = LaneTensor.of_stack(stack, generators)
         tensor.owned = True
         return tensor
 
     @property
     def is_stack(self) -> bool:
-        """Whether it holds them as one tensor."""
+        """Whether it holds a stack."""
         return self._stack is not None
 
     @property
     def stack(self) -> Tensor:
-        """All of them: (lanes, ...)."""
+        """The tensors of all lanes as a stack, (lanes, ...)."""
         if self._stack is not None:
             return self._stack
         assert self._slices is not None
         stack = _stacked(self._slices)
-        if torch.is_grad_enabled() or not self.requires_grad:  # else what follows would lose the gradient
-            # From here on the slices are parts of it: two copies could come to differ.
+        if torch.is_grad_enabled() or not self.requires_grad:  # otherwise later operations would lose the gradient
+            # Drop the slices, which are recreated as views of the stack: two copies could diverge.
             self._stack, self._slices = stack, None
         return stack
 
     @property
     def slices(self) -> Sequence[Tensor]:
-        """One of each lane, for one use of it.
+        """A tensor of each lane, for a single use.
 
-        Alone, the gradients that a tensor's uses give are added up in the order of the uses. So each use has slices of
-        its own, whose gradients come back by themselves.
+        For a trainer alone, autograd adds the gradients of a tensor's uses in the order of the uses. So each use gets
+        new slices, whose gradients are returned separately.
         """
         if self._slices is not None:
             return self._slices
@@ -147,20 +147,20 @@ class LaneTensor(torch.Tensor):
         return slices
 
     def become(self, source: LaneTensor) -> LaneTensor:
-        """Hold what another one does, after an operation in place.
+        """Take the content of another LaneTensor, after an in-place operation.
 
         Raises:
-            NotFusible: Another one may lie in the same memory.
+            NotFusible: Another LaneTensor may share this one's memory.
         """
         self.check_changeable()
         self._stack, self._slices = source._stack, source._slices
         return self
 
     def check_changeable(self) -> None:
-        """Refuse a change in place that can't be followed.
+        """Check that the tensor may be changed in place.
 
         Raises:
-            NotFusible: Others would have to change with it, or its gradient would have to stay as it is.
+            NotFusible: It is aliased, or it requires a gradient while gradients are disabled.
         """
         if self.requires_grad and not torch.is_grad_enabled():
             raise NotFusible("its model changes a tensor in place of which a gradient is wanted, without gradients")
@@ -171,7 +171,7 @@ class LaneTensor(torch.Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Compute a function of torch for all lanes."""
+        """Compute a torch function for all lanes."""
         kwargs = dict(kwargs or {})
         if not args and "input" in kwargs:  # as torch names the first argument of nearly all
             args = (kwargs.pop("input"),)
@@ -191,16 +191,16 @@ class LaneTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """Refuse what has passed `__torch_function__` by: it would compute with a tensor that has no values."""
+        """Refuse operations that bypass `__torch_function__`, because this tensor itself has no values."""
         raise NotFusible(f"its model reaches {func} by a way that lanes can't follow")
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        """Return what it is; it has no values of its own."""
+        """Return a description without values."""
         return f"LaneTensor({len(self.generators)} lanes of {tuple(self.shape)})"
 
 
 class _Scattered(Exception):
-    """Slices lie in memory as no part of a stack can."""
+    """The slices have a memory layout that a part of a stack can't have."""
 
 
 @functools.cache
@@ -209,7 +209,7 @@ def _signature(compute: _Rule) -> inspect.Signature:
 
 
 def _takes(compute: _Rule, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether a rule has parameters of these names: it may name some otherwise than torch's function does."""
+    """Return whether a rule accepts these argument names, which may differ from those of torch's function."""
     try:
         _signature(compute).bind(func, *args, **kwargs)
     except TypeError:
@@ -218,13 +218,13 @@ def _takes(compute: _Rule, func: Any, args: Sequence[Any], kwargs: dict[str, Any
 
 
 def _stacked(slices: Sequence[Tensor]) -> Tensor:
-    """Stack tensors, each of which lies within the stack as it lies by itself.
+    """Stack tensors so that each keeps its strides within the stack.
 
-    How a tensor lies doesn't change its values, but decides what torch makes of it: it adds a layer's bias to a
-    product of matrices in one way or in another, and lays out what comes of an operation as its operands are.
+    Strides don't change values, but torch chooses algorithms by them, for example how to add a bias to a matrix
+    product, and derives the strides of results from them.
 
     Raises:
-        _Scattered: There are gaps in them, or numbers that lie in several places at once.
+        _Scattered: The tensors have gaps or overlapping elements.
     """
     first = slices[0]
     if first.is_contiguous():
@@ -238,9 +238,9 @@ def _stacked(slices: Sequence[Tensor]) -> Tensor:
 
 
 def rule(*functions: Any) -> Callable[[_AnyRule], _AnyRule]:
-    """Make a function the rule for some of torch's, which computes them for all lanes at once with the bits of each.
+    """Register a rule that computes torch functions for all lanes at once, equal bit for bit to each lane alone.
 
-    It is given torch's function and its arguments, and answers NotImplemented where it can't.
+    The rule receives torch's function and its arguments. It returns NotImplemented if it can't compute them.
     """
 
     def register(function: _AnyRule) -> _AnyRule:
@@ -251,9 +251,9 @@ def rule(*functions: Any) -> Callable[[_AnyRule], _AnyRule]:
 
 
 def rounded_rule(*functions: Any) -> Callable[[_AnyRule], _AnyRule]:
-    """Make a function the rule for some of torch's in packs that may round, where there is none with bits.
+    """Register a rule for torch functions in packs that may round. It is used if there is no bitwise equal rule.
 
-    Each lane's part of what it gives must depend neither on the lane's place nor on what the others hold.
+    Each lane's part of the result must depend neither on the lane's position nor on the other lanes.
     """
 
     def register(function: _AnyRule) -> _AnyRule:
@@ -297,15 +297,15 @@ def _lane_by_lane(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
 
 
 def by_lane(compute: Callable[[int, Any], Any], value: Any, name: str = "a module") -> Any:
-    """Compute something of each lane's part of a value, one after the other.
+    """Apply a function to each lane's part of a value, one lane after another.
 
     Args:
-        compute: Given a lane's number and its part.
-        value: Has a LaneTensor in it, itself or within lists, tuples and dictionaries.
-        name: What is computed, for the reason.
+        compute: Receives a lane's index and its part.
+        value: A LaneTensor, or lists, tuples and dictionaries with one.
+        name: Name of the computation, for the error message.
 
     Raises:
-        NotFusible: It gives something else than tensors, or changes what it must not.
+        NotFusible: The function returns something other than tensors, or changes shared tensors.
     """
     leaves = leaves_of(value)
     lane_values = split_lanes(value, next(len(leaf.generators) for leaf in leaves if isinstance(leaf, LaneTensor)))
@@ -324,9 +324,9 @@ def by_lane(compute: Callable[[int, Any], Any], value: Any, name: str = "a modul
 
 
 def split_lanes(value: Any, lanes: int) -> list[Any]:
-    """Return each lane's part of a value: of a LaneTensor, also within lists and the like, its own tensor.
+    """Return each lane's part of a value, with the lane's own tensor for each LaneTensor, also within containers.
 
-    What is one object stays one: attention looks whether query, key and value are.
+    Identical objects stay identical, because attention checks whether query, key and value are the same object.
     """
     parts = {id(leaf): leaf for leaf in leaves_of(value) if isinstance(leaf, LaneTensor | PerLane)}
     slices = {key: leaf.slices if isinstance(leaf, LaneTensor) else leaf for key, leaf in parts.items()}
@@ -338,9 +338,9 @@ def _of_lane(slices: Mapping[int, Sequence[Any]], lane: int, leaf: Any) -> Any:
 
 
 def map_leaves(change: Callable[[Any], Any], value: Any) -> Any:
-    """Change all that lists, tuples and dictionaries have in them, or a value that is none of these.
+    """Apply a function to all leaves of nested lists, tuples and dictionaries.
 
-    torch's own for that makes a circle of functions at each call, which Python's collector would have to find.
+    torch's own function for this creates a reference cycle in each call, which Python's garbage collector must find.
     """
     if type(value) in (list, tuple):
         return type(value)([map_leaves(change, item) for item in value])
@@ -352,7 +352,7 @@ def map_leaves(change: Callable[[Any], Any], value: Any) -> Any:
 
 
 def leaves_of(value: Any) -> list[Any]:
-    """Return what lists, tuples and dictionaries have in them, in order."""
+    """Return the leaves of nested lists, tuples and dictionaries, in order."""
     leaves: list[Any] = []
     map_leaves(leaves.append, value)
     return leaves
@@ -362,7 +362,7 @@ def _merged(name: str, results: Sequence[Any], used: Sequence[tuple[Tensor, Tens
     first = results[0]
     if isinstance(first, Tensor):
         for tensor, first_lane in used:
-            if first is first_lane and isinstance(tensor, LaneTensor):  # as it is, or changed in place
+            if first is first_lane and isinstance(tensor, LaneTensor):  # returned unchanged, or changed in place
                 return tensor
         if any((result.shape, result.dtype) != (first.shape, first.dtype) for result in results):
             raise NotFusible(f"shapes that {name} gives depend on values")
@@ -377,7 +377,7 @@ def _merged(name: str, results: Sequence[Any], used: Sequence[tuple[Tensor, Tens
         if any(len(result) != len(first) for result in results):
             raise NotFusible(f"how many tensors {name} gives depends on values")
         items = [_merged(name, item, used) for item in zip(*results, strict=True)]
-        for item in items:  # chunks of one tensor lie in one memory
+        for item in items:  # chunks of a tensor share its memory
             if isinstance(item, LaneTensor):
                 item.aliased = True
         return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)

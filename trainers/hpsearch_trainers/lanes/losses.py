@@ -1,7 +1,7 @@
-"""The loss of each lane, by its own function or by what that comes to for all at once.
+"""The loss of each lane, computed by the lane's own function or, for cross entropy, for all lanes at once.
 
-Plain cross entropies have the bits of each alone; but where a call costs more than what it computes, as on a GPU, they
-are computed in one call, and each lane's part depends neither on its place nor on the others.
+Plain cross entropies equal those of each lane alone bit for bit. If kernel launches dominate, as on a GPU, they are
+computed in one call and may differ by rounding, but don't depend on the lane's position or on other lanes.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def cross_entropies_at_once(scores: Tensor, classes: Tensor, loss_weight: float)
     Args:
         scores: (lanes, rows, classes).
         classes: (lanes, rows).
-        loss_weight: By what each lane's is multiplied before it is differentiated.
+        loss_weight: Factor of each lane's loss for the gradient.
     """
     logarithms = torch.log_softmax(scores, 2)
-    # A scatter may write in any order.
+    # Not a scatter, because its order of writes isn't deterministic.
     is_target = torch.arange(scores.shape[2], device=scores.device) == classes.unsqueeze(2)
     upstream = is_target * (-loss_weight / classes.shape[1])
     gradient = torch._log_softmax_backward_data(upstream, logarithms, 2, logarithms.dtype)
@@ -40,7 +40,7 @@ def cross_entropies_at_once(scores: Tensor, classes: Tensor, loss_weight: float)
 
 
 def means_at_once(scores: Tensor, classes: Tensor) -> Tensor:
-    """Return the cross entropy of each lane, (lanes,); arguments as of `cross_entropies_at_once`."""
+    """Return the cross entropy of each lane, (lanes,). For the arguments see `cross_entropies_at_once`."""
     return _means(torch.log_softmax(scores, 2), classes)
 
 
@@ -49,25 +49,25 @@ def _means(logarithms: Tensor, classes: Tensor) -> Tensor:
 
 
 def sums(numbers: Tensor) -> Tensor:
-    """Add up each lane's numbers, (lanes, n), in an order that is the same for all.
+    """Return the sum of each lane's numbers, (lanes, n), added in the same order for all lanes.
 
-    It may follow from where in memory they begin: so each lane's begin where vectors do.
+    The order may depend on the memory alignment, so each lane's numbers are aligned to vectors.
     """
     return functional.pad(numbers, (0, -numbers.shape[1] % WHOLE_VECTORS)).sum(1)
 
 
 _MEAN = 1
-"""torch's number for a mean over rows."""
+"""torch's code for the reduction "mean"."""
 _nll_loss: Any = torch._C._nn.nll_loss_nd
-"""That of `functional`, without its checks."""
+"""`functional.nll_loss` without its checks."""
 _MOST_CLASSES = 16
-"""Of more, a processor takes several of a row at once, and so sums them up in another order."""
+"""With more classes, the CPU kernel vectorizes over a row's classes, so it sums in another order."""
 _MOST_ROWS = 2**15
-"""Of more, the two sums are taken in other orders."""
+"""With more rows, the two ways of summing have different orders."""
 
 
 def are_scores(output: Any, targets: LaneTensor) -> bool:
-    """Whether they are what `cross_entropies` takes, if the targets are classes."""
+    """Return whether an output is valid input of `cross_entropies`, provided that the targets are classes."""
     of_floats = isinstance(output, LaneTensor) and output.dim() == 2 and output.dtype == torch.float32
     return of_floats and output.shape[:1] == targets.shape
 
@@ -75,15 +75,15 @@ def are_scores(output: Any, targets: LaneTensor) -> bool:
 def cross_entropies(scores: Tensor, classes: Tensor, loss_weight: float) -> tuple[Tensor, Tensor]:
     """Return the log-likelihood of each row's class, (lanes, rows), and the gradient of the scores.
 
-    The cross entropies are what `mean_losses` makes of the first. The gradient of a mean is -share / rows at each row's
-    class.
+    `mean_losses` returns the cross entropies from the log-likelihoods. The gradient of the mean is -loss_weight / rows
+    at each row's class.
 
     Args:
         scores: (lanes, rows, classes).
         classes: (lanes, rows).
-        loss_weight: By what each lane's cross entropy is multiplied before it is differentiated.
+        loss_weight: Factor of each lane's loss for the gradient.
     """
-    # As torch computes it: in double precision a quotient of two floats is rounded to the same float.
+    # Equal to torch's result: a quotient in double precision is rounded to the same float.
     row_gradient = -np.float32(loss_weight).item() / classes.shape[1]
     dim, numbers, targets = _laid_out(scores, classes)
     logarithms = torch.log_softmax(numbers, dim)
@@ -95,13 +95,13 @@ def cross_entropies(scores: Tensor, classes: Tensor, loss_weight: float) -> tupl
 
 
 def log_likelihoods(scores: Tensor, classes: Tensor) -> Tensor:
-    """Return that of each row's class, (lanes, rows); arguments as of `cross_entropies`."""
+    """Return the log-likelihood of each row's class, (lanes, rows). For the arguments see `cross_entropies`."""
     dim, numbers, targets = _laid_out(scores, classes)
     return torch.log_softmax(numbers, dim).gather(dim, targets).view(classes.shape)
 
 
 def mean_losses(likelihoods: Tensor) -> Tensor:
-    """Return cross entropies, (n,), from the logarithms of the likelihoods of their rows, (n, rows)."""
+    """Return cross entropies, (n,), from the log-likelihoods of their rows, (n, rows)."""
     rows = likelihoods.shape[1]
     return (_summed if 0 < rows <= _MOST_ROWS and _sums_agree(rows) else _by_torch)(likelihoods)
 
@@ -112,9 +112,9 @@ def _by_torch(likelihoods: Tensor) -> Tensor:
 
 
 def _summed(likelihoods: Tensor) -> Tensor:
-    """Add up in the order of `nll_loss`: the sum of all rows but the first, as torch sums up a column, and the first.
+    """Sum log-likelihoods in the order of `nll_loss`: torch's column sum of all rows but the first, plus the first.
 
-    A column is one of as many as fill vectors, so that it doesn't matter which one.
+    Columns are padded to whole vectors, so that the order is the same for each column.
     """
     columns = _columns(likelihoods)
     sums = columns[1:].sum(0).add_(columns[0])
@@ -122,10 +122,10 @@ def _summed(likelihoods: Tensor) -> Tensor:
 
 
 def _laid_out(scores: Tensor, classes: Tensor) -> tuple[int, Tensor, Tensor]:
-    """Return along which dimension the scores of a row's classes lie, the scores so laid out, and which are wanted.
+    """Return the dimension of the classes, the scores with this layout, and the classes as indices.
 
-    Where those of one class lie side by side, a processor takes a vector of rows at once. Of rows with fewer numbers
-    than a vector has, it takes one at a time otherwise, which is the same but for the time: up to 20 times as long.
+    If the scores of a class are contiguous, the CPU kernel processes a vector of rows at once. Otherwise it processes
+    rows with fewer classes than a vector one at a time. The result is the same, but takes up to 20 times as long.
     """
     if 0 < scores.shape[2] <= _MOST_CLASSES and scores.numel() > 0 and _columns_agree(scores.shape[2]):
         return 0, _columns(scores.flatten(0, 1)), classes.reshape(1, -1)
@@ -133,7 +133,7 @@ def _laid_out(scores: Tensor, classes: Tensor) -> tuple[int, Tensor, Tensor]:
 
 
 def _columns(rows: Tensor) -> Tensor:
-    """Return rows as columns, and columns of zeros after them that fill up vectors."""
+    """Return the transposed rows, padded with columns of zeros to whole vectors."""
     over = -len(rows) % WHOLE_VECTORS
     if over == 0:
         return rows.t().contiguous()
@@ -144,7 +144,7 @@ def _columns(rows: Tensor) -> Tensor:
 
 @functools.cache
 def _columns_agree(classes: int) -> bool:
-    """Try whether both ways have the same bits, for so many classes on this processor."""
+    """Test whether both layouts give equal bits for this number of classes on this processor."""
     rows = 4 * WHOLE_VECTORS
     generator = torch.Generator().manual_seed(classes)
     scales = torch.tensor([0.01, 1.0, 10.0, 100.0], dtype=torch.float32).view(4, 1, 1)
@@ -161,7 +161,7 @@ def _columns_agree(classes: int) -> bool:
 
 @functools.cache
 def _sums_agree(rows: int) -> bool:
-    """Try whether both ways have the same bits, for so many rows on this processor."""
+    """Test whether both ways of summing give equal bits for this number of rows on this processor."""
     generator = torch.Generator().manual_seed(rows)
     scales = torch.tensor([1e-6, 1.0, 1e3], dtype=torch.float32).view(3, 1)
     likelihoods = -torch.rand(3, rows, generator=generator, dtype=torch.float32) * scales
@@ -169,14 +169,14 @@ def _sums_agree(rows: int) -> bool:
 
 
 _MOST_NUMBERS = 2**20
-"""Of rows whose losses wait to be computed: of more, they would take memory for nothing."""
+"""Maximum number of rows whose losses are deferred, to limit memory."""
 
 
 class Losses:
-    """The losses that lanes are trained for.
+    """The training losses of the lanes.
 
     Attributes:
-        plain: Whether all are plain cross entropies, of targets that are classes.
+        plain: Whether all losses are plain cross entropies with class targets.
     """
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
@@ -188,23 +188,23 @@ class Losses:
         self.plain = self.are_plain()
 
     def are_plain(self) -> bool:
-        """Look whether all are plain cross entropies now."""
+        """Return whether all losses are plain cross entropies at the moment."""
         of_floats = not torch.is_autocast_enabled(self._lanes[0].trainer.device.type)
         return (
             of_floats and self._of_classes and all(_is_cross_entropy(lane.trainer.parts.loss) for lane in self._lanes)
         )
 
     def lane_losses(self, output: Any, targets: LaneTensor, loss_weight: float) -> Tensor:
-        """Return each lane's mean loss of a batch's rows, (lanes,), and leave its gradients in the output.
+        """Return each lane's mean loss of a batch's rows, (lanes,), and set the gradients of the output.
 
         Args:
-            output: Of the lanes' models, and of those in free places after them.
-            targets: Of the batch, of each lane.
-            loss_weight: By what each loss is multiplied before it is differentiated.
+            output: Output of the lanes' models, followed by that of free places.
+            targets: Targets of the batch for each lane.
+            loss_weight: Factor of each loss for the gradient.
 
         Raises:
-            ConfigurationError: A loss isn't one number.
-            NotFusible: The output is of a kind that can't be taken apart, or is not all that has gradients.
+            ConfigurationError: A loss isn't a single number.
+            NotFusible: The output can't be split into lanes, or a loss depends on other tensors with gradients.
         """
         with self._lanes[0].autocast():
             lane_outputs = split_lanes(output, len(targets.generators))
@@ -222,7 +222,7 @@ class Losses:
 
     @torch.no_grad()
     def of_validation(self, output: Any, targets: LaneTensor) -> Sequence[Tensor | None]:
-        """Return each lane's mean loss of a batch's rows to validate on; None where it is to be computed by itself."""
+        """Return each lane's mean loss of a validation batch; None if the lane's own function must compute it."""
         if not (self.plain and self._validated_of_classes and are_scores(output, targets)):
             return [None] * len(self._lanes)
         mean = _exact_means if targets.generators.noise is None else means_at_once
@@ -230,26 +230,26 @@ class Losses:
 
 
 class LossSums:
-    """Adds up the losses of an epoch's rows, in the order of its passes, as each lane's alone are.
+    """Sums the losses of an epoch's rows in the order of its passes, like a trainer alone.
 
     Args:
-        lanes: How many.
-        device: Where the losses are.
+        lanes: Number of lanes.
+        device: Device of the losses.
     """
 
     def __init__(self, lanes: int, device: torch.device) -> None:
         self._sums = torch.zeros(lanes, dtype=torch.float64, device=device)
         self._likelihoods: list[tuple[Tensor, int]] = []
-        """Of passes whose losses are yet to be added: all are computed at once."""
-        self._numbers = 0  # of these
+        """Log-likelihoods and rows of passes whose losses aren't added yet; all are computed at once."""
+        self._numbers = 0  # number of these log-likelihoods
 
     def add(self, losses: Tensor, rows: int) -> None:
-        """Take in a pass over so many rows.
+        """Add the losses of a pass.
 
         Args:
-            losses: The mean of each lane, (lanes or more,), or of plain cross entropies the logarithm of each row's
-                likelihood, (lanes or more, rows).
-            rows: How many.
+            losses: Mean loss of each lane, (lanes or more,); for plain cross entropies, the log-likelihood of each row,
+                (lanes or more, rows).
+            rows: Number of rows of the pass.
         """
         if losses.dim() == 2:
             self._likelihoods.append((losses, rows))
@@ -274,7 +274,7 @@ class LossSums:
 
 
 def _are_classes(data: Sequence[Sequence[Tensor] | None]) -> bool:
-    """Whether the targets are classes, and none is one of those that torch leaves out."""
+    """Return whether the targets are classes, without torch's `ignore_index`."""
     different = {id(tensors[1]): tensors[1] for tensors in data if tensors is not None}.values()
     return all(
         targets.dim() == 1 and targets.dtype == torch.int64 and bool((targets >= 0).all()) for targets in different

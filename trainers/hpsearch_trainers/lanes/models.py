@@ -1,7 +1,7 @@
-"""What a model is made of, as torch's own walks give it but in one pass.
+"""Fast traversal of a model's modules and tensors.
 
-Every epoch of every lane asks for these several times. torch's walks are generators within generators that make the
-name of each place, and take longer than all else that is asked of a small model.
+Every epoch of every lane traverses its model several times. torch's own traversals are nested generators that also
+build names. For a small model, they would take longer than everything else.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ def modules_of(model: nn.Module) -> list[nn.Module]:
 
 
 def tensors_of(model: nn.Module) -> list[Tensor]:
-    """Return the parameters and after them the buffers, each once, in the order of torch's."""
+    """Return the parameters followed by the buffers, each once, in torch's order."""
     modules = modules_of(model)
     parameters = _once(tensor for module in modules for tensor in module._parameters.values())
     return [*parameters, *_once(tensor for module in modules for tensor in module._buffers.values())]
 
 
 def copied(value: _T, models: Iterable[nn.Module], memo: dict[int, Any] | None = None) -> _T:
-    """Return a deep copy of a value that has these models in it.
+    """Return a deep copy of a value that contains models.
 
-    Most that there is to copy of a small module are its dozen of empty containers, for hooks: they are made by hand.
+    Most of the time for a small module would go into its dozen empty containers for hooks, so these are created
+    directly.
 
     Args:
-        value: What is copied.
-        models: Of its parts.
-        memo: Copies that there are already, by the ids of what they are of.
+        value: The value.
+        models: Models within the value.
+        memo: Existing copies, by the ids of the originals.
     """
     memo = {} if memo is None else memo
     for module in (module for model in models for module in modules_of(model)):

@@ -1,4 +1,4 @@
-"""A step of a lane's optimizer, from gradients: its own `step()`, or what that comes to."""
+"""Steps of a lane's optimizer from given gradients: its own `step()`, or an equivalent faster computation."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from hpsearch_trainers.optimizers import parameters_of
 
 
 def stepper(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip: float | None) -> Stepper:
-    """Return what takes one step, to the bit as a backward pass and `optimizer.step()` do.
+    """Return a stepper whose steps equal a backward pass and `optimizer.step()` bit for bit.
 
-    On small models a step with `fused` is a few microseconds of work and several times as many of bookkeeping, so it is
-    called without that.
+    On small models, a step with `fused` computes for a few microseconds and spends several times that on bookkeeping.
+    The stepper calls the fused kernel directly.
 
     Args:
-        optimizer: Of these parameters, or of some of them. What a stepper has found in its state holds for an epoch.
-        parameters: In the order of the gradients.
-        clip: Norm above which the gradients of the optimizer's parameters are scaled down to it.
+        optimizer: An optimizer of these parameters, or of some of them. A stepper is valid for one epoch.
+        parameters: The parameters, in the order of the gradients.
+        clip: Maximum norm of the gradients of the optimizer's parameters; None for no clipping.
     """
     ids = {id(parameter) for parameter in parameters}
-    all_trained = all(id(parameter) in ids for parameter in parameters_of(optimizer))  # else some are frozen
+    all_trained = all(id(parameter) in ids for parameter in parameters_of(optimizer))  # otherwise some are frozen
     is_fused = clip is None and all_trained and _is_plain_fused(optimizer)
     return (_FusedStep if is_fused else Stepper)(optimizer, parameters, clip)
 
 
 class Stepper:
-    """Takes the steps of an epoch: what a backward pass and `optimizer.step()` do, whatever that is.
+    """Takes the steps of an epoch for any optimizer: sets the gradients and calls `optimizer.step()`.
 
     Attributes:
-        releases_gradients: Whether it is of no consequence what becomes of the gradients' memory behind a step.
+        releases_gradients: Whether the gradients' memory may be reused after a step.
     """
 
     releases_gradients = False
@@ -48,23 +48,23 @@ class Stepper:
         self._trained = parameters_of(optimizer)
 
     def __call__(self, gradients: Sequence[Tensor | None]) -> None:
-        """Take a step, with a gradient for each parameter, None for one that has none."""
+        """Take a step with the gradient of each parameter, which may be None."""
         self._set_gradients(gradients)
         self._clip_gradients()
         self._optimizer.step()
         self._set_gradients([None] * len(self._parameters))
 
     def clip(self, gradients: Sequence[Tensor | None]) -> None:
-        """Scale gradients in place, as a step does."""
+        """Clip gradients in place, as a step does."""
         self._set_gradients(gradients)
         self._clip_gradients()
         self._set_gradients([None] * len(self._parameters))
 
     def end(self) -> None:
-        """Check that nothing changed in the epoch that was assumed constant.
+        """Check that what was assumed constant hasn't changed during the epoch.
 
         Raises:
-            NotFusible: It wasn't.
+            NotFusible: It has changed.
         """
 
     def _clip_gradients(self) -> None:
@@ -77,7 +77,7 @@ class Stepper:
 
 
 def is_plain(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether nothing has been added to a step of this optimizer."""
+    """Return whether an optimizer's `step` is torch's own, without hooks."""
     hooks = (
         optimizer._optimizer_step_pre_hooks,
         optimizer._optimizer_step_post_hooks,
@@ -98,7 +98,7 @@ def _is_plain_fused(optimizer: torch.optim.Optimizer) -> bool:
 
 
 class _FusedStep(Stepper):
-    """What a plain optimizer computes with `fused`, once it keeps what it will, and where each gradient is there."""
+    """Calls the fused kernel of a plain optimizer directly, once its state exists and if all gradients are present."""
 
     releases_gradients = True
 
@@ -110,7 +110,7 @@ class _FusedStep(Stepper):
         self._states = self._find_states()
         self._last_gradients: Sequence[Tensor | None] | None = None
         self._of_groups: Sequence[tuple[list[Any], Sequence[list[Tensor]]]] = ()
-        """Of what was given, which may come again in the same memory: each group's gradients, and what is kept."""
+        """Each group's gradients and state from the last step; reused if gradients are in the same memory."""
 
     def __call__(self, gradients: Sequence[Tensor | None]) -> None:
         if gradients is not self._last_gradients:
@@ -131,9 +131,9 @@ class _FusedStep(Stepper):
             raise NotFusible("its optimizer's settings, or what it keeps, change within an epoch")
 
     def _find_states(self) -> Sequence[Sequence[list[Tensor]]] | None:
-        """Return what the optimizer keeps of each group's parameters, or None where some isn't there yet."""
+        """Return the optimizer's state of each group's parameters, or None if some doesn't exist yet."""
         states = []
-        state = self._optimizer.state  # which makes a place for what is asked of it by index
+        state = self._optimizer.state  # a defaultdict: use `get`, because indexing would add entries
         for group in self._optimizer.param_groups:
             names = state_names(group)
             group_states = [[state.get(parameter, {}).get(name) for parameter in group["params"]] for name in names]
@@ -148,7 +148,7 @@ def _ids(states: Sequence[Sequence[list[Tensor]]] | None) -> Sequence[int]:
 
 
 def state_names(group: Mapping[str, Any]) -> Sequence[str]:
-    """Return what torch's SGD, Adam and AdamW keep of each parameter of a group."""
+    """Return the names of the state entries of torch's SGD, Adam and AdamW for a parameter of a group."""
     if "betas" in group:
         return ("exp_avg", "exp_avg_sq", "step", *(["max_exp_avg_sq"] if group["amsgrad"] else []))
     return ("momentum_buffer",) if group["momentum"] != 0 else ()
@@ -205,17 +205,17 @@ _FUSED: Mapping[type[torch.optim.Optimizer], Callable[..., None]] = {
 
 
 _MOST_STEPS = 2**23
-"""Up to which torch counts in single precision without a loss."""
+"""Step count up to which a count in single precision is exact, with a margin."""
 _COUNTING = (torch.float32, torch.float64)
 OTHERWISE_AT_ONCE = ("capturable", "differentiable")
-"""Settings of a group by which torch computes something else."""
+"""Settings of a group with which torch computes something else."""
 OTHERWISE = ("fused", "foreach", *OTHERWISE_AT_ONCE)
-"""Those by which it computes in other ways."""
+"""Settings of a group with which torch uses another implementation."""
 _NUMBERS = ("lr", "momentum", "dampening", "weight_decay", "eps")
 
 
 class StepVariant(NamedTuple):
-    """What decides what a group's step computes."""
+    """The settings that determine what a group's step computes."""
 
     kind: type[Optimizer]
     amsgrad: bool
@@ -223,15 +223,15 @@ class StepVariant(NamedTuple):
     nesterov: bool
     momentum: bool
     decoupled: bool
-    """Weight decay isn't a part of the gradient."""
+    """Whether weight decay is decoupled from the gradient (AdamW)."""
 
 
 def kind_of(optimizer: Optimizer, otherwise: Sequence[str] = OTHERWISE) -> Hashable:
-    """Return what optimizers must have in common to step together; None: this one steps by itself.
+    """Return a key that is equal for optimizers that can step together; None if this one must step alone.
 
     Args:
-        optimizer: One of a lane.
-        otherwise: Settings of a group by which it is computed in another way.
+        optimizer: A lane's optimizer.
+        otherwise: Names of group settings that must be off.
     """
     groups = optimizer.param_groups
     if type(optimizer) not in (SGD, Adam, AdamW) or not is_plain(optimizer):
@@ -245,7 +245,7 @@ def kind_of(optimizer: Optimizer, otherwise: Sequence[str] = OTHERWISE) -> Hasha
 
 
 def variant_of(optimizer: Optimizer, group: Mapping[str, Any]) -> StepVariant:
-    """Return what decides what this group's step computes."""
+    """Return the settings that determine what this group's step computes."""
     kind = type(optimizer)
     return StepVariant(
         kind,
@@ -258,13 +258,13 @@ def variant_of(optimizer: Optimizer, group: Mapping[str, Any]) -> StepVariant:
 
 
 def kind_at_once(optimizer: Optimizer, parameters: Sequence[Tensor]) -> Hashable:
-    """Do what `kind_of` does where whatever can is to step together, and make what its first step would.
+    """Like `kind_of`, for packs in which all possible steps are joint. Also create the state of a first step.
 
-    It follows from this optimizer alone, as who steps with whom must change nothing that rounds.
+    The result depends only on this optimizer, so that rounding doesn't depend on the other lanes.
 
     Args:
-        optimizer: One of a lane, which begins an epoch.
-        parameters: Of the lane.
+        optimizer: A lane's optimizer at the start of an epoch.
+        parameters: The lane's parameters.
     """
     kind = kind_of(optimizer, OTHERWISE_AT_ONCE)
     if kind is None:
@@ -277,7 +277,7 @@ def kind_at_once(optimizer: Optimizer, parameters: Sequence[Tensor]) -> Hashable
             return None
         if names and not any(optimizer.state.get(parameter) for parameter in group_parameters):
             if group.get("dampening"):
-                return None  # which a first step leaves out
+                return None  # a first step doesn't apply dampening
             for parameter in group_parameters:
                 optimizer.state[parameter] = _initial_state(group, names, parameter)
         states = [optimizer.state.get(parameter, {}) for parameter in group_parameters]
@@ -290,7 +290,7 @@ def kind_at_once(optimizer: Optimizer, parameters: Sequence[Tensor]) -> Hashable
 
 
 def _initial_state(group: Mapping[str, Any], names: Sequence[str], parameter: Tensor) -> dict[str, Any]:
-    """Return what an optimizer keeps of a parameter before its first step, in the order that torch has."""
+    """Return an optimizer's state of a parameter before its first step, in torch's order."""
     numbers = {name: torch.zeros_like(parameter) for name in names if name != "step"}
     if "step" not in names:
         return numbers
@@ -300,13 +300,13 @@ def _initial_state(group: Mapping[str, Any], names: Sequence[str], parameter: Te
 
 
 def indices_in(group: Sequence[Tensor], parameters: Sequence[Tensor]) -> Sequence[int]:
-    """Return where the parameters of a group are among all; those that aren't there are frozen."""
+    """Return the indices of a group's parameters among all trained ones; frozen parameters are skipped."""
     numbers = {id(parameter): number for number, parameter in enumerate(parameters)}
     return [numbers[id(parameter)] for parameter in group if id(parameter) in numbers]
 
 
 def is_ready(names: Sequence[str], states: Sequence[Mapping[str, Any]], parameters: Sequence[Tensor]) -> bool:
-    """Whether an optimizer has taken a first step, and as many of each of these parameters."""
+    """Return whether an optimizer has state for all these parameters, with equal step counts."""
     for state, parameter in zip(states, parameters, strict=True):
         numbers = [state.get(name) for name in names if name != "step"]
         if any(one is None or one.shape != parameter.shape or one.dtype != parameter.dtype for one in numbers):
@@ -316,5 +316,5 @@ def is_ready(names: Sequence[str], states: Sequence[Mapping[str, Any]], paramete
         return False
     if len({(one.device, one.dtype) for one in counts}) > 1:
         return False
-    steps = {*(torch.stack(counts).tolist() if counts else ())}  # of a GPU's, all at once
+    steps = {*(torch.stack(counts).tolist() if counts else ())}  # one copy from a GPU
     return len(steps) < 2 and not any(one > _MOST_STEPS for one in steps)

@@ -1,4 +1,4 @@
-"""An epoch of many trainers as lanes of one computation, with the bits of each trained alone."""
+"""An epoch of many trainers as lanes of one computation."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from hpsearch_trainers.trainer import Trainer
 
 
 class Settled:
-    """Sees that losses and schedules leave the models as they are, but for what lies in their tensors.
+    """Checks that a user's losses and schedules don't change the models, except the values of their tensors.
 
     Args:
-        lanes: Those that have such of the user's, at an epoch's beginning.
+        lanes: The lanes with a user's loss or schedule, at the start of an epoch.
     """
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
@@ -43,7 +43,7 @@ class Settled:
         """Check that nothing has changed.
 
         Raises:
-            NotFusible: It has: alone, what comes after it is computed otherwise.
+            NotFusible: Something has changed, which would affect a trainer alone.
         """
         moved = [lane.trainer for lane in self._lanes if not lane.is_bound()]
         if moved:
@@ -55,7 +55,7 @@ class Settled:
 
 
 def _is_still(lane: Lane, before: Hashable) -> bool:
-    with contextlib.suppress(NotFusible):  # it has hooks by now, say
+    with contextlib.suppress(NotFusible):  # for example if it now has hooks
         return _settings(lane) == before
     return False
 
@@ -69,29 +69,29 @@ def _settings(lane: Lane) -> Hashable:
 _T = TypeVar("_T")
 
 _RULES = (dropout, rules, rounded_rules)
-"""They are in force once they are imported."""
+"""Modules that register rules on import."""
 
 
 class Pack:
-    """Trainers of one shape key, whose models' tensors lie in stacks for as long as they are lanes.
+    """Trainers of one shape key. While they are lanes, their models' tensors are views of stacks.
 
     Args:
-        trainers: One or more, of which `shape_key` gives the same.
-        places: For how many lanes it computes, so that it may round otherwise than each alone: a lane's bits depend on
-            that number, and not on who has the other places. Where nobody has, what is computed is dropped. None: one
-            for each, with the bits of each alone.
-        recordings: What packs of this shape key have recorded, with as many lanes or others: it is played by this one,
-            too, and gains what this one records. None: there are no others.
-        trusted: Its first trainer is known to do what the first ones of other trusted packs do, so that what these have
-            recorded is right for this one, too. Else it is tried.
-        at_once: A call costs more than what it computes, as on a GPU: of what may round, whatever can be is computed
-            for all lanes in one call. Noise is then another than alone.
+        trainers: One or more trainers with equal `shape_key`.
+        places: Fixed number of lanes of the computation, for a pack that may round. A lane's results depend on this
+            number, but not on the other lanes. Results of free places are discarded. None: one place for each trainer,
+            with results equal to those of each alone bit for bit.
+        recordings: Recordings of packs of this shape key, with any number of lanes. This pack uses them and adds its
+            own. None: there are no other packs.
+        trusted: Whether its first trainer is known to compute the same as those of other trusted packs, so that their
+            recordings are valid for this one. Otherwise a recording is tested before it is used.
+        at_once: Whether kernel launches dominate, as on a GPU. Then a pack that may round computes as much as possible
+            for all lanes in one call, and noise differs from that of a trainer alone.
 
     Attributes:
-        verified: Those of its trainers that are known to do what the first one does.
+        verified: The trainers that are known to compute the same as the first one.
 
     Raises:
-        NotFusible: Their model can't be that of all lanes.
+        NotFusible: The first trainer's model can't compute all lanes.
     """
 
     def __init__(
@@ -132,20 +132,20 @@ class Pack:
 
     @property
     def trainers(self) -> list[Trainer]:
-        """Its lanes."""
+        """The trainers of the lanes."""
         return [lane.trainer for lane in self._lanes]
 
     @property
     def confirmed_recordings(self) -> bool:
-        """Whether it has tried what trusted packs have recorded, of both kinds of passes, and all of it was right."""
+        """Whether recordings of trusted packs were tested for training and evaluation, and all were valid."""
         return self._training.tapes.confirmed is self._evaluation.tapes.confirmed is True
 
     def is_intact(self) -> bool:
-        """Whether its trainers' models are still those that it took, with nothing else put in them."""
+        """Whether its trainers still have the same models, with the same modules and tensors."""
         return not self._detached_trainers()
 
     def _detached_trainers(self) -> list[Trainer]:
-        """Return the trainers of which something isn't where the pack computes it."""
+        """Return the trainers whose models, modules or tensors were replaced."""
         models: list[list[nn.Module | None]] = [[lane.model for lane in self._lanes]]
         models.append([None if lane.average is None else lane.average.module for lane in self._lanes])
         pairs = zip(self._shells, models, strict=False)
@@ -155,14 +155,14 @@ class Pack:
     def step(self, around: Callable[[], AbstractContextManager[object]] = nullcontext) -> list[dict[str, float]]:
         """Train each lane for an epoch and validate; return each lane's metrics, as its `step()` would.
 
-        Where it raises, each trainer is as it was before.
+        If it raises an exception, all trainers are restored.
 
         Args:
-            around: Gives what surrounds the epoch.
+            around: Returns the context manager of the epoch.
 
         Raises:
-            NotFusible: Something in it can't be right for all lanes.
-            Exception: What a lane's loss, metrics, model or data raise, or what surrounds them.
+            NotFusible: An operation can't be correct for all lanes.
+            Exception: An exception of a lane's loss, metrics, model or data, or of `around`.
         """
         try:
             return self._step(around)
@@ -181,7 +181,7 @@ class Pack:
             raise
 
     def release(self, trainer: Trainer) -> None:
-        """Copy a trainer's tensors into memory of their own; the pack is of no more use for it."""
+        """Copy a trainer's tensors into separate memory. The pack can't train it afterwards."""
         lane = self.trainers.index(trainer)
         for shell in self._shells:
             shell.release(lane)
@@ -191,7 +191,7 @@ class Pack:
         """Restore the trainers at the end of the block.
 
         Args:
-            training: Their models are in the mode of training inside.
+            training: Whether the models are in training mode within the block.
         """
         before = Snapshot(self.trainers, self._shells)
         try:
@@ -202,10 +202,10 @@ class Pack:
             before.restore()
 
     def gradients(self, rows: Tensor) -> tuple[Tensor, Sequence[Tensor | None]]:
-        """Return the loss of each lane for some rows, and the gradients of the stacks; a lane's number is its seed.
+        """Return the loss of each lane for some rows, and the gradients of the stacks. A lane's index is its seed.
 
         Args:
-            rows: Their numbers, (n,).
+            rows: Row numbers, (n,).
         """
         self._prepare()
         for lane in self._lanes:
@@ -216,10 +216,10 @@ class Pack:
         return self._training.unrecorded(rows.expand(self._places, -1))
 
     def outputs(self, rows: Tensor) -> list[Any]:
-        """Return what the model in each place makes of some rows to train on, in evaluation mode, without gradients.
+        """Return each place's model output for some training rows, in eval mode, without gradients.
 
         Args:
-            rows: Their numbers, (n,).
+            rows: Row numbers, (n,).
         """
         with torch.no_grad(), self._lanes[0].autocast():
             self._shell.module.eval()
@@ -231,7 +231,7 @@ class Pack:
         return len(self._lanes) + self._free
 
     def _padded(self, of_lanes: list[_T]) -> list[_T]:
-        """Return the free places what the first lane has."""
+        """Return a list of all places, in which free places have the first lane's item."""
         return [*of_lanes, *of_lanes[:1] * self._free]
 
     def _make_shell(self, models: Sequence[nn.Module], generators: Generators) -> Shell:
@@ -246,7 +246,7 @@ class Pack:
 
     def _epoch(self, random: RandomState) -> list[dict[str, float]]:
         losses = self._train()
-        # First: a loss may look at its trainer's epoch, which in validation is the next one.
+        # Before validation, because a loss may read its trainer's epoch, which is then already incremented.
         trained = [lane.end(loss) for lane, loss in zip(self._lanes, losses, strict=True)]
         totals = self._validate()
         for shell in self._shells:
@@ -260,7 +260,7 @@ class Pack:
         return metrics
 
     def _train(self) -> list[float]:
-        """Return each lane's loss summed over the epoch's rows."""
+        """Train an epoch; return the sum of each lane's losses over its rows."""
         first, at_once = self._lanes[0], self._noise is not None
         self._prepare()
         orders = torch.stack(self._padded([lane.begin(clips=not at_once) for lane in self._lanes]), 1).to(self._device)
@@ -285,7 +285,7 @@ class Pack:
         return sums.totals()
 
     def _prepare(self) -> None:
-        """Put the models into the mode of training, and see how they are computed now."""
+        """Set the models to training mode, and read their current settings."""
         freezes = self._lanes[0].trainer.parts.freeze_batch_norm
         frozen = freezes is not None and self._lanes[0].trainer.epoch >= freezes
         self._shell.set_training(True)
@@ -299,7 +299,7 @@ class Pack:
         self._losses.plain = self._losses.are_plain()
 
     def _gradients(self, passes: Sequence[Tensor], sums: LossSums) -> Sequence[Tensor | None]:
-        """Return the gradients of a step's passes, of each stack; add their losses to the sums."""
+        """Return the gradient of each stack, summed over a step's passes; add the losses to `sums`."""
         sizes = [pass_rows.shape[0] for pass_rows in passes]
         rows = sum(sizes)
         gradients: Sequence[Tensor | None] = []
@@ -333,7 +333,7 @@ class Pack:
 
 
 def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-    """Add up gradients of two passes."""
+    """Return the sum of the gradients of two passes."""
     if first is None or second is None:
         return second if first is None else first
     return first.add_(second)

@@ -1,4 +1,4 @@
-"""The passes of a model of all lanes over batches: through Python the first time, from a tape after that."""
+"""Passes of a model of all lanes over batches: the first runs in Python, later ones are played from a tape."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from hpsearch_trainers.lanes.tape import Recording, Tape
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A value with places where its LaneTensors were.
+    """The structure of a value, with placeholders for its LaneTensors.
 
     Attributes:
-        value: With a `TensorRange` for each LaneTensor.
-        requires_grad: Of which tensors gradients are wanted.
+        value: The value with a `TensorRange` in place of each LaneTensor.
+        requires_grad: Whether each tensor requires a gradient.
     """
 
     value: Any
@@ -33,22 +33,22 @@ class Form:
 
     @property
     def plain(self) -> bool:
-        """Whether nothing is in it but LaneTensors, texts and numbers."""
+        """Whether the value contains only LaneTensors, strings and numbers."""
         return all(isinstance(leaf, TensorRange | str | int | float | None) for leaf in leaves_of(self.value))
 
     def unflatten(self, tensors: Sequence[Tensor], generators: Generators) -> Any:
-        """Return such a value of other tensors.
+        """Return a value of this structure with other tensors.
 
         Args:
-            tensors: As many as it was made of, in their order.
-            generators: A random generator of each lane.
+            tensors: The tensors, in the order of `flatten_output`.
+            generators: Random generator of each lane.
         """
         ranges = [leaf for leaf in leaves_of(self.value) if isinstance(leaf, TensorRange)]
         made: dict[Any, LaneTensor] = {one: one.lane_tensor(tensors, generators) for one in ranges}
         return map_leaves(lambda leaf: made[leaf] if isinstance(leaf, TensorRange) else leaf, self.value)
 
     def detached(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return the same numbers, where gradients of what is computed from them end."""
+        """Return detached tensors that require gradients where the originals do."""
         return [
             tensor.detach().requires_grad_(requires_grad)
             for tensor, requires_grad in zip(tensors, self.requires_grad, strict=True)
@@ -57,21 +57,21 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class TensorRange:
-    """Of which tensors a LaneTensor is made: the stack, or one of each lane."""
+    """The range of flattened tensors of a LaneTensor: its stack, or one tensor of each lane."""
 
     first: int
     count: int
     stacked: bool
 
     def lane_tensor(self, tensors: Sequence[Tensor], generators: Generators) -> LaneTensor:
-        """Make it of them."""
+        """Create the LaneTensor from the flattened tensors."""
         if self.stacked:
             return LaneTensor.of_stack(tensors[self.first], generators)
         return LaneTensor.of_slices(tensors[self.first : self.first + self.count], generators)
 
 
 def flatten_output(value: Any) -> tuple[Form, list[Tensor]]:
-    """Return the form of a value, and the tensors that it is made of: stacks of all lanes, or one of each."""
+    """Return the form of a value and its flattened tensors: stacks, or one tensor of each lane."""
     tensors: list[Tensor] = []
     ranges: dict[int, TensorRange] = {}
     for leaf in leaves_of(value):
@@ -97,22 +97,22 @@ class Rows:
 
     @property
     def roles(self) -> list[object]:
-        """What another pack has others of, in the same order."""
+        """Objects specific to this pack; another pack's roles have the same order."""
         return [*self.inputs, *self.targets]
 
     def __call__(self, rows: Tensor) -> tuple[LaneTensor, LaneTensor]:
-        """Return inputs and targets of rows, (lanes, n)."""
+        """Return inputs and targets for row numbers, (lanes, n)."""
         flat = rows[0] if rows.stride(0) == 0 else rows.reshape(-1)
         return self._gather(self.inputs, rows, flat), self._gather(self.targets, rows, flat)
 
     def _gather(self, tensors: Sequence[Tensor], rows: Tensor, flat: Tensor) -> LaneTensor:
-        """Gather each lane's rows of its tensor; of one that all share, at once."""
+        """Gather each lane's rows from its tensor; in one call if all lanes share a tensor."""
         first = tensors[0]
         if any(tensor is not first and not _same_memory(tensor, first) for tensor in tensors):
             parts = [tensor.index_select(0, chosen) for tensor, chosen in zip(tensors, rows, strict=True)]
             return LaneTensor.of_slices(parts, self._generators)
         stack = first.index_select(0, flat)
-        if rows.stride(0) == 0:  # the same rows for all
+        if rows.stride(0) == 0:  # all lanes have the same rows
             stack = stack.expand(len(rows), *stack.shape)
         else:
             stack = stack.view(*rows.shape, *stack.shape[1:])
@@ -120,32 +120,32 @@ class Rows:
 
 
 def _same_memory(first: Tensor, second: Tensor) -> bool:
-    """Whether two tensors are one memory, read alike."""
+    """Return whether two tensors have the same memory, shape and strides."""
     return first.data_ptr() == second.data_ptr() and first.stride() == second.stride() and first.shape == second.shape
 
 
 _MOST = 256
-"""Recordings that are kept: of more, those that were made first are made again."""
+"""Maximum number of recordings that are kept; the oldest are dropped."""
 
 _Autocast = Callable[[], AbstractContextManager[Any]]
 _Gradients = Sequence[Tensor | None]
 
 
 class OtherGradients(NotFusible):
-    """A loss is of other parts of its model's output than when it was recorded."""
+    """A loss depends on other parts of its model's output than in the recording."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What was recorded of a batch, for any pack whose batches are of this kind."""
+    """A recording of a batch, for any pack with batches of this kind."""
 
     recording: Recording
     form: Form | None
-    """Of the output and the targets; None where the recording has the losses, too."""
+    """Form of output and targets; None if the recording includes the losses."""
     used: Sequence[bool] = ()
-    """Of which tensors of these the losses gave gradients."""
+    """Whether the losses have a gradient for each tensor of output and targets."""
     by_trusted: bool = False
-    """Whether a pack made it that was trusted itself."""
+    """Whether a trusted pack recorded it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,23 +157,22 @@ class _Playable:
 
 
 class _Tapes:
-    """What was recorded, by what batches differ in.
+    """The recordings of a pack, by kind of batch.
 
     Args:
-        name: Of the passes.
-        roles: Of the pack: what another one has others of, in the same order.
-        recordings: What this pack and others of its shape key have recorded: the first batch of a kind is. None: there
-            are no others, and the second batch is: it isn't known whether there will be more, and recording takes as
-            long as some batches do from the tape.
+        name: Name of the passes.
+        roles: Objects specific to this pack; another pack's roles have the same order.
+        recordings: Recordings of this pack and others of its shape key; the first batch of each kind is recorded. None:
+            there are no other packs, and the second batch is recorded. Recording costs as much as playing several
+            batches, so it isn't worth it for a single batch.
 
     Attributes:
-        mode: In which of several ways the model is computed.
-        trusted: Whether what other packs have recorded that were trusted is right for this one, too, so that it isn't
-            tried.
-        confirmed: Whether what such packs have recorded was tried and found right; None: nothing was tried.
-        is_due: The next batch is computed through Python once more: what a model reads beside its tensors and
-            attributes, such as a global variable, may be something else by now.
-        forgotten: Something recorded was found to be no longer right.
+        mode: The current kind of computation of the model.
+        trusted: Whether recordings of other trusted packs are valid for this one without a test.
+        confirmed: Whether tested recordings of trusted packs were all valid; None if none was tested.
+        is_due: Whether the next batch must run in Python again, because a model may read something other than its
+            tensors and attributes, such as a global variable, which may have changed.
+        forgotten: Whether a recording was found to be invalid.
     """
 
     def __init__(self, name: str, roles: Sequence[object], recordings: dict[Hashable, Recorded | None] | None) -> None:
@@ -190,13 +189,13 @@ class _Tapes:
         self._seen: set[Hashable] = set()
         self._playable: dict[Hashable, _Playable | None] = {}
         self._compared: set[Hashable] = set()
-        """Of which kinds there were recordings of other packs, which were tried."""
+        """Kinds of batches for which another pack's recording was tested."""
 
     def _key(self, kind: Hashable) -> Hashable:
         return self._name, self._shared, (self.mode, kind)
 
     def get(self, kind: Hashable) -> _Playable | None:
-        """Return what was recorded of such a batch; None if nothing is known to be right."""
+        """Return a valid recording for this kind of batch, or None."""
         key = self._key(kind)
         if key not in self._playable and self.trusted:
             recorded = self._recordings.get(key)
@@ -205,10 +204,10 @@ class _Tapes:
         return self._playable.get(key)
 
     def from_other_pack(self, kind: Hashable) -> _Playable | None:
-        """Give, once, what another pack has recorded of such a batch; None where there is nothing.
+        """Return another pack's recording for this kind of batch, at most once; None if there is none.
 
-        It is to be tried: a model may read what is neither in its tensors nor in its attributes, another thing in each
-        pack. Say by `resolve` whether it is right; else this pack records its own.
+        The caller must test it and call `resolve`, because a model may read something other than its tensors and
+        attributes that differs between packs. If it is invalid, this pack makes its own recording.
         """
         key = self._key(kind)
         recorded = self._recordings.get(key)
@@ -218,7 +217,7 @@ class _Tapes:
         return self._bind(recorded)
 
     def resolve(self, kind: Hashable, playable: _Playable, *, matches: bool) -> None:
-        """Play this from now on, where it was the same; else nothing that was recorded before."""
+        """Use a recording from now on if it matches; otherwise drop all earlier recordings."""
         if playable.by_trusted:
             self.confirmed = matches and self.confirmed is not False
         if matches:
@@ -227,7 +226,7 @@ class _Tapes:
             self.forget()
 
     def recorder(self, kind: Hashable, rows: Tensor) -> Recorder | None:
-        """Return what is to record this batch; None where it isn't to be recorded."""
+        """Return a recorder for this batch, or None if it should not be recorded."""
         key = self._key(kind)
         not_repeatable = key in self._recordings and self._recordings[key] is None
         if (self._records_first or key in self._seen) and key not in self._playable and not not_repeatable:
@@ -243,7 +242,7 @@ class _Tapes:
         form: Form | None,
         used: Sequence[bool] = (),
     ) -> None:
-        """Keep what was recorded, if anything was."""
+        """Store the recording, if a recorder was used."""
         if recorder is None:
             return
         key = self._key(kind)
@@ -256,7 +255,7 @@ class _Tapes:
             keep_last(cache)
 
     def forget(self) -> None:
-        """Forget all, and play from now on what is recorded here alone."""
+        """Drop all recordings, and from now on use only this pack's own."""
         self._recordings = {}
         self._playable.clear()
         self.forgotten = True
@@ -266,13 +265,13 @@ class _Tapes:
 
 
 def keep_last(recordings: dict[Any, Any]) -> None:
-    """Drop those that were made first, where there are too many."""
+    """Drop the oldest recordings if there are too many."""
     while len(recordings) > _MOST:
         del recordings[next(iter(recordings))]
 
 
 def _shared(roles: Sequence[object]) -> Sequence[int]:
-    """Return for each role the first that is the same, or has the same memory: a recording takes one for the other."""
+    """Return for each role the index of the first role that is the same or has the same memory."""
     first: dict[Hashable, int] = {}
     return tuple(
         first.setdefault(memory_of(role) if isinstance(role, Tensor) and role.numel() > 0 else id(role), number)
@@ -286,11 +285,11 @@ class _Passes:
     Args:
         shell: The model.
         rows: Reads batches.
-        autocast: Makes the context of the forward passes.
-        recordings: Of packs of the same shape key, if there are others.
+        autocast: Returns the context manager of the forward passes.
+        recordings: Recordings of packs of the same shape key; None if there are no other packs.
 
     Attributes:
-        tapes: What it has recorded.
+        tapes: The recordings.
     """
 
     _name: ClassVar[str]
@@ -314,10 +313,10 @@ class _Passes:
 
     @torch.no_grad()
     def _try(self, candidate: _Playable, rows: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """Play the forward pass of another pack's recording, and take it back.
+        """Play the forward pass of another pack's recording, then restore the state.
 
         Returns:
-            Its outputs, what its backward pass needs, and the state that it left.
+            The outputs, the tensors saved for the backward pass, and the state after the pass.
         """
         pass_state = self._shell.pass_state
         before = pass_state.state()
@@ -327,19 +326,19 @@ class _Passes:
         return outputs, saved, after
 
     def _resolve(self, kind: Hashable, candidate: _Playable, after: list[Tensor], *, matches: bool) -> None:
-        """Take a recording if nothing differs, nor the state that the pass through Python has left."""
+        """Use a recording if its results and its final state equal those of the pass in Python."""
         self.tapes.resolve(kind, candidate, matches=matches and same_bits(self._shell.pass_state.state(), after))
 
 
 class TrainingPasses(_Passes):
-    """Trains a shell, which is in training mode.
+    """Training passes of a shell, which is in training mode.
 
     Args:
         shell: The model.
         rows: Reads batches.
-        losses: What is trained for.
-        autocast: Makes the context of the forward passes.
-        recordings: Of packs of the same shape key, if there are others.
+        losses: The losses of the lanes.
+        autocast: Returns the context manager of the forward passes.
+        recordings: Recordings of packs of the same shape key; None if there are no other packs.
     """
 
     _name: ClassVar[str] = "training"
@@ -357,16 +356,16 @@ class TrainingPasses(_Passes):
         self._cross_entropies = cross_entropies if shell.generators.noise is None else cross_entropies_at_once
 
     def __call__(self, rows: Tensor, loss_weight: float) -> tuple[Tensor, _Gradients]:
-        """Return the losses of each lane's rows, as `LossSums` takes them, and the gradients of the stacks.
+        """Return the losses of each lane's rows, in the format of `LossSums`, and the gradients of the stacks.
 
         Args:
-            rows: Their numbers, (lanes, n).
-            loss_weight: By what each loss is multiplied before it is differentiated.
+            rows: Row numbers, (lanes, n).
+            loss_weight: Factor of each loss for the gradient.
 
         Raises:
-            ConfigurationError: A loss isn't one number.
-            NotFusible: One pass can't be right for all lanes.
-            OtherGradients: What was recorded isn't right for this batch.
+            ConfigurationError: A loss isn't a single number.
+            NotFusible: A joint pass can't be correct for all lanes.
+            OtherGradients: The recording isn't valid for this batch.
         """
         self._begin()
         kind = (rows.shape, rows.stride(), loss_weight, self._losses.plain)
@@ -393,7 +392,7 @@ class TrainingPasses(_Passes):
             return losses, playable.tape.backward(saved, *_present(output_gradients))
 
     def unrecorded(self, rows: Tensor) -> tuple[Tensor, _Gradients]:
-        """Return the same through Python, and keep nothing of it."""
+        """Return the same as a call, but run in Python and without recording."""
         output, targets = self._forward(rows)
         if self._losses.plain and are_scores(output, targets):
             losses, gradients = self._score_losses(output, targets, 1.0)
@@ -405,7 +404,7 @@ class TrainingPasses(_Passes):
     def _compare(
         self, candidate: _Playable, kind: Hashable, rows: Tensor, loss_weight: float
     ) -> tuple[Tensor, _Gradients]:
-        """Compute what another pack's recording does through Python, and take the recording if nothing differs."""
+        """Run a batch in Python, compare it with another pack's recording, and use the recording if both are equal."""
         outputs, saved, after = self._try(candidate, rows)
         output, targets = self._forward(rows)
         if self._losses.plain and are_scores(output, targets):
@@ -446,14 +445,14 @@ class TrainingPasses(_Passes):
         return losses, gradients
 
     def _lane_losses(self, form: Form, tensors: Sequence[Tensor], loss_weight: float) -> tuple[Tensor, _Gradients]:
-        """Return the losses of output and targets, and the gradients of the tensors of these."""
+        """Return the losses for output and targets, and the gradients of their tensors."""
         leaves = form.detached(tensors)
         output, targets = form.unflatten(leaves, self._shell.generators)
         losses = self._losses.lane_losses(output, targets, loss_weight)
         return losses, [leaf.grad for leaf in leaves]
 
     def _backward(self, outputs: Sequence[Tensor], gradients: _Gradients) -> _Gradients:
-        """Return the gradients of the stacks of parameters, laid out like these, each in memory of its own."""
+        """Return the gradients of the parameters' stacks, with the same strides, each in separate memory."""
         stacks = self._shell.parameters
         used = [(output, gradient) for output, gradient in zip(outputs, gradients, strict=True) if gradient is not None]
         if not used or not stacks:
@@ -463,7 +462,7 @@ class TrainingPasses(_Passes):
         stack_gradients: list[Tensor | None] = []
         for gradient in torch.autograd.grad(used_outputs, stacks, used_gradients, allow_unused=True):
             if gradient is not None and (not gradient.is_contiguous() or gradient.data_ptr() in memory):
-                gradient = gradient.clone(memory_format=torch.contiguous_format)  # as autograd does if it keeps one
+                gradient = gradient.clone(memory_format=torch.contiguous_format)  # as in autograd
             if gradient is not None:
                 memory.add(gradient.data_ptr())
             stack_gradients.append(gradient)
@@ -471,16 +470,16 @@ class TrainingPasses(_Passes):
 
 
 class EvaluationPasses(_Passes):
-    """Runs a shell, which is in evaluation mode, without gradients."""
+    """Evaluation passes of a shell, which is in eval mode, without gradients."""
 
     _name: ClassVar[str] = "evaluation"
 
     @torch.no_grad()
     def __call__(self, rows: Tensor) -> tuple[Any, LaneTensor]:
-        """Return the output for rows, (lanes, n), and their targets.
+        """Return the output and the targets for row numbers, (lanes, n).
 
         Raises:
-            NotFusible: One pass can't be right for all lanes.
+            NotFusible: A joint pass can't be correct for all lanes.
         """
         self._begin()
         kind = (rows.shape, rows.stride())
@@ -502,7 +501,7 @@ class EvaluationPasses(_Passes):
         return output, targets
 
     def _compare(self, candidate: _Playable, kind: Hashable, rows: Tensor) -> tuple[Any, LaneTensor]:
-        """Compute what another pack's recording does through Python, and take the recording if nothing differs."""
+        """Run a batch in Python, compare it with another pack's recording, and use the recording if both are equal."""
         outputs, _, after = self._try(candidate, rows)
         output, targets = self._forward(rows)
         form, tensors = flatten_output((output, targets))

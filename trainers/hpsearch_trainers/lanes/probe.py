@@ -1,4 +1,4 @@
-"""Whether a pack has the bits of its trainers alone, and from how many lanes on it is quicker, found by trying."""
+"""Tests whether a pack gives the same results as its trainers alone, and from how many lanes on it is faster."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _TrainerT = TypeVar("_TrainerT", bound=Trainer)
 
 @contextlib.contextmanager
 def isolated_try() -> Iterator[None]:
-    """Surround a try: the process's random generators stay as they are, and what it prints is lost.
+    """Run a test in isolation: restore the process's random generators, and discard its output.
 
     Raises:
-        NotFusible: What runs inside raised something else, unless memory ran out.
+        NotFusible: The test raised another exception, other than out of memory.
     """
     before = RandomState()
     output = io.StringIO()
@@ -62,21 +62,21 @@ def isolated_try() -> Iterator[None]:
 
 
 def rebuilt(trainer: _TrainerT, number: int, *, rounded: bool) -> _TrainerT:
-    """Build a trainer once more, with few rows, and numbers that follow from its shape and `number` alone.
+    """Build a trainer again with few rows, and with weights and rates that depend only on its shape and `number`.
 
-    What is found of it is to hold for all trainers of its shape and code, whenever it is looked at. With weights of
-    zero, a rate of almost nothing, or one at which all becomes no number, hardly a bit could differ. So weights, rates
-    and the order of rows are no trial's own. Of rows there are two full batches and the last short one to train on, and
-    a full and the last short one to validate on: what an epoch consists of. Measures are left out.
+    The result of a test must hold for all trainers of this shape and code, at any time. With a trial's own values it
+    might not: if weights are zero, or the rate is tiny or makes everything NaN, no bit could differ. So weights, rates
+    and the order of rows are not the trial's. There are two full training batches and the last short one, and one full
+    validation batch and the last short one, as an epoch has both kinds. Measures are left out.
 
     Args:
-        trainer: It stays as it is.
-        number: Gives the weights, and the seed of its epochs.
-        rounded: As for `shape_key`.
+        trainer: The trainer, which isn't changed.
+        number: Determines the weights and the seed of the epochs.
+        rounded: See `shape_key`.
 
     Raises:
-        NotFusible: The trainer is by now another one than its `build` gives.
-        Exception: What the constructor or `build` raises.
+        NotFusible: The trainer now differs from the result of its `build`.
+        Exception: An exception of the constructor or of `build`.
     """
     beginning = trainer._beginning
     torch.manual_seed(beginning.seed)
@@ -98,22 +98,22 @@ def rebuilt(trainer: _TrainerT, number: int, *, rounded: bool) -> _TrainerT:
 
 
 def replica(trainer: _TrainerT) -> _TrainerT:
-    """Return a trainer with a model and an optimizer of its own that are equal, and the same functions."""
+    """Return a copy of a trainer with copies of the model and optimizer, and the same functions."""
     twin = copy.copy(trainer)
-    # A loss that is a module may have the model as a part.
+    # A loss that is a module may contain the model.
     loss = trainer.parts.loss if isinstance(trainer.parts.loss, nn.Module) else None
     members = (trainer.model, trainer.optimizer, trainer._average, loss)
     models = [member for member in members if isinstance(member, nn.Module)]
     twin.model, twin.optimizer, twin._average, loss = copied(members, models)
     twin.parts = dataclasses.replace(trainer.parts, loss=trainer.parts.loss if loss is None else loss)
-    twin._strategy = copy.copy(trainer._strategy)  # or the trainer's would keep the copied model
+    twin._strategy = copy.copy(trainer._strategy)  # otherwise the trainer's strategy would keep the copied model
     twin._rates = Rates(twin.optimizer)
     twin._strategy.bind(twin._trained())
     return twin
 
 
 def _same_keys(first: Any, second: Any) -> bool:
-    """Whether two keys are the same, but for classes and functions that each `build` makes anew."""
+    """Return whether two keys are equal, except for classes and functions that each `build` creates anew."""
     if isinstance(first, tuple) and isinstance(second, tuple):
         return len(first) == len(second) and all(map(_same_keys, first, second))
     if isinstance(first, type) and isinstance(second, type):
@@ -135,13 +135,13 @@ def _shorten(trainer: Trainer, seed: int) -> None:
 
 
 def _row_count(rows: int, batch: int, full: int) -> int:
-    """Return how many rows make so many full batches and the last short one."""
+    """Return the number of rows in `full` full batches and the last short one."""
     return min(rows, full * batch + rows % batch)
 
 
 @torch.no_grad()
 def _renumber(model: nn.Module, number: int) -> None:
-    """Put other numbers into a model's parameters, of which none is special, and let nothing be dropped wholly."""
+    """Set a model's parameters to random numbers without special values, and lower dropout rates of 1."""
     generator = torch.Generator().manual_seed(number)
     for parameter in model.parameters():
         if parameter.is_floating_point():
@@ -154,21 +154,21 @@ def _renumber(model: nn.Module, number: int) -> None:
 
 
 _ROUNDING = 1e-2
-"""Of a model's largest gradient, by which two ways to compute them in single precision may differ."""
+"""Tolerance of gradients in single precision, relative to a model's largest gradient."""
 
 
 def check_gradients(trainers: Sequence[Trainer], pack: Pack) -> None:
-    """Compare the loss and the gradients of a batch as lanes with those of the trainers' own models and losses.
+    """Compare the loss and the gradients of a batch in a pack with those of the trainers' own models and losses.
 
-    Alone, torch draws other noise than a pack does that is computed at once. So what drops out draws the pack's here.
+    In a pack with `at_once`, dropout noise differs from that of a trainer alone. Here, both use the pack's noise.
 
     Args:
-        trainers: Of the pack, which is computed at once. They stay as they are.
-        pack: One that was found to be right.
+        trainers: The pack's trainers, which aren't changed.
+        pack: A pack with `at_once`.
 
     Raises:
-        NotFusible: They differ.
-        Exception: What a loss raises.
+        NotFusible: The results differ by more than rounding.
+        Exception: An exception of a loss.
     """
     first = Lane(pack.trainers[0])
     rows = torch.arange(min(len(first.training[0]), first.trainer.parts.batch_size), device=first.trainer.device)
@@ -195,11 +195,11 @@ def _alone(trainer: Trainer, rows: Tensor, seed: int) -> Tensor:
 
 
 class _SameNoise(TorchFunctionMode):
-    """Makes dropout functions sample what a pack samples for a lane.
+    """Makes dropout functions draw the noise that a pack draws for a lane in an epoch's first pass.
 
     Args:
-        seed: Of the lane's epoch, in its first pass.
-        device: Where it is.
+        seed: Seed of the lane's epoch.
+        device: Device of the lane.
     """
 
     def __init__(self, seed: int, device: torch.device) -> None:
@@ -214,12 +214,12 @@ class _SameNoise(TorchFunctionMode):
 
 
 def _flat(loss: Tensor, gradients: Sequence[Tensor | None]) -> Tensor:
-    """Return all in a row: where there is no gradient of one, nothing, as if it were zero."""
+    """Return the loss and the gradients as one vector; missing gradients are left out."""
     return torch.cat([tensor.detach().reshape(-1).double() for tensor in (loss, *gradients) if tensor is not None])
 
 
 def _nearly_equal(first: Tensor, second: Tensor) -> bool:
-    """Whether losses, and gradients after them, differ by rounding alone; where one is no number, nothing is said."""
+    """Return whether vectors of `_flat` are equal up to rounding. Always true if the first has NaN or infinity."""
     if not bool(first.isfinite().all()):
         return True
     if first.shape != second.shape:
@@ -232,26 +232,27 @@ def _nearly_equal(first: Tensor, second: Tensor) -> bool:
 _T = TypeVar("_T")
 
 _BUILT = 2
-"""How many trainers are built anew, as a build may take long; of more lanes, all are replicas of these."""
+"""Number of trainers that are built for a test, because a build may take long. Further lanes are replicas of these."""
 
 
 def check_pack(
     trainer: Trainer, most: int, recordings: dict[Hashable, Recorded | None] | None = None
 ) -> dict[int, float]:
-    """Train trainers that are built anew on a few batches, fused and alone, and compare all that comes of it.
+    """Train newly built trainers on a few batches, fused and alone, and compare all results.
 
-    What is found holds for all trainers of its shape and code: see `rebuilt`.
+    The outcome holds for all trainers of this shape and code: see `rebuilt`.
 
     Args:
-        trainer: It stays as it is.
-        most: Lanes of the largest pack; smaller ones are tried, too: of 1, 2, and where two aren't quicker 3.
-        recordings: Of packs of this shape key: gains what those that are tried have recorded.
+        trainer: The trainer, which isn't changed.
+        most: Number of lanes of the largest pack. Packs of 1 and 2 lanes are tested as well, and of 3 if 2 aren't
+            faster.
+        recordings: Recordings of packs of this shape key; the tested packs' recordings are added.
 
     Returns:
-        By the number of lanes, from two on, which share of the time of as many alone they took.
+        For each tested number of lanes from 2 on, the time relative to that of as many trainers alone.
 
     Raises:
-        NotFusible: A bit differs, or they can't be fused.
+        NotFusible: A bit differs, or the trainers can't be fused.
     """
     with isolated_try():
         built = [rebuilt(trainer, number, rounded=False) for number in range(min(_BUILT, most))]
@@ -260,9 +261,9 @@ def check_pack(
         shares: dict[int, float] = {}
         for size in sorted({1, 2, min(3, most), most}):
             if size > most or (size == 3 < most and shares[2] < 1):
-                continue  # nobody asks whether it is quicker where two are
+                continue  # not needed if two lanes are faster
             before = Snapshot(built)
-            recorded: dict[Hashable, Recorded | None] = {}  # what others have recorded isn't what is to be tried
+            recorded: dict[Hashable, Recorded | None] = {}  # without other packs' recordings, to test this pack's own
             pack = Pack(_lanes_of(built, range(size)), recordings=recorded, trusted=True)
             _compare(pack.trainers, pack.step(), alone[0])
             with pack.restored():
@@ -271,8 +272,8 @@ def check_pack(
             if recordings is not None:
                 recordings.update({key: recording for key, recording in recorded.items() if key not in recordings})
                 keep_last(recordings)
-            if size > 1:  # of one, what comes once an epoch is the most of so few batches: see Fuser
-                if seconds >= size * seconds_alone:  # perhaps it was Python's garbage collector, which takes its time
+            if size > 1:  # with one lane and few batches, overhead per epoch dominates: see Fuser
+                if seconds >= size * seconds_alone:  # measure again: Python's garbage collection may have run
                     with pack.restored():
                         seconds = min(seconds, _timed(pack.step)[1])
                 shares[size] = seconds / (size * seconds_alone)
@@ -281,18 +282,18 @@ def check_pack(
 
 
 def check_places(trainer: Trainer, places: int, *, at_once: bool | None = None) -> None:
-    """Train trainers that are built anew on a few batches, in several places and companies, and compare what comes.
+    """Train newly built trainers on a few batches, at several positions and with other lanes, and compare the results.
 
-    What is found holds for all trainers of its shape and code: see `rebuilt`.
+    The outcome holds for all trainers of this shape and code: see `rebuilt`.
 
     Args:
-        trainer: It stays as it is.
-        places: Of a pack that may round.
-        at_once: As in `Pack`; None: as its device asks for it.
+        trainer: The trainer, which isn't changed.
+        places: Number of places of a pack that may round.
+        at_once: See `Pack`; None: depends on the device.
 
     Raises:
-        DependsOnPlace: A bit depends on the place or the company.
-        NotFusible: It can't be a lane.
+        DependsOnPlace: A bit depends on the position or on other lanes.
+        NotFusible: The trainer can't be a lane.
     """
     at_once = calls_are_expensive(trainer.device) if at_once is None else at_once
     with isolated_try(), deterministic_algorithms(trainer.device):
@@ -311,18 +312,18 @@ def check_places(trainer: Trainer, places: int, *, at_once: bool | None = None) 
 
 
 def check_lanes(trainers: Sequence[Trainer], pack: Pack, is_same: Callable[[Any, Any], bool] = same_bits) -> None:
-    """Compare what a pack makes of some lanes' weights with what their own models do.
+    """Compare a pack's outputs for some lanes with those of the lanes' own models.
 
-    A model that reads something that is neither in its tensors nor in its attributes, such as a global variable, would
-    read the same for all lanes.
+    This detects a model that reads something other than its tensors and attributes, such as a global variable. In a
+    pack, all lanes would read the same value.
 
     Args:
-        trainers: Of the pack.
-        pack: One that was found to be right.
-        is_same: Whether two outputs are the same.
+        trainers: Trainers of the pack.
+        pack: The pack.
+        is_same: Returns whether two outputs are equal.
 
     Raises:
-        NotFusible: They differ.
+        NotFusible: The outputs differ.
     """
     first = Lane(pack.trainers[0])
     count = min(len(first.training[0]), first.trainer.parts.batch_size)
@@ -336,17 +337,16 @@ def check_lanes(trainers: Sequence[Trainer], pack: Pack, is_same: Callable[[Any,
                 trainer.model.eval()
                 output = trainer.model(lane.training[0].index_select(0, rows))
             if not is_same(output, outputs[trainer]):
-                # Not said of whom: the first one's model computes for all, and may be the one that reads otherwise.
+                # Don't name a trainer: the first one's model computes all lanes, and may be the one that differs.
                 raise NotFusible("its model gives something else as a lane than alone, from equal weights")
     finally:
         random.restore()
 
 
 def _alone_twice(built: Sequence[Trainer], before: Snapshot) -> tuple[list[list[Any]], float]:
-    """Train each for two epochs by itself, and go back; return what came of each epoch, and the seconds of one.
+    """Train each trainer alone for two epochs, then restore it; return each epoch's results and the time of one.
 
-    The first one is trained twice: what doesn't come to the same again keeps something that an epoch that is broken off
-    couldn't take back.
+    The first trainer is trained twice. If its results differ, it has state that can't be restored after a failed epoch.
     """
     timed = [_timed(trainer.step) for trainer in built]
     first = _outcomes([metrics for metrics, _ in timed], built)
@@ -364,7 +364,7 @@ def _alone_twice(built: Sequence[Trainer], before: Snapshot) -> tuple[list[list[
 
 
 def _lanes_of(built: Sequence[Trainer], numbers: Sequence[int]) -> list[Trainer]:
-    """Return those of these numbers, from the beginning again after the last one; replicas of those that are taken."""
+    """Return the trainers with these indices, modulo their number; a repeated trainer is replaced by a replica."""
     lanes: list[Trainer] = []
     for number in numbers:
         trainer = built[number % len(built)]
@@ -373,7 +373,7 @@ def _lanes_of(built: Sequence[Trainer], numbers: Sequence[int]) -> list[Trainer]
 
 
 def _dissolve(pack: Pack, before: Snapshot) -> None:
-    """Restore trainers as they were after they were built."""
+    """Release a pack, and restore its trainers to their state after the build."""
     for trainer in pack.trainers:
         pack.release(trainer)
     before.restore()
@@ -385,7 +385,7 @@ def _timed(run: Callable[[], _T]) -> tuple[_T, float]:
 
 
 def _outcomes(reports: Sequence[Mapping[str, float]], trainers: Sequence[Trainer]) -> list[Any]:
-    """Return the metrics of each, its state, and the gradients of its last step."""
+    """Return the metrics, the state, and the gradients of the last step of each trainer."""
     pairs = zip(reports, trainers, strict=False)
     return [(metrics, copy.deepcopy(trainer.state_dict()), _gradients(trainer)) for metrics, trainer in pairs]
 

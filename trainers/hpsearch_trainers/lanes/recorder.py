@@ -1,7 +1,7 @@
-"""Records what torch calls, to be played again: see `tape`.
+"""Records torch's operator calls so that they can be played again: see `tape`.
 
-What may differ from step to step are the numbers in tensors, and nothing else. Where torch gives Python a number, or a
-shape that depends on numbers, nothing is said of the next step, and there is no recording.
+Only the values of tensors may differ between steps. If a step reads a number from a tensor, or has a shape that depends
+on values, it can't be recorded.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _NAMESPACES = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
 _MAX_CACHED = 4096
 
 _cache: dict[Hashable, Callable[..., Any]] = {}
-"""By operator and kinds of arguments: to look costs as much as ten calls."""
+"""The fastest function by operator and kinds of arguments; finding it costs as much as ten calls."""
 
 
 def fastest_function(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Callable[..., Any]:
-    """Return what calls an operator soonest.
+    """Return the function that calls an operator with the least overhead.
 
-    Functions of one name choose among an operator's overloads by what they are given. So what the one that is given
-    calls with these arguments is looked at: it must be this very operator, with the very same arguments.
+    A torch function selects an operator's overload by its arguments. So each candidate is called with these arguments,
+    and is used only if it calls exactly this overload with the same arguments.
 
     Args:
         func: An overload of an operator.
-        args: That it was called with.
-        kwargs: Likewise.
-        result: What it gave: nothing is computed anew.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+        result: Result of the call, which is returned instead of computing again.
     """
     key = func, _kind(args), _kind(kwargs)
     if (function := _cache.get(key)) is None:
@@ -43,7 +43,7 @@ def fastest_function(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], 
 
 
 def _kind(value: Any) -> Hashable:
-    """Return what a choice among overloads may go by."""
+    """Return the kind of an argument, as far as the selection of an overload may depend on it."""
     if isinstance(value, Tensor):
         return type(value), value.dim(), value.dtype, value.device, value.layout
     if isinstance(value, list | tuple):
@@ -71,7 +71,7 @@ def _calls(function: Callable[..., Any], func: Any, args: Any, kwargs: Any, resu
     try:
         with torch.no_grad(), log:
             function(*args, **kwargs)
-    except (TypeError, RuntimeError):  # it takes other arguments
+    except (TypeError, RuntimeError):  # it doesn't accept these arguments
         return False
     return (
         len(log.calls) == 1
@@ -81,7 +81,7 @@ def _calls(function: Callable[..., Any], func: Any, args: Any, kwargs: Any, resu
 
 
 class _CallLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes down what is called, and gives what it gave before."""
+    """Logs calls, and returns a given result instead of computing."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -110,13 +110,13 @@ def _equal_arguments(first: Any, second: Any) -> bool:
 
 
 _MOST_BYTES = 2**28
-"""Of what a recording keeps: more is no small model, of which there would be little to gain."""
+"""Maximum bytes that a recording keeps. Larger models gain little from a recording."""
 _FOLLOWS_NUMBERS = frozenset((torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view))
 _aten = torch.ops.aten
 _MAYBE_THE_SAME = frozenset((_aten.detach.default, _aten.alias.default, _aten.view.default, _aten.expand.default))
 """Operators that may return their input itself."""
 _LIFT = _aten.lift_fresh.default
-"""What torch makes a tensor of numbers in the code with."""
+"""The operator by which torch creates a tensor from numbers in the code."""
 
 _Result = TypeVar("_Result", Tensor, tuple[Tensor, Tensor])
 
@@ -124,15 +124,14 @@ _entered: list[Recorder] = []
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records what torch calls while it is entered.
+    """Records torch's operator calls within its context.
 
     Args:
-        inputs: What differs from step to step. All other tensors are taken as they are: the same memory, whatever is in
-            it by then.
-        roles: Of the pack: what another one has others of, in this order.
+        inputs: Tensors that differ between steps. All other tensors are used by reference, with their current values.
+        roles: Objects specific to this pack; another pack's roles have the same order.
 
     Attributes:
-        repeatable: Whether the calls say all of it.
+        repeatable: Whether the recorded calls describe the computation completely.
     """
 
     def __init__(self, inputs: Sequence[Tensor], roles: Sequence[object] = ()) -> None:
@@ -141,14 +140,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._paused = False
         self._of_any_pack = True
         self._references: list[object] = [*roles]
-        """So that nothing else gets an id or memory that is known."""
+        """Objects that are kept alive so that their ids and memory aren't reused."""
         self._names: dict[int, str] = {}
-        """Of what differs from step to step, by id."""
+        """Names of tensors that differ between steps, by id."""
         self._memory: set[int] = set()
         self._constants: dict[int, Tensor] = {}
-        """Of what stays, by id."""
+        """Tensors that are the same in each step, by id."""
         self._literals: set[int] = set()
-        """Those of them that each step would make anew, so that none must be changed."""
+        """Ids of constants that each step would create anew, so they must not be changed in place."""
         self._of_roles: dict[int, Name] = {}
         """The names of roles, and of views of them, by id."""
         self._of_memory: dict[Hashable, Name] = {}
@@ -160,44 +159,44 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._begin(inputs)
 
     def __enter__(self) -> Self:
-        """Begin, or go on."""
+        """Start or resume recording."""
         _entered.append(self)
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """Pause."""
+        """Pause recording."""
         _entered.remove(self)
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def cut(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-        """End the first part, and begin the second.
+        """End the first part, and start the second.
 
         Args:
-            outputs: Of the first.
-            inputs: Of the second, beside what it has of the first.
+            outputs: Outputs of the first part.
+            inputs: Inputs of the second part, in addition to tensors of the first.
         """
         self._end(outputs)
         self._begin(inputs)
 
     def recording(self, outputs: Sequence[Tensor | None]) -> Recording | None:
-        """Return what was recorded; None where it isn't repeatable.
+        """Return the recording, or None if it isn't repeatable.
 
         Args:
-            outputs: Of the last part.
+            outputs: Outputs of the last part.
         """
         self._end(outputs)
         return recording_of(self._parts, self._views, of_any_pack=self._of_any_pack) if self.repeatable else None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch, and write it down."""
+        """Call a torch operator, and record the call."""
         result = func(*args, **(kwargs or {}))
         if self.repeatable and not self._paused:
             self._record(func, args, kwargs or {}, result)
         return result
 
     def record_as_one(self, run: Callable[..., _Result], args: Sequence[Any]) -> _Result:
-        """Call a function of ours, and write it down, but not what it calls."""
+        """Call one of our functions, and record it as a single call."""
         self._paused = True
         try:
             result: _Result = run(*args)
@@ -225,7 +224,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._references.clear()
 
     def _name(self, tensor: Tensor) -> str:
-        """Name a tensor that differs from step to step."""
+        """Name a tensor that differs between steps."""
         self._reference(tensor)
         self._memory.add(tensor.untyped_storage().data_ptr())
         return self._names.setdefault(id(tensor), f"v{len(self._references)}")
@@ -267,7 +266,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         unpacked = isinstance(result, tuple | list)
         results = result if unpacked else [result]
         if not all(value is None or isinstance(value, Tensor) for value in results):
-            return self._abandon()  # a number is read
+            return self._abandon()  # it reads a number from a tensor
         if (_is_view(func) or func is _LIFT) and not any(id(value) in self._names for value in tensors):
             return self._record_constant(RecordedCall(func._op, arguments, keywords, [], unpacked), tensors, results)
         run = fastest_function(func, args, kwargs, result)
@@ -277,7 +276,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return None
 
     def _record_constant(self, call: RecordedCall, tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        """Record a view of memory that lives on, or of numbers in the code, as a constant."""
+        """Record a view of permanent memory, or a tensor of numbers in the code, as a constant."""
         for tensor in results:
             self._constants[id(tensor)] = tensor
         if not self._literals.isdisjoint(map(id, tensors)):
@@ -289,7 +288,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._name_for_packs(tensor, Name(name))
 
     def _with_names(self, value: Any) -> Any:
-        """Return arguments with names in the place of what differs from step to step, or from pack to pack."""
+        """Return arguments in which names replace objects that differ between steps or packs."""
         if id(value) in self._of_roles:
             return self._of_roles[id(value)]
         if isinstance(value, Tensor):
@@ -303,7 +302,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _with_name(self, tensor: Tensor) -> Any:
         if id(tensor) in self._names:
             return Name(self._names[id(tensor)])
-        # One that isn't known and lies where a known one does came from it by a way that was not seen.
+        # An unknown tensor with the memory of a known one was derived from it by an unrecorded call.
         if tensor.untyped_storage().data_ptr() in self._memory:
             return tensor
         self._constants[id(tensor)] = tensor
@@ -315,22 +314,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def as_one_call(run: Callable[..., _Result], *args: Any) -> _Result:
-    """Call a function, which a recorder takes for one of torch's: it is called anew with what its arguments are then.
+    """Call a function that a recorder records as a single call. A tape calls it with the arguments of that step.
 
     Args:
-        run: Gives new tensors, and no gradients.
+        run: Returns new tensors without gradients.
         *args: Tensors, roles and plain values.
     """
     return _entered[-1].record_as_one(run, args) if _entered else run(*args)
 
 
 def memory_of(tensor: Tensor) -> Hashable:
-    """Describe the memory of a tensor that isn't empty, and how it is read."""
+    """Return a key of a non-empty tensor's memory, shape and strides."""
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _follows_numbers(func: Any, tensors: Sequence[Tensor]) -> bool:
-    """Whether the shape of what a call gives, or what comes after it, may depend on numbers in tensors."""
+    """Return whether the shape of a call's result, or later code, may depend on values of tensors."""
     if func is _aten.index.Tensor:
         return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors[1:])
     return func is _aten._pack_padded_sequence.default or not _FOLLOWS_NUMBERS.isdisjoint(func.tags)
@@ -342,13 +341,13 @@ def _is_view(func: Any) -> bool:
 
 
 def _same_layout(first: Tensor, second: Tensor) -> bool:
-    """Whether two tensors that share memory are laid out alike in it."""
+    """Return whether two tensors that share memory have the same offset, shape and strides."""
     layouts = [(tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype) for tensor in (first, second)]
     return layouts[0] == layouts[1]
 
 
 def _changed(func: Any, args: Sequence[Any]) -> Iterator[Tensor]:
-    """Return the tensors that a call changes in place."""
+    """Yield the tensors that a call changes in place."""
     if func._schema.is_mutable:
         for declared, argument in zip(func._schema.arguments, args, strict=False):
             if declared.alias_info is not None and declared.alias_info.is_write:

@@ -1,7 +1,7 @@
-"""What packs that may round compute for all lanes at once: other sums than each alone, in one call for all.
+"""Rules for packs that may round: they compute all lanes in one call, with another order of summation.
 
-Each lane's part depends on the number of lanes alone, which is always the same: not on its place, nor on the others.
-Some are computed so only where calls cost more than what they compute, as on a GPU, and lane by lane elsewhere.
+Each lane's part depends on the fixed number of lanes, but not on its position or on other lanes. Some rules apply only
+if kernel launches dominate, as on a GPU.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from hpsearch_trainers.lanes.lane_tensor import LaneTensor, rounded_rule
 from hpsearch_trainers.lanes.rules import product
 
 _SMALL = 2**15
-"""Numbers in a lane's images of a batch up to which their convolution leaves a core idle; more take longer at once."""
+"""Maximum numbers per lane and batch for a joint convolution on the CPU; larger ones are slower than lane by lane."""
 _FEW_CHANNELS = 16
-"""Of a lane's image, below which convolutions by groups are quicker with the channels of a pixel side by side."""
+"""Number of channels per lane below which grouped convolutions are faster in channels-last format."""
 
 
 @rounded_rule(functional.linear)
@@ -44,7 +44,7 @@ def _convolution(
     tensors = [tensor for tensor in (x, weight, bias) if tensor is not None]
     if not _are_lanes(*tensors) or x.dim() != weight.dim() or _is_mixed(*tensors):
         return NotImplemented
-    by_calls = x.generators.noise is not None  # they take longer than what they compute
+    by_calls = x.generators.noise is not None  # kernel launches dominate
     if not by_calls and x.shape[0] * math.prod(x.shape[2:]) * max(x.shape[1], weight.shape[0]) > _SMALL:
         return NotImplemented
     images, kernels = _joined_channels(x), weight.stack.flatten(0, 1)
@@ -71,8 +71,8 @@ def _batch_norm(
     if not _are_lanes(x, *tensors) or any(not tensor.owned or tensor.dim() != 1 for tensor in tensors):
         return NotImplemented
     if math.prod(x.shape[2:]) < 2:
-        return NotImplemented  # torch sums up several channels at once, and the last ones by themselves
-    # Views of the stacks, in which the running statistics are changed.
+        return NotImplemented  # torch sums several channels at once, and the last ones separately
+    # Views of the stacks, so that the running statistics are updated in place.
     flat = [None if tensor is None else tensor.stack.view(-1) for tensor in (running_mean, running_var, weight, bias)]
     return _split_channels(func(_joined_channels(x), *flat, training, *args, **kwargs), x)
 
@@ -106,19 +106,19 @@ def _are_lanes(*values: Any) -> bool:
 
 
 def _is_mixed(*tensors: Tensor) -> bool:
-    """Whether they have several dtypes, or autocast would give them others."""
+    """Return whether tensors have several dtypes, or autocast would change them."""
     return torch.is_autocast_enabled(tensors[0].device.type) or any(
         tensor.dtype != tensors[0].dtype for tensor in tensors
     )
 
 
 def _joined_channels(x: LaneTensor) -> Tensor:
-    """Return the channels of all lanes as those of one image: (rows, lanes * channels, ...)."""
+    """Return the channels of all lanes as channels of one image: (rows, lanes * channels, ...)."""
     return x.stack.transpose(0, 1).flatten(1, 2)
 
 
 def _split_channels(channels: Tensor, x: LaneTensor) -> LaneTensor:
-    """Return the channels of each lane, as they would lie alone."""
+    """Return the channels of each lane, with the strides of a lane alone."""
     lanes = len(x.generators)
     parts: Tensor = channels.unflatten(1, (lanes, -1))  # type: ignore[no-untyped-call]
     return LaneTensor.of_stack(parts.transpose(0, 1).contiguous(), x.generators)
@@ -130,11 +130,11 @@ def _split_channels(channels: Tensor, x: LaneTensor) -> LaneTensor:
     *(torch.maximum, Tensor.maximum, torch.minimum, Tensor.minimum),
 )
 def _spread(func: Any, x: Any, y: Any, **kwargs: Any) -> Any:
-    """Compute of lanes' tensors of different shapes, such as rows and a scale of each feature."""
+    """Compute an elementwise function of LaneTensors that broadcast, such as rows and a scale for each feature."""
     if not (isinstance(x, LaneTensor) and isinstance(y, LaneTensor)) or x.generators.noise is None or kwargs:
         return NotImplemented
     if x.dtype != y.dtype or 0 in (x.dim(), y.dim()):
-        return NotImplemented  # of no dimensions, dtypes follow other rules
+        return NotImplemented  # type promotion differs for 0-dimensional tensors
     dims = max(x.dim(), y.dim())
     result = func(
         *(tensor.stack.view(len(x.generators), *(1,) * (dims - tensor.dim()), *tensor.shape) for tensor in (x, y))
@@ -177,6 +177,6 @@ def _embedding(
         return NotImplemented
     rows, count = x.stack, weight.shape[0]
     first = torch.arange(len(x.generators), device=rows.device).mul_(count).view(-1, *(1 for _ in x.shape))
-    # One that isn't among a lane's own would be another lane's: torch is to refuse it, as alone.
+    # An index out of range would be another lane's row: set it to -1, so that torch raises an error, as alone.
     indices = torch.where((rows >= 0) & (rows < count), rows + first, -1)
     return LaneTensor.of_stack(func(indices, weight.stack.flatten(0, 1)), x.generators)

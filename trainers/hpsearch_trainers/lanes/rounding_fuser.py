@@ -1,7 +1,6 @@
-"""Trains many trainers, an epoch at a time, in packs of a fixed number of lanes, which may round otherwise.
+"""Train many trainers an epoch at a time, in packs of a fixed number of lanes, equal to each alone up to rounding.
 
-Data that several trainers have copied to a device are kept there once for all that have copied the same. Sixteen of
-them take sixteen times the memory, and as many calls to read from.
+If several trainers have copied equal data to a device, one copy is shared. This saves memory and calls.
 """
 
 from __future__ import annotations
@@ -23,24 +22,24 @@ from hpsearch_trainers.memory import is_out_of_memory
 from hpsearch_trainers.trainer import Trainer
 
 _MOST = 16
-"""Different tensors of a shape that are compared with a new one."""
+"""Maximum number of different tensors of a shape that a new one is compared with."""
 
 
 class SharedData:
-    """Knows the data of the trainers that it was given, for as long as they have them."""
+    """Weak references to the trainers' data on a device."""
 
     def __init__(self) -> None:
         self._trainers = weakref.WeakSet[Trainer]()
         self._tensors: dict[Hashable, list[weakref.ref[Tensor]]] = {}
 
     def share(self, trainer: Trainer) -> None:
-        """Replace a trainer's tensors by another trainer's, where both have the same numbers."""
+        """Replace a trainer's tensors by equal tensors of other trainers."""
         if trainer not in self._trainers:
             self._trainers.add(trainer)
             Lane(trainer).replace_data(self._first_equal)
 
     def _first_equal(self, copied: Tensor) -> Tensor:
-        """Return the first tensor with the same numbers."""
+        """Return the first known tensor with the same values."""
         kind = copied.shape, copied.dtype, copied.device
         candidates = [tensor for reference in self._tensors.get(kind, ()) if (tensor := reference()) is not None]
         try:
@@ -48,7 +47,7 @@ class SharedData:
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            return copied  # there is none to compare them with
+            return copied  # no memory for the comparison
         if match is None:
             self._tensors[kind] = [*map(weakref.ref, candidates[1 - _MOST :]), weakref.ref(copied)]
         return copied if match is None else match
@@ -109,7 +108,7 @@ class RoundingFuser(Fuser):
     def _step_alone_after_error(self, trainer: Trainer, error: BaseException) -> Stepped:
         if is_out_of_memory(error):
             self.release(trainer)
-            return Stepped(None, error)  # alone there may be room, but then memory would decide what it reports
+            return Stepped(None, error)  # alone memory may suffice, but then results would depend on free memory
         return super()._step_alone_after_error(trainer, error)
 
     def _should_fuse(self, key: Hashable, trainers: list[Trainer]) -> bool:

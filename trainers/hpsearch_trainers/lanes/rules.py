@@ -1,8 +1,8 @@
-"""Functions of torch that are computed for all lanes at once, with the bits of each.
+"""Rules for torch functions that compute all lanes at once, equal bit for bit to each lane alone.
 
-Most functions of each number by itself give the same bits wherever a number stands. Others are computed by other
-instructions where the last numbers don't fill a processor's vectors: of these, a lane must have as many numbers as fill
-them. Of functions of each row, image or matrix by itself, lanes are so many more of them.
+Most elementwise functions give the same bits at any position. Some use other instructions for the last numbers that
+don't fill a vector register; for these, a lane's numbers must fill whole vectors. For functions of independent rows,
+images or matrices, the lanes are a larger batch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hpsearch_trainers.lanes.lane_tensor import LaneTensor, rule
 
 
 def stacked_dim(x: Tensor, dim: int) -> int:
-    """Return the number of one lane's dimension among those of all lanes.
+    """Return the stack's dimension for a dimension of one lane's tensor.
 
     Raises:
         IndexError: There is no such dimension.
@@ -33,7 +33,7 @@ def _view(x: LaneTensor, stack: Tensor) -> LaneTensor:
 
 
 def _sizes(shape: tuple[Any, ...]) -> tuple[int, ...] | None:
-    """Return a shape that was given as one sequence or as numbers."""
+    """Return a shape that was passed as one sequence or as separate numbers."""
     sizes = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
     return sizes if all(isinstance(size, int) for size in sizes) else None
 
@@ -101,12 +101,12 @@ _LAST_DIMENSIONS: dict[Any, int] = {
     functional.adaptive_avg_pool2d: 2,
     **dict.fromkeys((functional.max_pool1d, functional.avg_pool1d, functional.adaptive_avg_pool1d), 1),
 }
-"""How many dimensions a function pools; before them are rows and channels."""
+"""Number of dimensions that a function pools; they follow rows and channels."""
 _SOFTMAX: dict[Any, Any] = {
     **dict.fromkeys((functional.softmax, torch.softmax, Tensor.softmax), torch.softmax),
     **dict.fromkeys((functional.log_softmax, torch.log_softmax, Tensor.log_softmax), torch.log_softmax),
 }
-"""By each function that is one of torch's two, that one."""
+"""The basic torch function, softmax or log_softmax, for each of its variants."""
 
 
 @rule(*_LAST_DIMENSIONS)
@@ -114,7 +114,7 @@ def _pool(func: Any, x: LaneTensor, *args: Any, **kwargs: Any) -> Any:
     if x.dim() != 2 + _LAST_DIMENSIONS[func]:
         return NotImplemented
     result = func(x.stack.flatten(0, 1), *args, **kwargs)
-    if not isinstance(result, Tensor):  # the indices are wanted, too
+    if not isinstance(result, Tensor):  # the call also returns indices
         return NotImplemented
     return LaneTensor.of_stack(result.view(len(x.generators), -1, *result.shape[1:]), x.generators)
 
@@ -122,12 +122,12 @@ def _pool(func: Any, x: LaneTensor, *args: Any, **kwargs: Any) -> Any:
 @rule(functional.adaptive_avg_pool2d)
 def _adaptive_pool(func: Any, x: LaneTensor, output_size: Any) -> Any:
     window = None if x.generators.noise is None else _window(x.shape[2:], output_size)
-    # Where windows may overlap, a GPU adds up their gradients in any order.
+    # If windows overlap, a GPU sums their gradients in any order.
     return _pool(func, x, output_size) if window is None else _pool(functional.avg_pool2d, x, window)
 
 
 def _window(sizes: Sequence[int], output_size: Any) -> Sequence[int] | None:
-    """Return the size of all windows, where they are as large and lie beside each other; else None."""
+    """Return the window size if all windows have the same size and don't overlap, else None."""
     output_sizes = output_size if isinstance(output_size, tuple | list) else [output_size] * 2
     pairs = [(size, size if output is None else output) for size, output in zip(sizes, output_sizes, strict=False)]
     if len(pairs) != 2 or any(output < 1 or size < output or size % output != 0 for size, output in pairs):
@@ -137,7 +137,7 @@ def _window(sizes: Sequence[int], output_size: Any) -> Sequence[int] | None:
 
 @rule(*_SOFTMAX)
 def _softmax(func: Any, x: LaneTensor, dim: Any = None, *args: Any, **kwargs: Any) -> Any:
-    # Functional's have an argument of their own, how deep they were called, and all a dtype.
+    # The variants in `functional` have an extra argument for the stack level, and all have a dtype.
     if not isinstance(dim, int) or x.dim() == 0 or args or kwargs.get("dtype") is not None:
         return NotImplemented
     return LaneTensor.of_stack(_SOFTMAX[func](x.stack, stacked_dim(x, dim)), x.generators)
@@ -168,16 +168,15 @@ def _cat(_: Any, tensors: Any, dim: int = 0) -> Any:
 
 
 _FEW_CHANNELS = 4
-"""Below which it takes longer so."""
+"""Number of channels below which `_MaxPool` is slower than torch's pooling."""
 _aten = torch.ops.aten
 
 
 class _MaxPool(torch.autograd.Function):
-    """The largest pixels, found with the channels of a pixel side by side.
+    """Max pooling in channels-last format, in which the CPU kernel compares a vector of channels at once.
 
-    So a processor compares a vector of channels at once, and else one number after the other. Which number is the
-    largest, and of equal ones the first, is the same. From images (n, channels, height, width) and `max_pool2d`'s other
-    arguments, all given.
+    The result is the same, also the choice of the first among equal numbers. Takes images (n, channels, height, width)
+    and all other arguments of `max_pool2d`.
     """
 
     @staticmethod
@@ -223,14 +222,15 @@ def _pair(value: Any) -> Sequence[int]:
 
 
 _SMALL = 400
-"""Multiplications below which torch has a loop of its own for a product of batches, which rounds otherwise."""
+"""Number of multiplications below which torch computes a batched product in a separate loop, which rounds differently.
+"""
 
 
 class _Linear(torch.autograd.Function):
     """y = x Wᵀ + b for each lane, from x (lanes, rows, in), W (lanes, out, in) and b (lanes, 1, out).
 
-    torch's own derivative of `baddbmm` gives dW as the transpose of xᵀ dy; that of a layer alone is dyᵀ x, whose sums
-    are taken in another order.
+    torch's derivative of `baddbmm` computes dW as the transpose of xᵀ dy. For a layer alone it is dyᵀ x, which has
+    another order of summation.
     """
 
     @staticmethod
@@ -260,7 +260,7 @@ def _linear(_: Any, x: Any, weight: Any, bias: Any = None) -> Any:
     outputs, inputs = weight.shape
     rows = x.numel() // inputs if inputs else 0
     if min(rows, inputs, outputs) < 2 or rows * inputs * outputs < _SMALL:
-        return NotImplemented  # a vector's product, or one of a few numbers, is taken by other ways
+        return NotImplemented  # torch uses other algorithms for vectors and small products
     return product(x, weight, bias)
 
 
@@ -268,7 +268,7 @@ def product(x: Tensor, weight: LaneTensor, bias: LaneTensor | None) -> LaneTenso
     """Return x Wᵀ + b of each lane.
 
     Args:
-        x: (..., in), of each lane, or the same for all.
+        x: (..., in), for each lane or shared by all.
         weight: (out, in).
         bias: (out,).
     """
@@ -288,14 +288,14 @@ def _are_float32(*tensors: Tensor | None) -> bool:
 
 
 WHOLE_VECTORS = 64
-"""A multiple of the numbers that any processor's loop takes at once: two vectors of 16."""
+"""A multiple of the count of numbers that any CPU's vectorized loop processes at once, such as two vectors of 16."""
 
 _IN_PLACE: dict[Any, Any] = {torch.relu_: torch.relu, Tensor.relu_: torch.relu, Tensor.neg_: torch.neg}
 _BINARY_IN_PLACE: dict[Any, Any] = {
     **dict.fromkeys((Tensor.add_, Tensor.__iadd__), torch.add),
     **dict.fromkeys((Tensor.mul_, Tensor.__imul__), torch.mul),
 }
-"""By what is in place, what is not."""
+"""The out-of-place function of each in-place function."""
 
 
 @rule(
@@ -307,7 +307,7 @@ def _unary(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     if not isinstance(x, LaneTensor) or args or kwargs:
         return NotImplemented
     result = func(x.stack)
-    shares_memory = result.data_ptr() == x.stack.data_ptr()  # a tensor that was contiguous, or is detached
+    shares_memory = result.data_ptr() == x.stack.data_ptr()  # true if it was contiguous, or for `detach`
     x.aliased = x.aliased or shares_memory
     return LaneTensor.of_stack(result, x.generators, aliased=shares_memory)
 
@@ -317,7 +317,7 @@ def _unary(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     *(functional.hardswish, functional.hardsigmoid),
 )
 def _maybe_in_place(func: Any, x: Any, *args: Any, inplace: bool = False, **kwargs: Any) -> Any:
-    # A bool among the arguments by place is `inplace` as well.
+    # A positional bool is `inplace` as well.
     if not isinstance(x, LaneTensor) or any(
         isinstance(argument, bool | Tensor) for argument in (*args, *kwargs.values())
     ):
@@ -360,7 +360,7 @@ def _binary_in_place(func: Any, x: Any, y: Any, **kwargs: Any) -> Any:
     if x.owned:
         if x.requires_grad or not isinstance(y, int | float):
             return NotImplemented
-        func(x.stack, y)  # a count of batches
+        func(x.stack, y)  # for example a counter of batches
         return x
     pair = _aligned(x, y)
     if pair is None:
@@ -370,9 +370,9 @@ def _binary_in_place(func: Any, x: Any, y: Any, **kwargs: Any) -> Any:
 
 
 def _aligned(x: Any, y: Any) -> tuple[Any, Any] | None:
-    """Return both sides for all lanes at once, where they have one shape, or one is a number; else None.
+    """Return both operands for all lanes if they have the same shape or one is a number, else None.
 
-    Where shapes differ, the gradient of the smaller one is a sum, and dtypes depend on which one has dimensions.
+    If shapes differ, the gradient of the smaller operand is a sum, and type promotion depends on the dimensions.
     """
     if isinstance(x, LaneTensor) and isinstance(y, LaneTensor):
         return (x.stack, y.stack) if x.shape == y.shape and x.dtype == y.dtype else None

@@ -1,6 +1,6 @@
-"""Which trainers may be lanes of one pack, and which are alike in all that decides whether they can be lanes at all.
+"""Keys of trainers: equal shape keys can share a pack; equal code keys as well give the same result in a probe.
 
-To be a lane, a trainer must keep to a contract: a pack knows what torch's own classes do, and runs nobody's hooks.
+A lane must fulfil a contract, because a pack relies on the behaviour of torch's own classes and doesn't run hooks.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from hpsearch_trainers.lars import LARS
 from hpsearch_trainers.trainer import Trainer
 
 _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
-"""What torch keeps of every module."""
+"""Attributes of every torch module."""
 _HOOKS = frozenset(name for name in _MODULE_ATTRIBUTES if name.endswith("_hooks"))
 _PLAIN = frozenset((bool, int, str, type(None)))
-"""Of what most is."""
+"""The most common types of attributes."""
 _COMPARED_BY_VALUE = (
     *(str, bytes, type(None), bool, int, complex, torch.dtype, torch.device, torch.memory_format, torch.Size),
     *(type, enum.Enum, types.BuiltinFunctionType, types.MethodDescriptorType, range),
     *(type(Ellipsis), slice),
 )
-"""Values that are compared as they are; classes are equal where they are one and the same."""
+"""Types that are compared by value; classes are compared by identity."""
 
 
 def is_per_lane(module: nn.Module, name: str) -> bool:
-    """Whether an attribute may differ from lane to lane."""
+    """Return whether a module's attribute may differ between lanes."""
     return name == "p" and type(module) in DROPOUT_MODULES
 
 
 def describe(model: nn.Module) -> Hashable:
-    """Describe classes and attributes of a model's modules, and which of them and of their tensors are the same one.
+    """Describe the classes and attributes of a model's modules, and which modules and tensors are shared.
 
-    Two models that are described alike compute the same from equal tensors.
+    Two models with equal descriptions compute the same from equal tensors.
 
     Raises:
         NotFusible: A module has hooks, or an attribute that can't be compared.
@@ -65,11 +65,11 @@ def described_value(value: Any, location: str) -> Hashable:
     """Describe a plain value, so that 1, 1.0 and True differ.
 
     Args:
-        value: A number, text, function, class, or containers of such.
-        location: Its place, for the reason.
+        value: A number, string, function, class, or a container of these.
+        location: Location of the value, for the error message.
 
     Raises:
-        NotFusible: It is something else.
+        NotFusible: The value is something else.
     """
     if type(value) in _PLAIN:
         return (type(value), value)
@@ -94,10 +94,10 @@ def described_value(value: Any, location: str) -> Hashable:
 
 
 def _contents(function: types.FunctionType) -> list[Any]:
-    """Return what a function has of the one that it was made in."""
+    """Return the values in a function's closure."""
     contents = []
     for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # nothing yet
+        with contextlib.suppress(ValueError):  # the cell is empty
             contents.append(cell.cell_contents)
     return contents
 
@@ -118,12 +118,12 @@ def _module(path: str, module: nn.Module) -> Hashable:
 
 
 _FREE = frozenset(("build", "state_dict", "load_state_dict", "inherit", "__init__"))
-"""What a trainer may have of its own: it isn't called within an epoch."""
+"""Methods that a trainer may override, because they aren't called within an epoch."""
 THE_LOOP = sorted(name for name, value in vars(Trainer).items() if callable(value) and name not in _FREE)
 
 _OPTIMIZERS = frozenset((LAMB, LARS, *(one for one in vars(torch.optim).values() if isinstance(one, type))))
 _WRITTEN_IN = frozenset(("torch", "hpsearch_trainers"))
-"""Packages that steps of these are in, if nobody has put another one in its place."""
+"""Packages of supported `step` methods; a replaced one is in another package."""
 _HOOKS_OF_MODULES = frozenset(name for name in vars(nn.Module()) if name.endswith("_hooks"))
 _HOOKS_OF_ALL_MODULES = [
     hooks for name, hooks in vars(torch_module).items() if name.startswith("_global_") and name.endswith("_hooks")
@@ -135,11 +135,11 @@ def check_contract(trainer: Trainer, *, rounded: bool) -> None:
     """Check that a trainer uses `Trainer`'s own loop and torch's own optimizers, without hooks.
 
     Args:
-        trainer: Any.
-        rounded: It may round otherwise than alone.
+        trainer: A trainer.
+        rounded: Whether the pack may round.
 
     Raises:
-        NotFusible: It doesn't.
+        NotFusible: The trainer uses something else.
     """
     _check_loop(trainer)
     _check_device(trainer, rounded=rounded)
@@ -157,7 +157,7 @@ def check_contract(trainer: Trainer, *, rounded: bool) -> None:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether a module itself has hooks of any kind."""
+    """Return whether a module itself has hooks of any kind."""
     return any(map(vars(module).get, _HOOKS_OF_MODULES))
 
 
@@ -192,14 +192,15 @@ def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
 
 
 def shape_key(trainer: Trainer, *, rounded: bool = False) -> Hashable:
-    """Describe all that lanes of one pack have in common; it may change from epoch to epoch.
+    """Describe everything that lanes of a pack must have in common; it may change between epochs.
 
-    Lanes may differ in what their tensors hold, in the order of rows, the optimizer and its settings, the schedule,
-    rates of dropout, metrics, clipping, and settings of the loss: its code decides in which order gradients are summed.
+    Lanes may differ in the values of tensors, the order of rows, the optimizer and its settings, the schedule, dropout
+    rates, metrics, clipping, and settings of the loss, but not in the loss's code, which determines the order in which
+    gradients are summed.
 
     Args:
-        trainer: One that may be a lane.
-        rounded: Of a pack that may round, which a GPU computes, too.
+        trainer: A trainer.
+        rounded: Whether the pack may round. Such packs also run on a GPU.
 
     Raises:
         NotFusible: The trainer can only run alone.
@@ -216,9 +217,10 @@ def shape_key(trainer: Trainer, *, rounded: bool = False) -> Hashable:
 
 
 def code_key(trainer: Trainer) -> Hashable:
-    """Describe, beside the shape key, what decides whether a trainer can be a lane: the code that runs in its epochs.
+    """Describe the code that runs in a trainer's epochs. With the shape key, it determines the result of a probe.
 
-    Of numbers, such as the optimizer's settings, it has only whether they are 0: torch then computes otherwise.
+    For numbers, such as the optimizer's settings, it only contains whether they are 0, because torch's code differs
+    then.
     """
     parts, kind = trainer.parts, type(trainer)
     classes = kind.__mro__[: kind.__mro__.index(Trainer)]
@@ -240,13 +242,13 @@ def model_key(model: nn.Module) -> tuple[Hashable, Hashable]:
     """Describe a model: its modules with their attributes, and its tensors.
 
     Raises:
-        NotFusible: It can't be that of a lane.
+        NotFusible: The model can't be a lane's.
     """
     return describe(model), tuple(_tensors(model))
 
 
 def _code(function: Any) -> Hashable:
-    """Return what a function runs, which it may share with others that have other settings."""
+    """Return the code of a function; functions with different settings may share it."""
     if isinstance(function, functools.partial):
         arguments = (*function.args, *function.keywords.values())
         return ("partial", _code(function.func), *(_code(argument) for argument in arguments if callable(argument)))
@@ -262,7 +264,7 @@ def _code(function: Any) -> Hashable:
 
 
 def _setting_kinds(group: Mapping[str, Any]) -> Hashable:
-    # A try has rates of its own, and some keys with rates are there from the first step on.
+    # Leave out learning rates: a probe has its own, and some keys with rates appear only after the first step.
     return tuple(
         (name, _setting_kind(group[name])) for name in sorted(group) if name != "params" and not name.endswith("lr")
     )
@@ -278,7 +280,7 @@ def _setting_kind(value: Any) -> Hashable:
 
 
 def _tensors(model: nn.Module) -> Iterator[Hashable]:
-    """Describe parameters and buffers, and which of them are one and the same."""
+    """Describe parameters and buffers, and which of them are shared."""
     numbers: dict[int, int] = {}
     ranges: dict[int, tuple[int, int, str]] = {}
     for name, tensor in _named(model):
@@ -299,7 +301,7 @@ def _size(memory_range: tuple[int, int, str]) -> int:
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Return the parameters in all places and their paths, and after them the buffers."""
+    """Yield all parameters and then all buffers with their paths; shared ones occur at each path."""
     modules = [*model.named_modules(remove_duplicate=False)]
     for kind in ("_parameters", "_buffers"):
         for path, module in modules:

@@ -1,4 +1,4 @@
-"""A model of all lanes: one lane's modules, in which every tensor stands for one of each lane."""
+"""A model of all lanes: a copy of one lane's modules, in which every tensor is a LaneTensor."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hpsearch_trainers.lanes.shape_key import describe, is_per_lane
 
 
 class PassState:
-    """Takes passes back.
+    """The state that a pass may change.
 
     Args:
-        stacks: What a pass may change.
-        generators: From which it may draw.
+        stacks: Tensors that a pass may change.
+        generators: Random generators that a pass may use.
     """
 
     def __init__(self, stacks: Sequence[Tensor], generators: Sequence[torch.Generator]) -> None:
@@ -28,12 +28,12 @@ class PassState:
         self._generators = generators
 
     def state(self) -> list[Tensor]:
-        """Return what all of them are now."""
+        """Return copies of the current stacks and generator states."""
         return [*(source.clone() for source in self._stacks), *(source.get_state() for source in self._generators)]
 
     @torch.no_grad()
     def restore(self, states: Sequence[Tensor]) -> None:
-        """Put all of them to what they were."""
+        """Restore stacks and generators from the result of `state`."""
         for stack, value in zip(self._stacks, states, strict=False):
             stack.copy_(value)
         for generator, state in zip(self._generators, states[len(self._stacks) :], strict=True):
@@ -41,16 +41,16 @@ class PassState:
 
 
 class Shell:
-    """Takes the models' tensors into stacks; what the models have are parts of them from now on.
+    """Moves the models' tensors into stacks; the models' own tensors become views of the stacks.
 
     Args:
-        models: One of each lane, described alike.
-        generators: A random generator of each lane.
+        models: The model of each lane, with equal descriptions.
+        generators: Random generator of each lane.
 
     Attributes:
-        module: Computes for all lanes what each model does.
+        module: The module that computes all lanes.
         models: The models.
-        generators: As given.
+        generators: The argument.
         parameters: The stacks of the parameters, (lanes, ...).
 
     Raises:
@@ -62,14 +62,14 @@ class Shell:
         self.generators = generators
         tensors = {id(tensor): tensor for tensor in tensors_of(models[0])}
         try:
-            # Its tensors are left out: they are replaced.
+            # Don't copy the tensors, because they are replaced.
             self.module = copied(models[0], models[:1], dict(tensors))
         except MemoryError:
             raise
         except Exception as error:
             raise NotFusible(f"its model can't be copied: {error}") from error
         of_lanes = {id(first): [first, *others] for first, *others in zip(*map(tensors_of, models), strict=True)}
-        # All stacks first: where there is no memory for one, none is taken over.
+        # Allocate all stacks first, so that no model is changed if memory runs out.
         stacks = {
             name: torch.stack([tensor.detach() for tensor in lane_tensors]) for name, lane_tensors in of_lanes.items()
         }
@@ -109,31 +109,31 @@ class Shell:
 
     @property
     def roles(self) -> list[object]:
-        """What another pack has others of, in the same order."""
+        """Objects specific to this pack; another pack's roles have the same order."""
         models_own = [tensor for _, lane_tensors in self._stacks for tensor in lane_tensors]
         return [*self.stacks, *models_own, self.generators, *(values for values, _, _ in self._settings)]
 
     @property
     def stacks(self) -> list[Tensor]:
-        """Of the parameters and after them the buffers, (lanes, ...)."""
+        """The stacks of the parameters followed by those of the buffers, (lanes, ...)."""
         return [stack for stack, _ in self._stacks]
 
     @property
     def pass_state(self) -> PassState:
-        """What a pass may change."""
+        """The state that a pass may change."""
         return PassState([stack for stack, _ in self._stacks if not stack.requires_grad], self.generators)
 
     def read_settings(self) -> tuple[int, ...]:
-        """Read rates of dropout, which may differ from lane to lane, from the models; return the way of each layer."""
+        """Read the lanes' dropout rates from the models; return the kind of computation of each dropout layer."""
         for values, name, modules in self._settings:
             values[:] = [getattr(module, name) for module in modules]
         return tuple(rate_kind(values) for values, _, _ in self._settings)
 
     def detached_lanes(self, models: Sequence[nn.Module | None]) -> list[int]:
-        """Return the lanes that haven't what was taken over: model, modules, tensors, and their memory in the stacks.
+        """Return the lanes whose model, modules or tensors were replaced, or whose tensors left the stacks.
 
         Args:
-            models: What the first lanes have now.
+            models: The current models of the first lanes.
         """
         return [lane for lane, model in enumerate(models) if not self._is_intact(lane, model)]
 
@@ -147,10 +147,10 @@ class Shell:
         return all(tensor is expected and tensor.data_ptr() == address for tensor, (expected, address) in pairs)
 
     def check_unchanged(self) -> None:
-        """Refuse what keeps something between two batches beside its tensors, of which there would be one for all.
+        """Check that the model keeps no state between batches other than its tensors; lanes would share that state.
 
         Raises:
-            NotFusible: An attribute has changed, or a tensor has been put into another's place.
+            NotFusible: An attribute has changed, or a tensor was replaced.
         """
         ids = {id(tensor) for tensor in self._lanes.values()}
         if any(id(tensor) not in ids for tensor in tensors_of(self.module)):
@@ -159,12 +159,12 @@ class Shell:
             raise NotFusible("its model changes attributes of its own while it trains")
 
     def set_training(self, training: bool) -> None:
-        """Put the module and the models into this mode; a loss may look in which one its model is."""
+        """Set the training mode of the module and the models; a loss may read its model's mode."""
         for model in (self.module, *self.models):
             model.train() if training else model.eval()
 
     def copies(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Copy the models' tensors, stack by stack; return each tensor, its memory and its old content."""
+        """Copy the models' tensors, stack by stack; yield each tensor, its memory and its old content."""
         copies = [(stack, stack.detach().clone(), lane_tensors) for stack, lane_tensors in self._stacks]
         return (
             parts
@@ -173,17 +173,17 @@ class Shell:
         )
 
     def release(self, lane: int) -> None:
-        """Copy a lane's model into memory of its own again."""
+        """Copy a lane's model into separate memory."""
         for tensor in tensors_of(self.models[lane]):
             tensor.data = tensor.data.clone()
 
 
 _OTHERWISE_IN_EVALUATION = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
-"""Modules that torch computes in another way in evaluation mode, if only plain tensors are involved."""
+"""Modules for which torch has a fast path in eval mode, which needs plain tensors."""
 
 
 def _evaluated_by_lane(kind: type[nn.Module], modules: Sequence[nn.Module]) -> type[nn.Module]:
-    """Return the class of a module of the shell that is computed by each lane's own in evaluation mode."""
+    """Return a class for a shell's module that calls each lane's own module in eval mode."""
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return kind.forward(self, *args, **kwargs) if self.training else by_lane(evaluated, (args, kwargs))
@@ -201,6 +201,6 @@ def _move_into_stack(tensors: Sequence[Tensor], stack: Tensor, generators: Gener
     if first.requires_grad:
         stack.requires_grad_()
         return LaneTensor.of_parameter(stack, generators)
-    # The models' own tensors are parts that keep count of their changes by themselves: autograd would else take a
-    # change of one lane's statistics for one of all.
+    # The models' tensors have separate version counters: otherwise autograd would take a change of one lane's
+    # statistics for a change of all lanes.
     return LaneTensor.of_owned(stack, tensors, generators)

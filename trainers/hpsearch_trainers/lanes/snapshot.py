@@ -1,4 +1,4 @@
-"""What trainers were before an epoch, to go back to where it fails on the way."""
+"""Snapshots of trainers before an epoch, from which they are restored if the epoch fails."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RandomState:
         self._devices = _of_devices()
 
     def is_now(self) -> bool:
-        """Whether nothing has been drawn since."""
+        """Return whether no random number has been drawn since."""
         name, keys, *position = np.random.get_state()
         name_before, keys_before, *position_before = self._numpy
         return (
@@ -38,7 +38,7 @@ class RandomState:
         )
 
     def restore(self) -> None:
-        """Go back to it."""
+        """Restore the generators to this state."""
         torch.default_generator.set_state(self._torch)
         np.random.set_state(self._numpy)
         random.setstate(self._python)
@@ -51,13 +51,13 @@ def _of_devices() -> list[Tensor]:
 
 
 class Snapshot:
-    """What trainers are made of, what they have as attributes, and the process's random generators.
+    """The modules, tensors and attributes of trainers, and the state of the process's random generators.
 
-    A loss that is a module is a part of its trainer; what else functions keep from call to call is not.
+    A loss that is a module is included. Other state that functions keep between calls isn't.
 
     Args:
         trainers: All lanes of a pack.
-        shells: What their models' tensors are in, if they are lanes.
+        shells: The shells that hold their models' tensors, if they are lanes.
     """
 
     def __init__(self, trainers: Sequence[Trainer], shells: Sequence[Shell] = ()) -> None:
@@ -70,7 +70,7 @@ class Snapshot:
         self._trainers = [_SavedTrainer(trainer) for trainer in trainers]
 
     def restore(self) -> None:
-        """Go back, once: what is kept of each trainer is as it was."""
+        """Restore the trainers and the generators. Call it only once."""
         with torch.no_grad():
             for saved in self._trainers:
                 saved.restore()
@@ -113,7 +113,7 @@ class _SavedTrainer:
         for tensor, required, gradient in self._tensors:
             tensor.requires_grad_(required)
             tensor.grad = gradient
-            # A lane's had none: see `shape_key`.
+            # A lane has no hooks: see `shape_key`.
             tensor._backward_hooks = tensor._post_accumulate_grad_hooks = None  # type: ignore[assignment]
         optimizer.param_groups[:] = [group for group, _ in self._groups]
         for group, saved in self._groups:
@@ -124,16 +124,16 @@ class _SavedTrainer:
 
 _CONTAINERS = (dict, list, set)
 _MOST_COPIED = 2**16
-"""Numbers of a tensor from which on it is taken for data, which nobody changes."""
+"""Size in numbers from which a tensor counts as data, which isn't changed and so isn't copied."""
 
 
 class _SavedAttributes:
-    """What a trainer, a module or an optimizer has by name, but for what the tensors of a module hold."""
+    """The attributes of a trainer, a module or an optimizer, without the values of a module's tensors."""
 
     def __init__(self, owner: Trainer | nn.Module | torch.optim.Optimizer) -> None:
         self._owner = owner
         self._attributes = vars(owner).copy()
-        # Of most containers of a module, there is nothing in them.
+        # Most containers of a module are empty.
         self._contents = [
             (value, value.copy()) for value in self._attributes.values() if value and isinstance(value, _CONTAINERS)
         ]
@@ -158,13 +158,13 @@ class _SavedAttributes:
 
 
 def _copies_of(tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Copy the content of tensors; return each tensor, its memory and its old content."""
+    """Copy the content of tensors; yield each tensor, its memory and its old content."""
     copies = [(tensor, tensor.data, tensor.detach().clone()) for tensor in tensors]
     return iter(copies)
 
 
 def _refill(container: Any, content: Any) -> None:
-    """Put a list's, dict's or set's content back into it."""
+    """Restore the content of a list, dict or set."""
     container.clear()
     container.extend(content) if isinstance(container, list) else container.update(content)
 

@@ -1,9 +1,9 @@
-"""Steps of optimizers of many lanes at once, each with the bits of its own `step()`.
+"""Joint optimizer steps of many lanes, equal bit for bit to each optimizer's own `step()`.
 
 Without `fused`, torch's SGD, Adam and AdamW call up to ten functions for each parameter of each lane. On a small model
 that is most of a step's time. Here the same functions are called once for all lanes and all parameters of a group, in
-the same order, on numbers that lie side by side. Where a call costs more than what it computes, as on a GPU, that is
-done whatever their size, and from their first step on.
+the same order, on contiguous memory. If kernel launches dominate, as on a GPU, this is done for any size, and from the
+first step on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.optimizers import StepVariant, indices_in, is_ready, state_names, variant_of
 
 MOST_NUMBERS = 2**16
-"""Of a lane's group, up to which calls take longer than what they compute."""
+"""Numbers in a lane's group up to which the overhead of calls dominates."""
 _LARGEST = torch.finfo(torch.float32).max
 _Columns = Sequence[Tensor]
 
@@ -35,13 +35,13 @@ def stacked_steps(
     stacks: Sequence[Tensor],
     most: float = MOST_NUMBERS,
 ) -> StackedSteps | None:
-    """Return what takes the steps of all; None where each must take its own, for now or for good.
+    """Return the joint steps of optimizers, or None if each must step alone, at the moment or permanently.
 
     Args:
-        optimizers: Of one kind, one of each lane.
-        parameters: Of each lane, in the order of the stacks.
-        stacks: (lanes, ...), of which the parameters are parts.
-        most: Numbers of a lane's group.
+        optimizers: The optimizer of each lane, all of one kind.
+        parameters: The parameters of each lane, in the order of the stacks.
+        stacks: Stacks (lanes, ...) of the parameters.
+        most: Maximum numbers in a lane's group.
     """
     groups: list[_Group] = []
     parameter_states: list[_ParameterState] = []
@@ -59,7 +59,7 @@ def stacked_steps(
             for optimizer, lane_parameters in pairs
         ]
         states = [[one.state for one in of_lane] for of_lane in own]
-        twice = len(set(indices)) < len(indices)  # which torch steps one time after the other
+        twice = len(set(indices)) < len(indices)  # torch steps a repeated parameter twice in sequence
         differs = twice or any(of_lane != indices for of_lane in lane_indices)
         names = state_names(of_lanes[0])
         if differs or sum(one[0].numel() for one in ours) > most:
@@ -75,7 +75,7 @@ def stacked_steps(
 
 
 class _ParameterState:
-    """What an optimizer keeps of a parameter."""
+    """An optimizer's state of a parameter."""
 
     def __init__(self, optimizer: Optimizer, parameter: Tensor) -> None:
         self._optimizer = optimizer
@@ -89,14 +89,14 @@ class _ParameterState:
 
 
 class StackedSteps:
-    """Takes steps of all lanes; what their optimizers keep has memory of its own again at the end."""
+    """Joint steps of all lanes. At the end, the optimizers' states get separate memory again."""
 
     def __init__(self, groups: Sequence[_Group], parameter_states: Sequence[_ParameterState]) -> None:
         self._groups = groups
         self._parameter_states = parameter_states
 
     def accepts(self, gradients: Sequence[Tensor | None]) -> bool:
-        """Whether there is a gradient for all that it steps."""
+        """Return whether all stepped parameters have a gradient."""
         return all(gradients[index] is not None for group in self._groups for index in group.indices)
 
     @torch.no_grad()
@@ -104,7 +104,7 @@ class StackedSteps:
         """Take a step.
 
         Args:
-            gradients: (lanes, ...), of each stack.
+            gradients: Gradient of each stack, (lanes, ...).
         """
         for group in self._groups:
             group.step([gradients[index] for index in group.indices])  # type: ignore[misc]
@@ -114,7 +114,7 @@ class StackedSteps:
         """Store the results in the optimizers.
 
         Raises:
-            NotFusible: Something else has been put into its place.
+            NotFusible: A state entry of an optimizer was replaced.
         """
         if not all(state.is_current() for state in self._parameter_states) or not all(
             group.is_intact() for group in self._groups
@@ -125,17 +125,17 @@ class StackedSteps:
 
 
 class _StackedState:
-    """What the optimizers of all lanes keep of each parameter by one name: it lies side by side until the end.
+    """One entry of all lanes' optimizer states, for all parameters, in contiguous memory until the end.
 
-    Their own tensors are parts of it, so that a loss or a schedule that looks at them, or writes to them, finds what is
-    there alone.
+    The optimizers' own tensors are views of it, so that a loss or a schedule can read and write them as in a trainer
+    alone.
 
     Args:
-        name: As the optimizers have it.
-        states: What each optimizer keeps of each parameter.
+        name: Name of the entry.
+        states: State of each parameter in each optimizer.
 
     Attributes:
-        numbers: (lanes, those of all parameters).
+        numbers: (lanes, numbers of all parameters).
     """
 
     def __init__(self, name: str, states: Sequence[Sequence[dict[str, Any]]]) -> None:
@@ -151,7 +151,7 @@ class _StackedState:
         self._point_to(self._parts)
 
     def is_intact(self) -> bool:
-        """Whether the optimizers' own tensors still are parts of it."""
+        """Return whether the optimizers' own tensors are still views of it."""
         return all(
             tensor.data_ptr() == part.data_ptr()
             for tensor, part in zip(self._optimizer_tensors, self._parts, strict=True)
@@ -170,14 +170,14 @@ class _Group:
     """One group of parameters of each lane's optimizer.
 
     Args:
-        variant: What a step computes.
-        groups: Each optimizer's own: its settings are read in each step.
-        indices: Of its parameters among all.
-        states: What each optimizer keeps of each parameter.
-        stacks: The parameters, (lanes, ...).
+        variant: The settings that determine what a step computes.
+        groups: Each optimizer's parameter group; its settings are read in each step.
+        indices: Indices of the group's parameters among all.
+        states: State of each parameter in each optimizer.
+        stacks: Stacks of the parameters, (lanes, ...).
 
     Attributes:
-        states: What the optimizers keep, by its name there, (lanes, numbers of all parameters).
+        states: The optimizers' states by name, (lanes, numbers of all parameters).
     """
 
     def __init__(
@@ -198,29 +198,29 @@ class _Group:
         self.states = {name: state.numbers for name, state in self._stacked_states.items()}
         self._columns: dict[str, tuple[Sequence[Sequence[float]], _Columns]] = {}
         self._steps: Sequence[float] | None = None
-        """That each lane has taken, where to read that each time would be to wait for the device."""
+        """Step count of each lane, cached if reading it would wait for the device."""
         if "step" in self.states and self.states["step"].device.type != "cpu":
             self._steps = self.states["step"][:, 0].tolist()
 
     def step(self, gradients: Sequence[Tensor]) -> None:
-        """Take a step, with a gradient of each stack."""
+        """Take a step with the gradient of each stack."""
         flat_gradients = [
             gradient.reshape(self._lanes, size) for gradient, size in zip(gradients, self._sizes, strict=True)
         ]
         (_sgd if self.variant.kind is SGD else _adam)(self, flat_gradients)
 
     def columns(self, of_lane: Callable[..., Sequence[float]], *values: Sequence[float]) -> _Columns:
-        """Return numbers of each lane, each as (lanes, 1), of its settings and what else is given of it.
+        """Return numbers of each lane as columns (lanes, 1), from its settings and other values.
 
         Raises:
-            OverflowError: One is too large for single precision, which torch may refuse.
+            OverflowError: A number is too large for single precision, which torch may refuse.
         """
         rows = [of_lane(*arguments) for arguments in zip(self._groups, *values, strict=True)]
         before, columns = self._columns.get(of_lane.__name__, (None, ()))
         if rows == before:
             return columns
         of_all = torch.tensor(rows, dtype=torch.float32).t()
-        finite = math.isfinite(of_all.sum().item())  # nearly always, and asked in one call
+        finite = math.isfinite(of_all.sum().item())  # nearly always true, and a single call
         if not finite and any(_LARGEST < abs(number) < math.inf for row in rows for number in row):
             raise OverflowError("a setting of its optimizer is too large for single precision")
         columns = on_device(of_all, self.stacks[0].device).unsqueeze(2).unbind()
@@ -228,17 +228,17 @@ class _Group:
         return columns
 
     def count_step(self) -> Sequence[float]:
-        """Count a step; return how many each lane has taken, the same of all its parameters."""
+        """Increment the step counts; return that of each lane, which is equal for all its parameters."""
         counts = self.states["step"].add_(1)
         self._steps = None if self._steps is None else [step + 1 for step in self._steps]
         return counts[:, 0].tolist() if self._steps is None else self._steps
 
     def with_weight_decay(self, gradients: Sequence[Tensor], decays: Tensor | None) -> Tensor:
-        """Return gradients and, where a lane's decay isn't zero, its part of the weights, (lanes, numbers).
+        """Return gradients plus weight decay times weights, for lanes whose decay isn't zero, (lanes, numbers).
 
         Args:
-            gradients: Of each stack.
-            decays: Of each lane, (lanes, 1); None: zero.
+            gradients: Gradient of each stack.
+            decays: Weight decay of each lane, (lanes, 1); None: zero.
         """
         if self.variant.maximize:
             gradients = [-gradient for gradient in gradients]
@@ -254,18 +254,18 @@ class _Group:
         return torch.cat([*gradients], 1) if len(gradients) > 1 else gradients[0]
 
     def is_intact(self) -> bool:
-        """Whether what the optimizers keep lies where its steps find it."""
+        """Return whether the optimizers' states are still views of the stacked states."""
         return all(state.is_intact() for state in self._stacked_states.values())
 
     def parts(self, numbers: Tensor) -> list[Tensor]:
-        """Return each parameter's part of these."""
+        """Return each parameter's part of stacked numbers."""
         return [*torch.split(numbers, self._sizes, 1)]
 
     def end(self) -> None:
         """Store the results in the optimizers.
 
         Raises:
-            NotFusible: Something else has counted their steps.
+            NotFusible: Other code has changed the step counts.
         """
         if self._steps is not None and self._steps != self.states["step"][:, 0].tolist():
             raise NotFusible("what its optimizer keeps is changed within an epoch")
@@ -274,7 +274,7 @@ class _Group:
 
 
 def _sgd(group: _Group, gradients: Sequence[Tensor]) -> None:
-    """Do what `torch.optim.SGD` does."""
+    """Take the step of `torch.optim.SGD`."""
     decays, momentum, gain, rates = group.columns(_sgd_settings)
     direction = group.with_weight_decay(gradients, decays)
     if group.states:
@@ -285,7 +285,7 @@ def _sgd(group: _Group, gradients: Sequence[Tensor]) -> None:
 
 
 def _adam(group: _Group, gradients: Sequence[Tensor]) -> None:
-    """Do what `torch.optim.Adam` and `AdamW` do."""
+    """Take the step of `torch.optim.Adam` or `AdamW`."""
     decays, near, keep, square, root, eps, rates = group.columns(_adam_settings, group.count_step())
     if group.variant.decoupled:
         (factor,) = group.columns(_decay_factor)
@@ -311,7 +311,7 @@ def _decay_factor(group: Mapping[str, Any]) -> Sequence[float]:
 
 def _adam_settings(group: Mapping[str, Any], steps: float) -> Sequence[float]:
     first, second = group["betas"]
-    # As torch writes it, so that it is rounded alike.
+    # The same expression as in torch, for equal rounding.
     rate = group["lr"] / (1 - first**steps)
     root = (1 - second**steps) ** 0.5
     return group["weight_decay"], 1 - first, second, 1 - second, root, group["eps"], -rate
@@ -319,12 +319,12 @@ def _adam_settings(group: Mapping[str, Any], steps: float) -> Sequence[float]:
 
 @functools.cache
 def _agrees(variant: StepVariant) -> bool:
-    """Try whether steps of this way have the bits of torch's own, which it may compute otherwise some day."""
+    """Test whether joint steps equal torch's bit for bit, because torch's implementation may change."""
     return same_bits(_try_steps(variant, together=True), _try_steps(variant, together=False))
 
 
 def _try_steps(variant: StepVariant, *, together: bool) -> Any:
-    """Return the weights of three optimizers after three steps, and what they keep."""
+    """Return the weights and states of three optimizers after three steps."""
     generator = torch.Generator().manual_seed(0)
     single = torch.float32
     stacks = [torch.randn(shape, generator=generator, dtype=single) for shape in ((3, 37), (3, 5, 13))]

@@ -1,4 +1,4 @@
-"""The memory that a trainer holds, by storages: two that share one hold it once."""
+"""The memory of trainers by storage, so that shared storages count once."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.trainer import Trainer
 
 _HOLDERS = (Trainer, Batches, Dataset, nn.Module, torch.optim.Optimizer)
-"""Whose attributes are looked at."""
+"""Classes whose attributes are searched."""
 _MOST = 4096
-"""Of a container."""
+"""Maximum number of items of a container that are searched."""
 
 
 def storages_of(trainer: Trainer) -> dict[int, int]:
     """Return the bytes of each storage that a trainer holds, by its address.
 
-    They are those of tensors and NumPy arrays: of its model and the average, their gradients, the optimizer's state,
-    its data, and attributes of its own. What is mapped from a file isn't held.
+    They belong to tensors and NumPy arrays: of the model and its average, the gradients, the optimizer's state, the
+    data, and other attributes. Memory-mapped files don't count.
     """
     sizes: dict[int, int] = {}
     seen: set[int] = set()

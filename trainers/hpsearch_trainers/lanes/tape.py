@@ -1,12 +1,12 @@
-"""A computation as the list of what torch calls in it, to make it again without the Python that led there.
+"""A computation as a list of torch operator calls, which can be played without the Python code that made them.
 
-A step of a small model is fifty calls of a few microseconds, and as much again for each in modules, in autograd, and in
-the choice of a rule for lanes. Its calls are the same in each step. So the first step of a kind is recorded beneath all
-of these (see `recorder`), and those that follow make the very same calls, in the same order, on tensors of the same
-shapes and strides: the same kernels, and so the same bits.
+A step of a small model is about fifty operator calls of a few microseconds. Modules, autograd and the choice of rules
+for lanes each cost as much again. The calls are the same in each step. So the first step of a kind is recorded below
+these layers (see `recorder`). Later steps make the same calls, in the same order, on tensors of the same shapes and
+strides, so the kernels and the results are the same bit for bit.
 
-Another pack's step of that kind makes the same calls, too, on stacks, data and generators of its own. These are a
-pack's *roles*: a recording has names for them, and becomes a tape when they are put in.
+Another pack's step of this kind makes the same calls on its own stacks, data and generators. These objects are a pack's
+*roles*. A recording refers to roles by name, and becomes a tape when they are bound.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from torch import Tensor
 
 _MOST_TEXTS = 256
-"""Of functions that are kept compiled."""
+"""Maximum number of compiled functions in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,9 @@ class Tape:
     """A recording that can be played.
 
     Attributes:
-        forward: From the inputs to the outputs and what `backward` needs.
-        backward: From that, which it uses up, and what came in at the cut to the results; None where nothing was cut.
+        forward: Computes the outputs and the tensors saved for `backward` from the inputs.
+        backward: Computes the results from the saved tensors, which it releases, and the inputs at the cut; None if the
+            recording wasn't cut.
     """
 
     forward: Callable[..., tuple[list[Tensor], list[Tensor]]]
@@ -38,7 +39,7 @@ class Tape:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """Stands for what differs from step to step, or from pack to pack."""
+    """A placeholder for an object that differs between steps or packs."""
 
     name: str
 
@@ -52,7 +53,7 @@ class RecordedCall:
     kwargs: dict[str, Any]
     results: list[str]
     unpacked: bool
-    """What it gives is a sequence."""
+    """Whether the result is a sequence."""
 
 
 @dataclass(slots=True)
@@ -72,16 +73,16 @@ class _Function:
     def bind(self, roles: Mapping[str, object]) -> Callable[..., Any]:
         scope = {**self.constants, **roles}
         exec(self.code, scope)
-        run: Callable[..., Any] = scope.pop("run")  # a function within its own scope is a circle
+        run: Callable[..., Any] = scope.pop("run")  # a function in its own globals would be a reference cycle
         return run
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What was recorded.
+    """A recorded computation.
 
     Attributes:
-        of_any_pack: Whether all that it has kept of the pack it was recorded in are roles.
+        of_any_pack: Whether it is valid for other packs: it refers to its own pack only through roles.
     """
 
     of_any_pack: bool
@@ -89,23 +90,23 @@ class Recording:
     _backward: _Function | None
 
     def tape(self, roles: Sequence[object]) -> Tape:
-        """Return it for these roles, which are in the order of those that it was recorded with."""
+        """Return a tape with these roles, which must have the same order as in the recording."""
         named = {role_name(number): role for number, role in enumerate(roles)}
         return Tape(self._forward.bind(named), None if self._backward is None else self._backward.bind(named))
 
 
 def role_name(number: int) -> str:
-    """Return the name of a role in a recording."""
+    """Return the name of a role in a recording, by its index."""
     return f"r{number}"
 
 
 def recording_of(parts: Sequence[TapePart], views: Sequence[RecordedCall], *, of_any_pack: bool) -> Recording:
-    """Write the functions that make what was recorded again.
+    """Create a recording by generating functions that repeat the calls.
 
     Args:
-        parts: One, or two where it was cut.
-        views: What gives parts of roles, once for each pack.
-        of_any_pack: As in `Recording`.
+        parts: One part, or two if the recording was cut.
+        views: Calls that create views of roles, made once for each pack.
+        of_any_pack: See `Recording`.
     """
     first, *rest = parts
     if not rest:
@@ -120,11 +121,11 @@ def recording_of(parts: Sequence[TapePart], views: Sequence[RecordedCall], *, of
 def _written(
     part: TapePart, views: Sequence[RecordedCall], saved: Sequence[str] | None, passed: Sequence[str]
 ) -> _Function:
-    """Write a function that makes a part's calls, and releases each tensor after its last use.
+    """Generate a function that makes a part's calls and releases each tensor after its last use.
 
     Args:
         part: The calls.
-        views: Calls that are made once, on memory that lives from step to step.
+        views: Calls that are made once, on permanent memory.
         saved: Names that it returns in a second list, after the outputs; None: no second list.
         passed: Names that it receives in a list before the arguments; empty: no list.
     """
@@ -157,7 +158,7 @@ def _line(call: RecordedCall, constants: dict[str, Any]) -> str:
 
 
 def _text(value: Any, constants: dict[str, Any]) -> str:
-    """Write a value, or the name of a constant that is it from now on."""
+    """Return a value as source text, or the name of a new constant for it."""
     if isinstance(value, Name):
         return value.name
     if value is None or isinstance(value, bool | int):
@@ -186,5 +187,5 @@ def _used(part: TapePart) -> Iterator[str]:
 
 @functools.lru_cache(_MOST_TEXTS)
 def _code(text: str) -> types.CodeType:
-    """Compile a function's text, which packs of other sizes have in common."""
+    """Compile a function's source text; cached, because packs of different sizes share it."""
     return compile(text, "<tape>", "exec")

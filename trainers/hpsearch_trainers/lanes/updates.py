@@ -1,6 +1,6 @@
-"""The steps of a pack's optimizers in an epoch: of many at once where that has the bits of each, else one by one.
+"""The steps of a pack's optimizers in an epoch: joint if the results equal each alone bit for bit, else one by one.
 
-Gradients are clipped before, each lane's to a norm of its own.
+Gradients are clipped before, with a separate norm for each lane.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from hpsearch_trainers.optimizers import parameters_of
 
 
 class Averages:
-    """Does, but for rounding, what `MovingAverage.update_parameters` does for each lane.
+    """Updates all lanes' moving averages, equal to `MovingAverage.update_parameters` up to rounding.
 
     Args:
-        lanes: Lanes with averages, which have begun an epoch.
+        lanes: Lanes with averages, within an epoch.
         averages: The stacks of their averages' tensors, (lanes or more, ...): the parameters first, then the buffers.
-        models: Those of their models, in the same order.
+        models: The stacks of their models' tensors, in the same order.
     """
 
     def __init__(self, lanes: Sequence[Lane], averages: Sequence[Tensor], models: Sequence[Tensor]) -> None:
@@ -45,7 +45,7 @@ class Averages:
 
     @torch.no_grad()
     def __call__(self) -> None:
-        """Take the models in, as they are after a step."""
+        """Update the averages with the models after a step."""
         first, self._first = self._first, None
         self._steps += 1
         for average, model in self._pairs:
@@ -54,7 +54,7 @@ class Averages:
                 continue
             dims = [-1, *(1 for _ in model.shape[1:])]
             mixed = torch.lerp(average, model, self._weights.to(model.dtype).view(dims))
-            is_equal = average == model  # such as the infinities of a mask
+            is_equal = average == model  # for example infinities in a mask
             average.copy_(torch.where(is_equal if first is None else is_equal | first.view(dims), model, mixed))
 
     def end(self) -> None:
@@ -64,15 +64,15 @@ class Averages:
 
 
 _NEVER_ZERO = 1e-6
-"""What torch adds to a norm before it divides by it."""
+"""The constant that torch adds to a norm before it divides by the norm."""
 
 
 class Clipping:
-    """Does, but for rounding, what `torch.nn.utils.clip_grad_norm_` does for the optimizer's parameters of each lane.
+    """Clips each lane's gradients by their norm, equal to `torch.nn.utils.clip_grad_norm_` up to rounding.
 
     Args:
-        lanes: Lanes that have begun an epoch.
-        device: Where they are trained.
+        lanes: Lanes within an epoch.
+        device: Device of the lanes.
     """
 
     def __init__(self, lanes: Sequence[Lane], device: torch.device) -> None:
@@ -86,15 +86,15 @@ class Clipping:
             of_lanes.append([norm is not None and id(parameter) in stepped for parameter in lane.trained])
         of_stacks = [*zip(*of_lanes, strict=True)]
         self._all = [all(of_stack) for of_stack in of_stacks]
-        """Of each stack, whether all lanes' parts of it are clipped."""
+        """For each stack, whether the parts of all lanes are clipped."""
         masks = torch.tensor(of_stacks, dtype=torch.bool).view(len(of_stacks), self._lanes, 1)
         self._masks = on_device(masks, device).unbind()
 
     def __call__(self, gradients: Sequence[Tensor | None]) -> None:
-        """Scale them in place.
+        """Clip gradients in place.
 
         Args:
-            gradients: (lanes or more, ...), of each stack; None where there is none.
+            gradients: Gradient of each stack, (lanes or more, ...), or None.
         """
         present = [
             (one[: self._lanes].view(self._lanes, -1), mask, of_all)
@@ -111,17 +111,17 @@ class Clipping:
 
 
 _MOST_COPIED = 2**17
-"""Numbers of all lanes' gradients up to which a copy takes less time than to take them apart."""
+"""Numbers of all lanes' gradients up to which copying them is faster than splitting them."""
 
 
 class Updates:
-    """Takes steps of lanes that have begun an epoch.
+    """Takes the optimizer steps of lanes within an epoch.
 
     Args:
-        lanes: The lanes. Neighbours whose optimizers are of one kind step together.
-        stacks: Of the parameters that are trained, (lanes or more, ...): after these come free places.
-        averages: What takes all lanes' models into their averages; none: each lane does by itself.
-        at_once: As in `Pack`: whatever can step together does, however large, also a single lane.
+        lanes: The lanes. Adjacent lanes with optimizers of one kind step jointly.
+        stacks: Stacks of the trained parameters, (lanes or more, ...); free places follow the lanes.
+        averages: Updates the averages of all lanes; None: each lane updates its own.
+        at_once: See `Pack`. All possible steps are joint, for any size and also for a single lane.
     """
 
     def __init__(
@@ -152,10 +152,10 @@ class Updates:
             first = positions.stop
 
     def __call__(self, gradients: Sequence[Tensor | None]) -> None:
-        """Take a step of each lane, and then its average.
+        """Take a step of each lane, then update its average.
 
         Args:
-            gradients: Of the stacks; None where there is none.
+            gradients: Gradient of each stack, or None.
         """
         if self._clipping is not None:
             self._clipping(gradients)
@@ -168,7 +168,7 @@ class Updates:
         """Store the results of the steps in each optimizer.
 
         Raises:
-            NotFusible: Something within the epoch has made another kind of one, or replaced what it keeps.
+            NotFusible: During the epoch, an optimizer's kind changed or its state was replaced.
         """
         for _, run in self._runs:
             run.end()
@@ -198,7 +198,7 @@ class _Run:
         self._stacks = stacks
         self._most = math.inf if at_once else MOST_NUMBERS
         self._together: StackedSteps | None = None
-        self._tries = 2 if can_be_stacked else 0  # a first step makes what an optimizer keeps
+        self._tries = 2 if can_be_stacked else 0  # the first step creates an optimizer's state
         self._last: Sequence[Tensor | None] = []
         self._all_steady = all(lane.is_steady for lane in lanes)
         self._averaged = [(lane.average, lane.model) for lane in lanes if lane.average is not None and not at_once]
@@ -233,7 +233,7 @@ class _Run:
         self._set_gradients(last=True)
 
     def _unstack(self) -> None:
-        """Go on with steps of each by itself."""
+        """Switch to separate steps of each lane."""
         if self._together is not None:
             self._together.end()
             self._together, self._tries = None, 0
@@ -248,7 +248,7 @@ class _Run:
                 lane.clip(lane_gradients)
 
     def _split_in_memory(self, gradients: Sequence[Tensor | None]) -> Sequence[Sequence[Tensor | None]]:
-        """Set the gradients of each lane, where nothing keeps them in the very same memory in each step."""
+        """Return the gradients of each lane, copied to the same memory in each step where possible."""
         present = [gradient for gradient in gradients if gradient is not None]
         if not self._memory or len(present) < len(self._memory):
             return self._split(gradients)
@@ -256,7 +256,7 @@ class _Run:
         return self._in_memory
 
     def _split(self, gradients: Sequence[Tensor | None]) -> Sequence[Sequence[Tensor | None]]:
-        """Set the gradients of each lane."""
+        """Return the gradients of each lane."""
         lanes = len(self._lanes)
         unstacked = [[None] * lanes if gradient is None else gradient.unbind() for gradient in gradients]
         return [*zip(*unstacked, strict=True)] if unstacked else [()] * lanes

@@ -34,18 +34,18 @@ STRATEGIES: dict[str, type[Strategy]] = {
         TensorParallel,
     )
 }
-"""By the word in a sweep."""
+"""The strategies by their name in `parallel.strategy`."""
 
 
 def strategy_of(parallel: Mapping[str, Any], group: Group | None) -> Strategy:
-    """Make a rank's strategy; a collective, as it may form groups of its own.
+    """Create the strategy of a rank; a collective, because a strategy may form groups.
 
     Args:
-        parallel: The trial's: the sweep's keys, and over them the trial's own parameters.
-        group: All ranks of the trial; None for one, which `allreduce` leaves alone.
+        parallel: The sweep's `parallel` keys, updated with the trial's parameters.
+        group: All ranks of the trial; None for a single rank, for which `allreduce` is the plain `Strategy`.
 
     Raises:
-        ConfigurationError: It names no strategy, or one that can't be used so.
+        ConfigurationError: The strategy is unknown, or can't be used with these options or this number of ranks.
     """
     options = Options.from_dict(parallel)
     if options.strategy not in STRATEGIES:

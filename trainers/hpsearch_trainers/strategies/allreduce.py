@@ -1,4 +1,4 @@
-"""Synchronous: gradients are averaged over all ranks while backward still runs, and each takes the same step."""
+"""Synchronous data parallelism: gradients are allreduced during the backward pass, and all ranks take the same step."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hpsearch_trainers.optimizers import parameters_of
 from hpsearch_trainers.strategies.strategy import Strategy, Trained
 
 _ROUNDING = 1e-2
-"""Largest difference that rounding makes of a weight in an epoch, as a share of the largest one."""
+"""Maximum difference of a weight after an epoch that counts as rounding, relative to the largest weight."""
 
 
 class Allreduce(Strategy):
-    """See `hpsearch_comm.DataParallel`; the mean is weighted by each rank's rows."""
+    """Uses `hpsearch_comm.DataParallel`; the mean is weighted by each rank's rows."""
 
     name: ClassVar[str] = "allreduce"
     least: ClassVar[int] = 2
@@ -29,33 +29,33 @@ class Allreduce(Strategy):
     own_loop: ClassVar[bool] = True
 
     def bind(self, trained: Trained) -> None:
-        """Average the model's gradients from now on."""
+        """Install hooks that average the model's gradients."""
         super().bind(trained)
         assert self.group is not None
-        self._averaging: DataParallel | None = None  # whose hooks go before others come
+        self._averaging: DataParallel | None = None  # removes the old hooks before new ones are installed
         self._needed = _gradients_needed(trained)
         self._averaging = DataParallel(trained.model, self.group, weighted=True)
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Begin an epoch; what needs a gradient now, and didn't, is averaged from here on."""
+        """Start an epoch. If `requires_grad` of a parameter changed, bind again."""
         super().start_epoch(trained, epoch)
         if self._needed != _gradients_needed(trained):
             self.bind(trained)
 
     def start_step(self, rows: int) -> None:
-        """Begin a step in which this rank has so many rows."""
+        """Start a step with this number of rows on this rank."""
         super().start_step(rows)
         assert self._averaging is not None
         self._averaging.set_weight(rows)
 
     def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], loss_weight: float, *, last: bool) -> Tensor:
-        """Compute a loss; the last one's gradients are averaged."""
+        """Run forward and backward; average gradients in the last pass of a step."""
         assert self._averaging is not None
         with contextlib.nullcontext() if last else self._averaging.no_sync():
             return super().backward(inputs, loss_of, loss_weight, last=last)
 
     def end_epoch(self) -> None:
-        """Check that all ranks have trained one model, and use rank 0's: other machines may round differently.
+        """Check that all ranks trained the same model up to rounding, and broadcast rank 0's weights.
 
         Raises:
             ConfigurationError: The ranks' models differ.

@@ -1,14 +1,14 @@
 """One average at the end: parallelized SGD (Zinkevich et al., 2010, algorithms 1 and 3).
 
-All workers begin with the same weights, and each trains for itself, with its own rows, until the end. The result is the
-mean of their weights. As every epoch may be the last one, each shows the mean as of then, on a copy, and workers go on
-with their own weights:
+All workers start from the same weights, and each trains independently on its own rows until the end. The result is the
+mean of their weights. Every epoch may be the last, so the mean is computed and validated after each epoch. The workers
+then continue from their own weights:
 
     worker 0    w ─ steps ─ steps ─ steps ─┐
                        ╎       ╎           ├ mean
     worker 1    w ─ steps ─ steps ─ steps ─┘
                        ╎       ╎
-                     (mean)  (mean)           what is validated and saved meanwhile
+                     (mean)  (mean)           validated and saved after each epoch
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from hpsearch_trainers.strategies.strategy import Options, Trained
 
 
 class AverageOnce(LocalSteps):
-    """Never tells a worker what others have learned.
+    """Averages the workers' weights only at the end; workers don't exchange anything during training.
 
-    Between two epochs model and optimizer hold the mean over the workers, which is what a checkpoint has in the usual
-    places. What each worker goes on from is beside it.
+    Between two epochs, model and optimizer hold the mean over the workers. A checkpoint contains this mean as `model`
+    and `optimizer`, and in addition each worker's own state.
     """
 
     name: ClassVar[str] = "average_once"
@@ -43,7 +43,7 @@ class AverageOnce(LocalSteps):
         self._all_states: list[dict[str, Any]] = []
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Go on from this worker's own weights; from those that there are, where the user has changed them."""
+        """Restore this worker's own state, except tensors that the user has changed since the last epoch."""
         is_bound = self.is_bound(trained)
         super().start_epoch(trained, epoch)
         if self._own_state is not None and is_bound:
@@ -68,7 +68,7 @@ class AverageOnce(LocalSteps):
         self._own_state = None
 
     def synchronize_metrics(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
-        """See `Strategy.synchronize_metrics`; all is shown by now."""
+        """See `Strategy.synchronize_metrics`. Also record the state that the user sees after the epoch."""
         self.loaded()
         return super().synchronize_metrics(metrics)
 
@@ -77,7 +77,7 @@ class AverageOnce(LocalSteps):
         self._shown_marks = _marks(self.trained)
 
     def end_epoch(self) -> None:
-        """Keep what is this worker's own, and show the mean."""
+        """Save this worker's own state, and load the mean into model and optimizer."""
         super().end_epoch()
         model, optimizer = self.trained.model, self.trained.optimizer
         self._own_state = {
@@ -93,14 +93,14 @@ class AverageOnce(LocalSteps):
         self._average_moving_average(rows)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what each worker goes on from; on rank 0."""
+        """Return the own states of all workers on rank 0, and an empty dict on other ranks."""
         return {"workers": self._all_states} if self._all_states else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load this worker's own weights; if there are none, the mean, as a common start.
+        """Load this worker's own state. Without one, all workers start from the mean.
 
         Raises:
-            ConfigurationError: They are those of another number of workers.
+            ConfigurationError: The state was saved with another number of workers.
         """
         workers = state.get("workers", [])
         if workers and len(workers) != self.group.size:
@@ -114,7 +114,7 @@ class AverageOnce(LocalSteps):
 
 
 def _marks(trained: Trained) -> dict[tuple[str, Any], str]:
-    """Return marks of each tensor of a model and of an optimizer's state of each parameter, equal where these are."""
+    """Return a hash of each tensor of the model, and of the optimizer's state of each parameter."""
     marks = {("model", name): digest(tensor) for name, tensor in _tensors(trained.model).items()}
     for index, state in trained.optimizer.state_dict()["state"].items():
         entries = [

@@ -1,6 +1,6 @@
-"""The mean of what workers have become: of their weights, and of the states of their optimizers.
+"""Averages of the workers' weights and optimizer states.
 
-And what strategies have in common in which each worker steps by itself between two means.
+Also the base class of strategies in which each worker takes local steps between two averages.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Strategy, Trained
 def average_tensors(
     tensors: Sequence[Tensor], shares: Sequence[float], group: Group, common: Sequence[Tensor] | None = None
 ) -> None:
-    """Replace tensors by their weighted mean over all workers, the same bits on each; a collective.
+    """Replace tensors by their weighted mean over all workers, equal bit for bit on each; a collective.
 
     Args:
-        tensors: Of the same shapes and dtypes on every worker, floating-point or complex.
-        shares: This worker's of each of them; over all workers they add up to 1.
+        tensors: Floating-point or complex tensors, of the same shapes and dtypes on every worker.
+        shares: This worker's weight for each tensor. The weights of all workers add up to 1.
         group: The workers.
-        common: Values that all workers have alike: the mean is taken of the differences to them, so that a tensor that
-            is still what it was on every worker stays so, to the bit.
+        common: Reference tensors that are equal on all workers. If given, the differences to them are averaged, so a
+            tensor that equals its reference on every worker stays unchanged, bit for bit.
     """
     kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     for number, tensor in enumerate(tensors):
@@ -40,7 +40,7 @@ def average_tensors(
     for numbers in kinds.values():
         views = [_real(tensors[number]) for number in numbers]
         bases = [0.0 if common is None else _real(common[number]) for number in numbers]
-        # Where both are the same infinity, nothing has changed either.
+        # Equal infinities count as unchanged; their difference would be NaN.
         changes = [torch.where(view == base, 0.0, view - base) for view, base in zip(views, bases, strict=True)]
         weighted = [change.flatten() * shares[number] for change, number in zip(changes, numbers, strict=True)]
         means = torch.split(group.allreduce(torch.cat(weighted), op="sum"), [len(part) for part in weighted])
@@ -51,7 +51,8 @@ def average_tensors(
 def average_weights(tensors: Iterable[Tensor], rows: Sequence[int], group: Group) -> None:
     """Replace tensors by their mean over all workers, weighted by rows; a collective.
 
-    What is equal everywhere stays so, to the bit, and rank 0's tensors travel for that. What has no mean is left out.
+    Tensors that are equal on all workers stay unchanged, bit for bit; for this, rank 0's tensors are broadcast first.
+    Integer and boolean tensors are skipped.
     """
     averaged = [tensor.detach() for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()]
     common = [tensor.clone() for tensor in averaged]
@@ -60,25 +61,27 @@ def average_weights(tensors: Iterable[Tensor], rows: Sequence[int], group: Group
 
 
 def average_optimizer(optimizer: Optimizer, rows: Sequence[int], group: Group) -> None:
-    """Make an optimizer's state one over all workers; a collective.
+    """Make an optimizer's state equal on all workers; a collective.
 
-    Moments and velocities become their mean, weighted by rows, over the workers that have them: where a parameter got
-    a gradient on some alone, they count. Counts stay whole, and become the largest. Other numbers become those of the
-    first worker that has them; the groups' settings, and what is kept for no parameter, rank 0's, which has rows in
-    every step. What is sparse becomes dense.
+    - Moments and velocities are averaged, weighted by rows, over the workers that have them. A worker has none if the
+      parameter got no gradient there.
+    - Integer counts become the maximum.
+    - Other numbers are copied from the first worker that has them.
+    - Group settings, and state that belongs to no parameter, are copied from rank 0, which has rows in every step.
+    - Sparse tensors become dense.
 
     Args:
-        optimizer: Of the same parameters on every worker.
-        rows: What each worker counts.
+        optimizer: An optimizer of the same parameters on every worker.
+        rows: Weight of each worker.
         group: The workers.
 
     Raises:
-        ConfigurationError: It keeps what has no mean; raised on all workers.
+        ConfigurationError: The state has an entry that can't be averaged; raised on all workers.
     """
     parameters = parameters_of(optimizer)
     for parameter in parameters:
         state = optimizer.state.get(parameter, {})
-        # Rows of sparse gradients, which the mean over workers has more and more of.
+        # State of sparse gradients: the mean over the workers has ever more rows, so make it dense.
         state.update({name: value.to_dense() for name, value in state.items() if _is_sparse(value)})
     descriptions = [
         [index, str(name), *_describe(name, value)]
@@ -105,10 +108,10 @@ def _is_sparse(value: Any) -> bool:
 
 
 def _describe(name: Any, value: Any) -> list[Any]:
-    """Return the kind of an entry, and what makes one like it."""
+    """Return the kind of a state entry, and a description from which a similar entry can be created."""
     if isinstance(value, Tensor):
         layout = [str(value.dtype).removeprefix("torch."), list(value.shape), value.device.type]
-        # As torch's own optimizers do: `step` is a count, in whatever dtype.
+        # As in torch's own optimizers, `step` is a count in any dtype.
         counts = name == "step" or not (value.is_floating_point() or value.is_complex())
         if value.layout is torch.strided and not counts:
             return ["mean", *layout]
@@ -123,7 +126,7 @@ def _describe(name: Any, value: Any) -> list[Any]:
 def _merged(
     optimizer: Optimizer, of_workers: Sequence[list[Any]]
 ) -> dict[tuple[int, str], tuple[list[Any], list[int]]]:
-    """Give, by place and name, what an entry is to be made like, and which workers have it."""
+    """Return, for each entry by parameter index and name, its merged description and the workers that have it."""
     merged: dict[tuple[int, str], tuple[list[Any], list[int]]] = {}
     for worker, entries in enumerate(of_workers):
         for index, name, *description in entries:
@@ -158,7 +161,7 @@ def _real(tensor: Tensor) -> Tensor:
 
 
 class LocalSteps(Strategy):
-    """Steps that no other worker hears of; a worker without rows takes none."""
+    """Base class of strategies with local steps. A worker without rows skips the step."""
 
     least: ClassVar[int] = 2
     exact: ClassVar[bool] = False
@@ -171,10 +174,10 @@ class LocalSteps(Strategy):
     group: Group
 
     def bind(self, trained: Trained) -> None:
-        """Take what is trained; every worker begins with rank 0's.
+        """Bind the model and optimizer, and broadcast rank 0's weights and buffers.
 
         Raises:
-            ConfigurationError: A layer of it needs all workers in each step.
+            ConfigurationError: The model has synchronized batch normalization.
             MismatchError: The workers have built different models.
         """
         super().bind(trained)
@@ -183,26 +186,29 @@ class LocalSteps(Strategy):
         broadcast_parameters([*trained.model.named_parameters(), *trained.model.named_buffers()], self.group)
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Begin an epoch."""
+        """Start an epoch."""
         super().start_epoch(trained, epoch)
         self._epoch_rows = 0
 
     def start_step(self, rows: int) -> None:
-        """Begin a step with so many rows of this worker's own."""
+        """Start a step with this number of rows on this worker."""
         super().start_step(rows)
         self._step_rows = rows
         self._epoch_rows += rows
 
     def update(self) -> None:
-        """Step, where there were rows: else not even momentum moves the weights."""
+        """Step if this worker has rows. Otherwise the weights stay unchanged, also with momentum."""
         if self._step_rows > 0:
             super().update()
 
     def _of_workers(self, rows: int) -> list[int]:
-        """Return the rows of each worker; a collective."""
+        """Return each worker's number of rows; a collective."""
         return self.group.allgather(torch.tensor([rows], device="cpu")).tolist()
 
     def _average_moving_average(self, rows: list[int]) -> None:
-        """Make the moving average that of the workers' mean, which it is as long as their shares stay; a collective."""
+        """Average the workers' moving averages; a collective.
+
+        If the workers' shares of rows are constant, the result is the moving average of their mean.
+        """
         if self.trained.average is not None:
             average_weights(self.trained.average.parameters(), rows, self.group)

@@ -1,6 +1,6 @@
-"""What an optimizer keeps for no parameter in particular: numbers and tensors in its groups, and under other keys.
+"""Common state of an optimizer: group settings, and state entries that belong to no parameter.
 
-And what each worker has for itself, which a checkpoint brings back to each.
+Also the exchange of the workers' own states for a checkpoint.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hpsearch_trainers.optimizers import parameters_of
 
 
 def common_entries(state: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return what lies in an optimizer's `state` under other keys than parameters."""
+    """Return the entries of an optimizer's `state` whose keys aren't parameters."""
     return {key: value for key, value in state.items() if not isinstance(key, Tensor)}
 
 
@@ -27,12 +27,12 @@ def broadcast_common_state(optimizer: Optimizer, group: Group, root: int) -> Non
     """Copy the optimizer's common state from one rank to all; a collective.
 
     Args:
-        optimizer: Of the same groups on every rank.
+        optimizer: An optimizer with the same groups on every rank.
         group: The ranks.
-        root: The rank that is copied.
+        root: The rank whose state is copied.
 
     Raises:
-        UsageError: It is something that can't travel.
+        UsageError: The state has a value of a type that can't be sent.
     """
     state = [[_settings(param_group) for param_group in optimizer.param_groups], common_entries(optimizer.state)]
     settings, entries = broadcast_state(state, group, root, parameters_of(optimizer)[0].device, "the optimizer's state")
@@ -49,7 +49,7 @@ def _load(optimizer: Optimizer, settings: Sequence[Mapping[str, Any]], entries: 
         for name, value in first.items():
             current = param_group.get(name)
             if isinstance(current, Tensor) and isinstance(value, Tensor) and current.shape == value.shape:
-                current.copy_(value)  # which may be that of several groups
+                current.copy_(value)  # in place, because several groups may share the tensor
             else:
                 param_group[name] = value
     for key in common_entries(optimizer.state):
@@ -58,14 +58,14 @@ def _load(optimizer: Optimizer, settings: Sequence[Mapping[str, Any]], entries: 
 
 
 def gather_worker_states(own_state: Any, group: Group) -> list[Any]:
-    """Return what all other workers have for themselves, on rank 0, in the order of ranks; a collective.
+    """Gather the own states of all other workers on rank 0; a collective.
 
     Args:
-        own_state: This worker's: numbers, strings, tensors, and lists, tuples and dicts of them.
+        own_state: This worker's state: numbers, strings, tensors, and lists, tuples and dicts of them.
         group: The workers.
 
     Returns:
-        On rank 0, a list of one less than there are workers; elsewhere an empty one.
+        On rank 0, the states of ranks 1, 2, ... in order; on other ranks an empty list.
     """
     states = []
     for rank in range(1, group.size):
@@ -76,11 +76,11 @@ def gather_worker_states(own_state: Any, group: Group) -> list[Any]:
 
 
 def take_state(optimizer: Optimizer, state: Mapping[Any, Any]) -> None:
-    """Restore what a worker's optimizer had learned, as far as it suits its settings, which stay.
+    """Restore the parameters' state of a worker's optimizer, as far as the current settings use it.
 
     Args:
-        optimizer: Of the class that it was.
-        state: One of those that were gathered.
+        optimizer: An optimizer of the class that the state is from. Its settings aren't changed.
+        state: The optimizer's saved state, by parameter index.
     """
     common = common_entries(optimizer.state)
     optimizer.state.clear()

@@ -1,4 +1,4 @@
-"""A model and the state of its optimizer, divided among ranks while they train, and whole between two epochs.
+"""Model parallelism: model and optimizer state are divided among the ranks during an epoch, and gathered after it.
 
 All ranks read the same rows.
 """
@@ -21,32 +21,32 @@ from hpsearch_trainers.optimizers import clippable, parameters_of
 from hpsearch_trainers.strategies.strategy import Options, Strategy, Trained
 
 _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3}
-"""Largest difference, as a share of the largest output; of other dtypes `_COARSE`."""
+"""Tolerance by dtype, relative to the largest output; `_COARSE` for other dtypes."""
 _COARSE = 0.05
 
 
 def output_of(model: nn.Module, inputs: Any) -> list[Tensor]:
-    """Return the tensors in a model's output for some inputs, in eval mode; nothing in the model changes.
+    """Return the tensors in a model's output for some inputs, in eval mode. The model isn't changed.
 
-    Gradients are recorded: without them, torch takes ways within some modules that pass by their layers.
+    Gradients are enabled, because without them some torch modules use fast paths that don't call their layers.
     """
     with torch.enable_grad(), preserve_buffers(model), _evaluating(model):
         return [tensor.detach() for tensor in tensors_of(model(inputs))]
 
 
 def training_pass(model: nn.Module, inputs: Any, *, with_gradients: bool) -> tuple[list[Tensor], list[Tensor | None]]:
-    """Return the tensors in a model's output, and each parameter's gradient of a sum of them; nothing in it changes.
+    """Return the tensors in a model's output, and the gradients of a weighted sum of them. The model isn't changed.
 
     Args:
-        model: In the mode that it is to be in. On the CPU each pass draws the same random numbers.
-        inputs: Of some rows.
-        with_gradients: Give these; else None for each parameter.
+        model: The model, in its current mode. On the CPU, each call draws the same random numbers.
+        inputs: The model's inputs.
+        with_gradients: Whether to compute the gradients; otherwise None is returned for each parameter.
     """
     parameters = list(model.parameters())
-    # A model may change by itself what isn't trained.
+    # A model's forward pass may change untrained parameters.
     frozen = [(tensor, tensor.detach().clone()) for tensor in parameters if not tensor.requires_grad]
     trained = [parameter for parameter in parameters if parameter.requires_grad]
-    # Named, as torch warns where several GPUs are seen and none is named.
+    # List the GPUs, because fork_rng warns if several are visible and none is listed.
     gpus = {parameter.device for parameter in parameters if parameter.is_cuda}
     with torch.enable_grad(), torch.random.fork_rng(gpus), preserve_buffers(model):
         outputs = tensors_of(model(inputs))
@@ -66,12 +66,12 @@ def training_pass(model: nn.Module, inputs: Any, *, with_gradients: bool) -> tup
 
 
 def _weights_of(output: Tensor) -> Tensor:
-    """Return what makes a sum of an output in which each number counts otherwise."""
+    """Return a different weight for each element of an output, for a weighted sum."""
     return torch.arange(1, output.numel() + 1).sin().to(output).view(output.shape)
 
 
 def gradients_match(actual: Sequence[Tensor | None], expected: Sequence[Tensor | None]) -> bool:
-    """Return whether gradients are the same to rounding, beside each one's own size and, far less, that of all."""
+    """Return whether gradients are equal up to rounding, relative to each gradient and, less, to the largest one."""
     largest = max((_largest(gradient) for gradient in expected if gradient is not None), default=0.0)
     for gradient, reference in zip(actual, expected, strict=True):
         if gradient is None or reference is None:
@@ -93,13 +93,13 @@ def check_same_output(actual: Sequence[Tensor], expected: Sequence[Tensor], subj
     """Check that a split model computes the same as the whole model.
 
     Args:
-        actual: What it gives.
-        expected: What the whole one gives.
-        subject: Was to do that, for the error.
-        advice: What to do.
+        actual: Outputs of the split model.
+        expected: Outputs of the whole model.
+        subject: What is compared, for the error message.
+        advice: How to fix it, for the error message.
 
     Raises:
-        ConfigurationError: They differ by more than rounding.
+        ConfigurationError: The outputs differ by more than rounding.
     """
     if not outputs_match(actual, expected):
         raise ConfigurationError(
@@ -109,7 +109,7 @@ def check_same_output(actual: Sequence[Tensor], expected: Sequence[Tensor], subj
 
 
 def outputs_match(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
-    """Return whether outputs are the same to rounding."""
+    """Return whether outputs are equal up to rounding."""
     return len(actual) == len(expected) and all(map(_tensors_match, actual, expected))
 
 
@@ -144,12 +144,12 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 def of_output_alone(
     loss_of: Callable[[Any], Tensor], elsewhere: Collection[int], strategy: str
 ) -> Callable[[Any], Tensor]:
-    """Return a loss that raises where it reads what other ranks hold: it would find a part of that, or nothing.
+    """Wrap a loss so that it raises an error if it reads parameters that this rank doesn't hold completely.
 
     Args:
-        loss_of: Gives the loss of the model's output.
-        elsewhere: The ids of the parameters that this rank doesn't have whole.
-        strategy: That of the trial.
+        loss_of: Returns the loss for the model's output.
+        elsewhere: The ids of the parameters that this rank doesn't hold completely.
+        strategy: Name of the trial's strategy.
     """
 
     def checked(output: Any) -> Tensor:
@@ -166,7 +166,7 @@ def of_output_alone(
 
 
 def _reaches(loss: Tensor, output: Collection[Tensor], parameters: Collection[int]) -> bool:
-    """Return whether a loss is computed of one of these parameters on a way that isn't through the output."""
+    """Return whether a loss depends on one of these parameters other than through the output."""
     seen: set[Any] = {None, *(tensor.grad_fn for tensor in output)}
     reached: set[Any] = {loss.grad_fn} - seen
     while reached:
@@ -179,7 +179,7 @@ def _reaches(loss: Tensor, output: Collection[Tensor], parameters: Collection[in
 
 
 class DividedModel(Strategy):
-    """Each rank holds a part of the model, and all of them all rows."""
+    """Base class of strategies in which each rank holds a part of the model and reads all rows."""
 
     least: ClassVar[int] = 2
 
@@ -191,37 +191,38 @@ class DividedModel(Strategy):
 
     @property
     def parts(self) -> int:
-        """Return 1: every rank has all rows."""
+        """Return 1, because every rank reads all rows."""
         return 1
 
     @property
     def part_index(self) -> int:
-        """Return 0, the number of that part."""
+        """Return 0, the index of the only part."""
         return 0
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Begin an epoch; where the model is divided anew, each rank may need the state of other parameters."""
+        """Start an epoch. If the model must be divided anew, broadcast the optimizer state to all ranks first."""
         if not self.is_bound(trained):
             broadcast_states(trained.optimizer, self._group)
         super().start_epoch(trained, epoch)
 
     def synchronize_metrics(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
-        """Return the metrics, and the memory of the rank that has most."""
+        """Return the metrics and `bytes_per_rank`, the memory of the rank that has most."""
         return super().synchronize_metrics(metrics) | {"bytes_per_rank": self._bytes}
 
 
 class Divided:
-    """Parameters and buffers, each of which one rank has.
+    """Parameters and buffers that are each held by one rank.
 
     Args:
-        tensors: Gives each with its rank, the same on every rank. A model may have other buffers after each step.
+        tensors: Returns each tensor with its rank, in the same order on every rank. It is a function because a model
+            may replace its buffers in a step.
         group: The ranks.
     """
 
     def __init__(self, tensors: Callable[[], Iterable[tuple[Tensor, int]]], group: Group) -> None:
         self._group = group
         self._tensors = tensors
-        # A meta tensor keeps shape and strides, and no memory.
+        # A meta tensor keeps shape and strides without memory.
         self._remote = [
             (tensor, torch.empty_like(tensor, device="meta", requires_grad=False))
             for tensor, rank in tensors()
@@ -229,7 +230,7 @@ class Divided:
         ]
 
     def release(self) -> None:
-        """Release the memory of the other ranks' parameters, which have no elements from here on."""
+        """Release the memory of the other ranks' parameters; they have no elements until `gather`."""
         for tensor, _ in self._remote:
             tensor.data = tensor.new_empty(0)
 
@@ -243,12 +244,12 @@ class Divided:
 
 
 def drop_states(optimizer: Optimizer, ranks: Mapping[int, int], rank: int) -> None:
-    """Forget the state of the parameters of other ranks.
+    """Delete the optimizer state of other ranks' parameters.
 
     Args:
-        optimizer: Of parameters.
-        ranks: The rank of each, by its id.
-        rank: This one.
+        optimizer: The optimizer.
+        ranks: The rank of each parameter, by the parameter's id.
+        rank: This rank.
     """
     for parameter in parameters_of(optimizer):
         if ranks[id(parameter)] != rank:
@@ -256,15 +257,15 @@ def drop_states(optimizer: Optimizer, ranks: Mapping[int, int], rank: int) -> No
 
 
 def gather_states(optimizer: Optimizer, ranks: Mapping[int, int], group: Group) -> None:
-    """Gather the state of all parameters on rank 0, which saves it; a collective.
+    """Gather the optimizer state of all parameters on rank 0, which saves it; a collective.
 
     Args:
-        optimizer: Of parameters, the same on every rank.
-        ranks: The rank of each, by its id.
+        optimizer: An optimizer of the same parameters on every rank.
+        ranks: The rank of each parameter, by the parameter's id.
         group: The ranks.
 
     Raises:
-        UsageError: A state holds what can't travel.
+        UsageError: The state has a value of a type that can't be sent.
     """
     parameters = parameters_of(optimizer)
     for root in range(1, group.size):
@@ -278,14 +279,14 @@ def gather_states(optimizer: Optimizer, ranks: Mapping[int, int], group: Group) 
 
 
 def broadcast_states(optimizer: Optimizer, group: Group) -> None:
-    """Broadcast the state of all parameters from rank 0; a collective.
+    """Broadcast the optimizer state of all parameters from rank 0; a collective.
 
     Args:
-        optimizer: Of parameters, the same on every rank.
+        optimizer: An optimizer of the same parameters on every rank.
         group: The ranks.
 
     Raises:
-        UsageError: A state holds what can't travel.
+        UsageError: The state has a value of a type that can't be sent.
     """
     parameters = parameters_of(optimizer)
     local_states = {
@@ -298,10 +299,10 @@ def broadcast_states(optimizer: Optimizer, group: Group) -> None:
 
 
 def clip_by_global_norm(parameters: Iterable[nn.Parameter], limit: float, group: Group) -> None:
-    """Scale gradients down to a norm over those of all ranks; a collective.
+    """Clip gradients by their norm over all ranks; a collective.
 
     Args:
-        parameters: Those of other ranks have no gradient here.
+        parameters: Parameters; those of other ranks have no gradient here.
         limit: See `Parts.clip_norm`.
         group: The ranks.
     """
@@ -312,11 +313,11 @@ def clip_by_global_norm(parameters: Iterable[nn.Parameter], limit: float, group:
 
 
 def max_bytes(tensors: Iterable[Tensor | None], optimizer: Optimizer, group: Group) -> float:
-    """Return how many bytes the rank has that has most of them; a collective.
+    """Return the number of bytes on the rank that has most; a collective.
 
     Args:
-        tensors: Of this rank, each once; without their gradients.
-        optimizer: Its state counts as well.
+        tensors: This rank's tensors, each once; gradients don't count.
+        optimizer: An optimizer, whose state counts as well.
         group: The ranks.
     """
     present = [tensor for tensor in tensors if tensor is not None]

@@ -1,15 +1,15 @@
-"""Asynchronous, with servers: each worker pushes and fetches when it is ready, and waits for nobody.
+"""Asynchronous SGD with parameter servers: each worker pushes and fetches independently of the other workers.
 
 Downpour SGD, algorithm 7.1 of Dean et al., "Large Scale Distributed Deep Networks" (NeurIPS 2012), with Adagrad on the
-servers. On each worker, in its step t, with the next rows of the epoch that nobody has had:
+servers. Each worker, in its step t, with the next rows of the epoch that no worker has processed:
 
     if t mod n_fetch = 0:  w ← the servers' weights
     g ← gradient at w;  a ← a + g;  w ← w - η g
     if t mod n_push = n_push - 1:  push a;  a ← 0
 
-A server applies each push as it comes: Σ ← Σ + a², w ← w - η a / √Σ. With a bounded delay (Ho et al., "More Effective
-Distributed ML via a Stale Synchronous Parallel Parameter Server", NeurIPS 2013) a worker begins step t only when all
-others have begun step t - max_delay.
+A server applies each push when it arrives: Σ ← Σ + a², w ← w - η a / √Σ. With a bounded delay (Ho et al., "More
+Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NeurIPS 2013), a worker starts step t only
+after all others have started step t - max_delay.
 """
 
 from __future__ import annotations
@@ -37,39 +37,40 @@ from hpsearch_trainers.strategies.served import Served
 from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Options, Trained
 
 _PATIENCE = 1.0
-"""Seconds after which those who wait for the others' end hear that it goes on."""
+"""Interval in seconds of the messages to finished workers that the epoch is still running."""
 
 
 class Clocks:
-    """Which workers may begin a step.
+    """Decides which workers may start a step.
 
     Args:
-        workers: Their number.
-        max_delay: Steps by which a worker may be ahead of the slowest one (Ho et al. 2013, section 3); None for any.
-        in_turn: One worker trains at a time: all begin a step in the order of their ranks, each when the one before has
-            ended it.
+        workers: Number of workers.
+        max_delay: Maximum number of steps that a worker may be ahead of the slowest one (Ho et al. 2013, section 3);
+            None for no limit.
+        in_turn: Whether only one worker trains at a time. In each step, the workers then run in the order of their
+            ranks.
     """
 
     def __init__(self, workers: int, max_delay: int | None, *, in_turn: bool) -> None:
         self._steps: dict[int, float] = dict.fromkeys(range(workers), -1.0)
-        """The step that each has begun, or asks to begin; beyond all when its epoch is over."""
+        """The step that each worker has started or requests to start; infinity after its epoch."""
         self._max_delay, self._in_turn = max_delay, in_turn
 
     def request(self, worker: int, step: int) -> None:
-        """Note that a worker has ended all steps before this one."""
+        """Record that a worker has finished all earlier steps and requests this one."""
         self._steps[worker] = step
 
     def finish(self, worker: int) -> None:
-        """Note that a worker's epoch is over."""
+        """Record that a worker has finished its epoch."""
         self._steps[worker] = float("inf")
 
     @property
     def all_finished(self) -> bool:
-        """Return whether all workers' epochs are over."""
+        """Whether all workers have finished their epochs."""
         return min(self._steps.values()) == float("inf")
 
     def may_begin(self, worker: int) -> bool:
-        """Return whether a worker may begin the step that it asks for."""
+        """Return whether a worker may start the step that it has requested."""
         step = self._steps[worker]
         if self._in_turn:
             return all(
@@ -80,15 +81,15 @@ class Clocks:
 
 
 class DownpourServer:
-    """Serves an epoch.
+    """The server side of an epoch.
 
     Args:
-        buckets: This server's, by the tag of their messages.
+        buckets: This server's buckets, by message tag.
         piece_parameters: The parameter of each piece.
-        adagrad: Of these parameters alone.
+        adagrad: The optimizer of these parameters only.
         group: All ranks.
-        clocks: Which workers may begin a step.
-        first: This is the first server, which lets the workers that have ended know that it goes on.
+        clocks: Decides which workers may start a step.
+        first: Whether this is the first server, which regularly tells finished workers that the epoch is still running.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class DownpourServer:
         self._answers: collections.deque[Handle[Tensor]] = collections.deque(maxlen=64)
 
     def run(self) -> None:
-        """Serve until all workers' epochs are over."""
+        """Serve until all workers have finished their epochs."""
         rates = [0.0] * len(self._adagrad.param_groups)
         message = control(Kind.WAIT, 0, rates)
         finished: list[int] = []
@@ -153,7 +154,7 @@ class DownpourServer:
             bucket.zero_grad()
 
     def _answer(self) -> None:
-        """Answer those who may begin their step."""
+        """Answer the workers that may start their step."""
         for worker, kind in list(self._requests.items()):
             if self._clocks.may_begin(worker):
                 del self._requests[worker]
@@ -170,14 +171,14 @@ class DownpourServer:
 
 
 class Adagrad(torch.optim.Optimizer):
-    """The rate of element i is lr / √Σ g_i², over all its gradients until now (Dean et al. 2012, section 4.1).
+    """Adagrad: the rate of element i is lr / √Σ g_i² over all its past gradients (Dean et al. 2012, section 4.1).
 
-    Unlike torch's there is no ε: where the sum is zero nothing is applied. Of sparse gradients only the rows that they
-    have are touched.
+    Unlike torch's Adagrad, it has no ε: an element whose sum is zero isn't changed. A sparse gradient changes only its
+    own rows.
 
     Args:
-        params: Parameters, or groups of them.
-        lr: The paper's gamma.
+        params: Parameters or parameter groups.
+        lr: The learning rate, gamma in the paper.
     """
 
     def __init__(self, params: Any, lr: float = 0.01) -> None:
@@ -185,7 +186,7 @@ class Adagrad(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        """Take a step with each parameter that has a gradient; nothing is computed anew."""
+        """Update each parameter that has a gradient. `closure` is ignored."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -211,49 +212,50 @@ def _change(gradient: Tensor, total: Tensor) -> Tensor:
 
 
 CONTROL = 0
-"""Tag of what isn't a bucket's; those have the tags from 1."""
+"""Tag of control messages. Buckets have the tags 1, 2, ..."""
 
 
 class Kind(enum.IntEnum):
-    """What a worker tells a server, and what a server answers."""
+    """Kinds of control messages between a worker and a server."""
 
     DRAW = enum.auto()
-    """Which rows are next? Asked of the first server, and answered by `GO` with the number of a part as its clock."""
+    """Request the next rows. Only the first server receives it. It answers `GO` with the index of a part as the clock.
+    """
     ASK = enum.auto()
-    """May I begin the step? Answered by `GO`, when it may."""
+    """Request to start a step. The server answers `GO` when the worker may start."""
     FETCH = enum.auto()
-    """The same, and answered by the weights of each bucket."""
+    """Request to start a step with new weights. The server answers with the weights of each bucket instead of `GO`."""
     PUSH = enum.auto()
-    """Gradients of each bucket follow."""
+    """Announce a push. The gradients of each bucket follow."""
     END = enum.auto()
-    """My epoch is over. Answered by `GO`, when all workers' is; and by `WAIT`, over and over, until then."""
+    """Report the end of the worker's epoch. Answered by `GO` when all workers have finished, and by `WAIT` before."""
     GO = enum.auto()
     WAIT = enum.auto()
-    """Of the first server alone."""
+    """Tell finished workers that the epoch is still running. Only the first server sends it."""
 
 
 def control(kind: Kind, clock: int, rates: Sequence[float]) -> Tensor:
-    """Make a message.
+    """Create a control message.
 
     Args:
-        kind: What it says.
+        kind: Kind of the message.
         clock: The worker's step, from 0.
-        rates: Of each group of parameters.
+        rates: Learning rate of each parameter group.
     """
     return torch.tensor([float(kind), float(clock), *rates], dtype=torch.float64, device="cpu")
 
 
 class DownpourWorker:
-    """Talks to the servers in an epoch.
+    """The worker side of an epoch.
 
     Args:
-        parameters: Those that servers train, by number.
-        buckets: Of all servers.
+        parameters: The parameters that servers train, by index.
+        buckets: The buckets of all servers.
         group: All ranks.
-        servers: Which of them serve.
+        servers: The ranks of the servers.
 
     Attributes:
-        fetches: The weights that come.
+        fetches: Receives the weights.
     """
 
     def __init__(
@@ -264,37 +266,37 @@ class DownpourWorker:
         self.fetches = Fetches(parameters, buckets, group, servers, first_tag=1)
 
     def draw(self, rates: Sequence[float]) -> int:
-        """Take a number: those of an epoch are given to its workers in turn, from 0."""
+        """Return the index of the next part of the epoch that no worker has drawn, from 0."""
         self._group.send_async(control(Kind.DRAW, 0, rates), self._servers[0], CONTROL)
         return int(self._group.recv(control(Kind.WAIT, 0, rates), self._servers[0], CONTROL)[1])
 
     def ask(self, clock: int, rates: Sequence[float]) -> None:
-        """Wait until this worker may begin a step."""
+        """Wait until this worker may start a step."""
         self._send(Kind.ASK, clock, rates)
         for server in self._servers:
             self._answer(server, rates)
 
     def fetch(self, clock: int, rates: Sequence[float]) -> None:
-        """Wait until this worker may begin a step, and take the weights."""
+        """Wait until this worker may start a step, and load the servers' weights."""
         self._send(Kind.FETCH, clock, rates)
         self.fetches.expect()
         self.fetches.load()
 
     def push(self, clock: int, rates: Sequence[float], gradients: Sequence[Tensor | None]) -> None:
-        """Send gradients, by number; they may be changed afterwards."""
+        """Send gradients, by parameter index. The caller may change them afterwards."""
         self._send(Kind.PUSH, clock, rates)
         for bucket, push in zip(self._buckets, self._pushes, strict=True):
             push.send(1.0, gradients_of(bucket, gradients))
 
     def end(self, clock: int, rates: Sequence[float]) -> None:
-        """Wait until all workers' epochs are over, and their pushes are in the weights, however long that takes."""
+        """Wait without a timeout until all workers have finished and the servers have applied their pushes."""
         self._send(Kind.END, clock, rates)
         for server in self._servers:
             while self._answer(server, rates) is Kind.WAIT:
                 pass
 
     def _send(self, kind: Kind, clock: int, rates: Sequence[float]) -> None:
-        # Not to wait for a server that may be waiting for the gradients of another worker, who waits for one of ours.
+        # Asynchronous to avoid a deadlock: a server may wait for another worker's gradients, and that worker for us.
         for server in self._servers:
             self._group.send_async(control(kind, clock, rates), server, CONTROL)
 
@@ -308,7 +310,7 @@ _HOOKS = "hooks of the optimizer's steps"
 
 
 class Downpour(Served):
-    """The last `parallel.servers` ranks hold the weights; the others push gradients to them, each at its own pace."""
+    """The last `parallel.servers` ranks hold the weights. The workers push gradients to them asynchronously."""
 
     name: ClassVar[str] = "downpour"
     reproducible: ClassVar[bool] = False
@@ -338,7 +340,7 @@ class Downpour(Served):
         super().bind(trained)
         groups = [{"params": group["params"], "lr": float(group["lr"])} for group in trained.optimizer.param_groups]
         self._adagrad = Adagrad(groups)
-        # Some have a state before their first step, and can't do without.
+        # Some optimizers have a state before their first step, and need it.
         self._fresh = copy.deepcopy(trained.optimizer.state_dict()["state"])
         if self.is_main_rank:
             print(
@@ -347,7 +349,7 @@ class Downpour(Served):
             )
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Place what is trained on the servers; what the optimizer has got in addition begins without a sum."""
+        """Assign the parameters to servers. Parameters that are new in the optimizer start without a sum."""
         sums = self._adagrad.state if trained.optimizer is self.trained.optimizer else {}
         super().start_epoch(trained, epoch)
         if self.hooked:
@@ -376,7 +378,7 @@ class Downpour(Served):
         )
 
     def epoch_steps(self, shard: Shard, epoch: int) -> Iterator[tuple[int, Tensor]]:
-        """Return parts of the global batches, to each worker the next as soon as it is ready: a quick one gets more."""
+        """Yield parts of the global batches. A worker draws a part when it is ready, so fast workers get more parts."""
         if self._in_turn:
             yield from super().epoch_steps(shard, epoch)
             return
@@ -387,7 +389,7 @@ class Downpour(Served):
                 ticket = self._worker.draw(self._rates())
 
     def start_step(self, rows: int) -> None:
-        """Begin a step when that may be, and with the servers' weights where it is time for them."""
+        """Wait until the step may start; every `n_fetch` steps, fetch the servers' weights."""
         self._step_rates = self._rates()
         if self._clock % self._fetch_every == 0:
             self._worker.fetch(self._clock, self._step_rates)
@@ -401,7 +403,7 @@ class Downpour(Served):
         return self._worker.fetches.changed()
 
     def update(self) -> None:
-        """Take a step of this worker's own, and push where it is time to."""
+        """Accumulate gradients and step locally; every `n_push` steps, push."""
         if self._rows > 0:
             self._accrue()
         self._clock += 1
@@ -409,11 +411,11 @@ class Downpour(Served):
             self._push()
 
     def serve(self, steps: int, set_rate: Callable[[int], None]) -> None:
-        """See `Strategy.serve`. Rates are those of the workers, which may be at different steps."""
+        """See `Strategy.serve`. The workers send their rates, because they may be at different steps."""
         self._server.run()
 
     def end_epoch(self) -> None:
-        """Drain the pushes, and let every rank have the servers' weights and sums."""
+        """Finish all pushes, and send the servers' weights and sums to every rank."""
         super().end_epoch()
         states: list[Any] = []
         if self.trains:
@@ -427,16 +429,16 @@ class Downpour(Served):
         assemble(self._adagrad, self.parameters, self.ranks, self.servers, states)
 
     def loaded(self) -> None:
-        """Drop the state of the trial's own optimizer: it takes no steps here, and would be that of other weights."""
+        """Reset the state of the trial's own optimizer. It doesn't step here, so its state can't match the weights."""
         optimizer = self.trained.optimizer
         optimizer.load_state_dict({**optimizer.state_dict(), "state": copy.deepcopy(self._fresh)})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sums of squares."""
+        """Return Adagrad's sums of squares."""
         return {"adagrad": self._adagrad.state_dict()["state"]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take them up; without, they begin at zero."""
+        """Load Adagrad's sums of squares; missing sums start at zero."""
         load_exactly(self._adagrad, {**self._adagrad.state_dict(), "state": state.get("adagrad", {})})
 
     def _rates(self) -> list[float]:
@@ -444,7 +446,7 @@ class Downpour(Served):
 
     @torch.no_grad()
     def _accrue(self) -> None:
-        """Add the gradients to those of the steps before; and step, where the servers' weights don't come next."""
+        """Accumulate the gradients. Also take a local step, unless the next step fetches the servers' weights."""
         if self.trained.clip_norm is not None:
             nn.utils.clip_grad_norm_(clippable(parameters_of(self.trained.optimizer)), self.trained.clip_norm)
         numbers = {parameter: number for number, parameter in enumerate(self.parameters)}

@@ -1,17 +1,17 @@
-"""Asynchronous in one memory: Hogwild (Niu et al., 2011, algorithm 1), and the same with locks.
+"""Asynchronous SGD in shared memory: Hogwild (Niu et al., 2011, algorithm 1), and a variant with locks.
 
 There is one copy of the weights, in memory that the workers of a host share. Each worker computes a gradient from its
-own rows and the weights as they are, and steps straight into them, whatever the others do meanwhile:
+own rows and the current weights, and updates the weights in place without synchronization:
 
     worker 0    read w ─ gradient ─ w += step      read w ─ gradient ─ w += step
     worker 1          read w ─ gradient ─ w += step    read w ─ gradient ─ w += step
 
-An element is read and written whole, but two workers that add to one at the same moment may lose one of the sums. Where
-gradients are sparse that is rare: a step of SGD, SparseAdam or Adagrad with the gradient of
-`nn.Embedding(..., sparse=True)` touches the rows that were looked up, and no others.
+Single elements are read and written atomically, but if two workers add to an element at the same time, one of the
+updates may be lost. With sparse gradients this is rare: a step of SGD, SparseAdam or Adagrad with the gradient of
+`nn.Embedding(..., sparse=True)` changes only the rows that were looked up.
 
-`locked` is what the paper compares with (AIG there): weights are read as they are too, but each bucket of them is
-updated under a lock of its own, so that no step in it is lost.
+`locked` is the method that the paper compares with (called AIG there). It also reads weights without locks, but
+updates each bucket of weights under the bucket's lock, so no update is lost.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from hpsearch_trainers.strategies.optimizer_shard import steps_in_parts, trains_
 from hpsearch_trainers.strategies.strategy import Options, Trained
 
 _LINE = 64
-"""Bytes of a cache line, at which each piece begins."""
+"""Bytes of a cache line; each parameter's memory is aligned to it."""
 
 
 class OneCopy:
-    """Moves a model's parameters into memory that all workers share, where they begin with rank 0's; a collective.
+    """Moves a model's parameters into memory shared by all workers, initialized with rank 0's values; a collective.
 
-    The parameters stay the objects that they were, so an optimizer of them goes on unawares, and so do what shares
-    memory with one of them, as another parameter or a buffer may.
+    The parameters stay the same objects, so an optimizer of them needs no change. Other parameters and buffers that
+    share memory with a parameter still share it afterwards.
 
     Args:
-        model: The same on every worker, on the CPU.
+        model: The model, on the CPU; its parameters have the same layout on every worker.
         group: The workers.
-        locks: How many the memory is to have.
+        locks: Number of locks of the shared memory.
 
     Attributes:
-        memory: It.
+        memory: The shared memory.
 
     Raises:
         MismatchError: The workers have built different models.
@@ -71,7 +71,7 @@ class OneCopy:
         self.memory: SharedMemory = group.share(total, locks)
         octets = self.memory.data.numpy()
         pieces = {
-            # Of a storage of its own, so that what is saved within an epoch holds one parameter and not all.
+            # A separate storage for each, so that saving a parameter within an epoch doesn't save all of them.
             storage.data_ptr(): torch.from_numpy(octets[start : start + storage.nbytes()]).untyped_storage()
             for storage, start in zip(storages, starts, strict=True)
         }
@@ -84,11 +84,11 @@ class OneCopy:
         self._addresses = {id(parameter): parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
 
     def release(self) -> None:
-        """Copy the parameters, as they are now, into memory of this worker alone.
+        """Copy the parameters from the shared memory into private memory of this worker.
 
         Raises:
-            ConfigurationError: One that is trained lies elsewhere, so that the others haven't what this worker has. Of
-                others, as slow copies of these, the mean is taken.
+            ConfigurationError: A trained parameter was moved out of the shared memory, so the workers' values differ.
+                This isn't checked for untrained parameters, which are averaged.
         """
         moved = [
             name
@@ -106,7 +106,7 @@ class OneCopy:
 
 
 def _move(model: nn.Module, storages: Mapping[int, UntypedStorage]) -> None:
-    """Put a model's tensors into other memory, in place of that at some addresses."""
+    """Replace the storages of a model's tensors by other storages, given by the old ones' addresses."""
     for tensor in (*model.parameters(), *model.buffers()):
         storage = storages.get(tensor.untyped_storage().data_ptr())
         if storage is not None:
@@ -115,7 +115,7 @@ def _move(model: nn.Module, storages: Mapping[int, UntypedStorage]) -> None:
 
 
 def storages_of(tensors: Iterable[Tensor]) -> list[UntypedStorage]:
-    """Return the memory of tensors, each piece once; tensors without elements have none."""
+    """Return the distinct storages of tensors, except of tensors without elements."""
     storages = {
         tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors if tensor.numel() > 0
     }
@@ -124,14 +124,14 @@ def storages_of(tensors: Iterable[Tensor]) -> list[UntypedStorage]:
 
 _OTHER_OPTIMIZER = "an optimizer that looks over all parameters"
 _BUCKET = 1 << 20
-"""Bytes of weights from which on a bucket takes no more parameters."""
+"""Size in bytes at which a bucket is full."""
 
 
 class Hogwild(LocalSteps):
-    """Steps without locks. The optimizer's state is each worker's own, as in torch's example of Hogwild.
+    """Steps without locks. Each worker has its own optimizer state, as in torch's Hogwild example.
 
-    A checkpoint has rank 0's in the usual place, and the others' beside it, for a trial that goes on with as many
-    workers.
+    A checkpoint contains rank 0's optimizer state as `optimizer`, and the other workers' states in addition. These are
+    used if the trial resumes with the same number of workers.
     """
 
     name: ClassVar[str] = "hogwild"
@@ -149,7 +149,7 @@ class Hogwild(LocalSteps):
         self._other_states: list[Any] = []
 
     def bind(self, trained: Trained) -> None:
-        """Take what is trained; every worker begins with rank 0's."""
+        """Bind the model and optimizer, and broadcast rank 0's weights and buffers."""
         elsewhere = next(
             (parameter.device for parameter in trained.model.parameters() if parameter.device.type != "cpu"), None
         )
@@ -162,29 +162,29 @@ class Hogwild(LocalSteps):
         super().bind(trained)
 
     def is_bound(self, trained: Trained) -> bool:
-        """Return whether all workers have what they had; a collective. One alone may have replaced something."""
+        """Return whether the bound objects are unchanged on all workers; a collective."""
         return all(self.group.allgather_object(super().is_bound(trained)))
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Begin an epoch: the weights move into shared memory.
+        """Start an epoch: move the weights into shared memory.
 
-        Between two epochs every worker has its own: what all of them do to a model, such as to halve its weights, is
-        then done once to each copy.
+        Between two epochs every worker has a private copy. So if all workers change the model, for example halve its
+        weights, the change is applied once to each copy.
         """
         super().start_epoch(trained, epoch)
         self._copy = OneCopy(trained.model, self.group, self._locks())
 
     def update(self) -> None:
-        """Step, and tell the others that this worker goes on."""
+        """Step, and report progress to the other workers."""
         super().update()
         assert self._copy is not None
         self._copy.memory.advance()
 
     def end_epoch(self) -> None:
-        """Wait for the steps of all, take a copy of the weights, and gather what only one worker has.
+        """Wait for the steps of all workers, copy the weights to private memory, and gather the optimizer states.
 
         Raises:
-            ConfigurationError: The model has put other memory in the place of what is shared.
+            ConfigurationError: The model has moved a trained parameter out of the shared memory.
         """
         super().end_epoch()
         assert self._copy is not None
@@ -196,12 +196,12 @@ class Hogwild(LocalSteps):
         self._average_moving_average(self._of_workers(self._epoch_rows))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of the other workers' optimizers; on rank 0."""
+        """Return the other workers' optimizer states on rank 0, and an empty dict on other ranks."""
         kind = type(self.trained.optimizer).__qualname__
         return {"optimizer_class": kind, "states": self._other_states} if self._other_states else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with this worker's own state where there were as many workers, else with rank 0's."""
+        """Load this worker's own optimizer state. If the number of workers has changed, all start from rank 0's."""
         states, rank = state.get("states", []), self.group.rank
         optimizer_class = type(self.trained.optimizer).__qualname__
         if len(states) != self.group.size - 1 or state["optimizer_class"] != optimizer_class:
@@ -215,7 +215,7 @@ class Hogwild(LocalSteps):
 
 
 class Locked(Hogwild):
-    """Updates one bucket of weights after the other, each under its lock."""
+    """Updates the buckets of weights one after another, each under its lock."""
 
     name: ClassVar[str] = "locked"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
@@ -233,7 +233,7 @@ class Locked(Hogwild):
         super().bind(trained)
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Begin an epoch, with the parameters that the optimizer has now."""
+        """Start an epoch, and assign the optimizer's current parameters to buckets."""
         super().start_epoch(trained, epoch)
         bucket_of_address = self._buckets(trained.model)
         bucket_of = {
@@ -243,18 +243,18 @@ class Locked(Hogwild):
         }
         groups = [group["params"] for group in trained.optimizer.param_groups]
         used = sorted({bucket_of[parameter] for params in groups for parameter in params if parameter.numel() > 0})
-        first = len(used) * self.group.rank // self.group.size  # each worker begins with another one
+        first = len(used) * self.group.rank // self.group.size  # each worker starts at a different bucket
         self._order = [
             (bucket, [[parameter for parameter in params if bucket_of.get(parameter) == bucket] for params in groups])
             for bucket in (*used[first:], *used[:first])
         ]
 
     def step(self) -> None:
-        """Step the parameters of one bucket at a time; all together if the optimizer may do more than step."""
+        """Update one bucket at a time. If the optimizer has hooks or common state, update all under all locks."""
         assert self._copy is not None
         optimizer, locks = self.trained.optimizer, self._copy.memory.locks
         if self.hooked or not steps_in_parts(optimizer):
-            buckets = sorted(bucket for bucket, _ in self._order)  # in another order on each, two would wait for ever
+            buckets = sorted(bucket for bucket, _ in self._order)  # the same order on all workers, to avoid deadlock
             with contextlib.ExitStack() as held_locks:
                 for bucket in buckets:
                     held_locks.enter_context(locks[bucket])
@@ -276,7 +276,7 @@ class Locked(Hogwild):
         return 1 + max(self._buckets(self.trained.model).values(), default=-1)
 
     def _buckets(self, model: nn.Module) -> dict[int, int]:
-        """Return the bucket of each piece of memory, by its address."""
+        """Return the bucket of each storage, by the storage's address."""
         buckets, bucket, filled = {}, 0, 0
         for storage in storages_of(model.parameters()):
             if filled >= _BUCKET:

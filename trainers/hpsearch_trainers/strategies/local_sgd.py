@@ -1,14 +1,15 @@
 """Local steps between averages: SparkNet (Moritz et al., 2015, algorithm 2), local SGD (Stich, 2019, algorithm 1).
 
-Each worker takes `period` steps with its own rows, and then all weights become their mean over the workers, weighted by
-the rows that each has had since the last time:
+Each worker takes `period` steps with its own rows. Then the weights are averaged over the workers, weighted by the rows
+that each worker has processed since the last average:
 
     worker 0    w ─ step ─ step ─┐      ┌─ step ─ step ─┐      ┌─ step ─┐
                                  ├ mean ┤               ├ mean ┤        ├ mean     the epoch's end
     worker 1    w ─ step ─ step ─┘      └─ step ─ step ─┘      └─ step ─┘
 
-The count begins anew in each epoch, whose end averages what is left of it. So all that is saved is one, whatever the
-width, and an epoch follows from the state before it alone. With `period: 1`, plain SGD takes the steps of `allreduce`.
+The count of steps restarts in each epoch, and the weights are also averaged at the end of an epoch. So a checkpoint has
+a single copy of the weights for any number of workers, and an epoch depends only on the state before it. With
+`period: 1`, plain SGD takes the same steps as with `allreduce`.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from hpsearch_trainers.strategies.strategy import Options, Trained
 
 
 class LocalSGD(LocalSteps):
-    """Averages weights every so many steps.
+    """Averages the weights every `period` steps.
 
-    The state of the optimizer stays each worker's own between two epochs' ends (`momentum: keep`, as in SparkNet), or
-    is averaged with the weights (`momentum: average`). At an epoch's end it is averaged in any case: a checkpoint holds
-    one.
+    Within an epoch, each worker keeps its own optimizer state (`momentum: keep`, as in SparkNet), or the states are
+    averaged with the weights (`momentum: average`). At the end of an epoch they are always averaged, so a checkpoint
+    has a single state.
     """
 
     name: ClassVar[str] = "local_sgd"
@@ -40,12 +41,12 @@ class LocalSGD(LocalSteps):
         self._keeps_momentum = options.choice("momentum", ("keep", "average")) == "keep"
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Begin an epoch, and a round."""
+        """Start an epoch and its first round."""
         super().start_epoch(trained, epoch)
         self._start_round()
 
     def update(self) -> None:
-        """Step; the last one of a round ends in the mean."""
+        """Step, and average the weights after the last step of a round."""
         super().update()
         self._round_steps += 1
         self._round_rows += self._step_rows
@@ -76,7 +77,7 @@ class LocalSGD(LocalSteps):
         weight = rows[self.group.rank] / sum(rows)
         changed = list(self._common)
         average_tensors(changed, [weight] * len(changed), self.group, list(self._common.values()))
-        # Those that a model has come to train within the round.
+        # Parameters that the user unfroze within the round.
         average_weights(
             (parameter for parameter in self._trained_now() if parameter not in self._common), rows, self.group
         )

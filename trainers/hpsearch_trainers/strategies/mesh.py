@@ -1,8 +1,8 @@
-"""The ranks of a trial as torch's DeviceMesh, beside whatever process groups the process has.
+"""A torch DeviceMesh of a trial's ranks, independent of torch's default process group.
 
-torch makes a mesh of its default group, of which a process has one. A worker trains one trial after another, and its
-user may have a default group, too. So the mesh is made by hand: torch finds its group by a name, which goes with the
-trial.
+torch creates a mesh from its default process group, and a process has only one. But a worker trains several trials one
+after another, and a user may have created a default group. So the mesh is built from its parts: torch finds the mesh's
+group by a name, which is unregistered when the trial ends.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _numbers = itertools.count()
 
 
 def mesh_of(group: Group, owner: object) -> DeviceMesh:
-    """Make a mesh with one dimension, of CPUs.
+    """Create a one-dimensional CPU mesh.
 
     Args:
-        group: The ranks; operations of the mesh are operations of it.
-        owner: When it is gone, torch forgets the mesh.
+        group: The ranks; the mesh's operations run on this group.
+        owner: When this object is garbage-collected, the mesh's group is unregistered from torch.
     """
-    # A name of its own, or torch would take what it remembers of an earlier mesh for this one's.
+    # A unique name, because torch caches results by mesh and could reuse those of an earlier one.
     name: Any = f"hpsearch trial {next(_numbers)}"
-    process_group = CommProcessGroup(group, b"", 0.0)  # no groups come from it, so it needs no secret
+    process_group = CommProcessGroup(group, b"", 0.0)  # it creates no subgroups, so it needs no secret
     process_group._set_group_name(name)
     _register_process_group(name, process_group)
     mesh = DeviceMesh("cpu", torch.arange(group.size), mesh_dim_names=(name,), _init_backend=False, _rank=group.rank)
     mesh._dim_group_names = [name]
-    weakref.finalize(owner, _forget, process_group)  # torch holds it by a weak reference only
+    weakref.finalize(owner, _forget, process_group)  # torch has only a weak reference to the group
     return mesh
 
 
@@ -44,4 +44,4 @@ def _forget(process_group: CommProcessGroup) -> None:
     name: Any = process_group.group_name
     _unregister_process_group(name)
     clear: Any = _clear_sharding_prop_cache
-    clear()  # it holds every mesh that it was asked of
+    clear()  # the cache refers to every mesh that was used

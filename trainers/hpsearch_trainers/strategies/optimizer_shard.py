@@ -1,7 +1,7 @@
-"""A server's part of an optimizer: the same object, which for an epoch has pieces of parameters in place of parameters.
+"""A server's part of an optimizer: during an epoch, the optimizer object trains pieces of parameters.
 
-So its class, its settings, and whoever sets its rate, work on the pieces as on one rank. Between epochs the optimizer
-is whole again, with the state of all servers' pieces.
+It is the user's own optimizer object, so its class, its settings, and changes of its rate apply to the pieces. Between
+epochs the optimizer has its parameters back, with the state from all servers.
 """
 
 from __future__ import annotations
@@ -23,46 +23,48 @@ from hpsearch_trainers.strategies.placement import Piece
 
 _OF_ELEMENTS = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
 _OF_PARAMETERS = (*_OF_ELEMENTS, "Adafactor", "Muon", "SparseAdam")
-"""torch's. What is missing looks over all parameters, as LBFGS does."""
+"""torch's optimizers that update each parameter independently. LBFGS, for example, does not."""
 
 
 def trains_elements(optimizer: Optimizer) -> bool:
-    """Return whether a step with some elements of a parameter needs nothing of the others, as with torch's own."""
+    """Return whether an optimizer updates each element of a parameter independently; known for torch's optimizers."""
     return _is_of_torch(optimizer, _OF_ELEMENTS)
 
 
 def trains_each_parameter(optimizer: Optimizer) -> bool:
-    """Return whether a step with one parameter needs nothing of the others.
+    """Return whether an optimizer updates each parameter independently.
 
-    Known of torch's own, LARS and LAMB; another optimizer says so by an attribute `trains_each_parameter`.
+    This is known for torch's optimizers, LARS and LAMB. Another optimizer must have an attribute
+    `trains_each_parameter = True`.
     """
     is_known = _is_of_torch(optimizer, _OF_PARAMETERS) or isinstance(optimizer, Layerwise)
     return is_known or bool(getattr(optimizer, "trains_each_parameter", False))
 
 
 def steps_in_parts(optimizer: Optimizer) -> bool:
-    """Return whether steps with one parameter after another are one step with all, also by what is counted in them.
+    """Return whether stepping the parameters one after another equals one step with all of them.
 
-    Known of torch's own, LARS and LAMB. Others may keep something for all parameters, as a number of steps in a group.
+    This is known for torch's optimizers, LARS and LAMB. Others may keep state for all parameters, such as a step count
+    in a group, which would advance several times.
     """
     return _is_of_torch(optimizer, _OF_PARAMETERS) or type(optimizer) in (LARS, LAMB)
 
 
 def _is_of_torch(optimizer: Optimizer, names: Iterable[str]) -> bool:
-    # The very class: what is derived from it may do anything.
+    # Exactly this class: a subclass may behave differently.
     return any(type(optimizer) is getattr(torch.optim, name, None) for name in names)
 
 
 class OptimizerShard:
-    """Gives an optimizer pieces in place of its parameters, until `close`.
+    """Replaces an optimizer's parameters by pieces of them until `close`.
 
     Args:
-        optimizer: Whole; its state may be that of a checkpoint.
-        parameters: Those that the servers train, by number. Others stay out until `close`.
-        pieces: This server's.
+        optimizer: The optimizer with all parameters; it may have state from a checkpoint.
+        parameters: The parameters that the servers train, by index. Others are removed until `close`.
+        pieces: This server's pieces.
 
     Attributes:
-        piece_parameters: For each piece a parameter, in the memory of the model's.
+        piece_parameters: A parameter for each piece; it shares memory with the model's parameter.
     """
 
     def __init__(self, optimizer: Optimizer, parameters: Sequence[nn.Parameter], pieces: Sequence[Piece]) -> None:
@@ -83,7 +85,7 @@ class OptimizerShard:
                     optimizer.state[self.piece_parameters[piece]] = _cut(self._state[member], member, piece)
 
     def close(self) -> list[Any]:
-        """Put the parameters back into the optimizer.
+        """Restore the optimizer's parameters.
 
         Returns:
             The state of the pieces, for `assemble`.
@@ -111,11 +113,11 @@ def assemble(
     """Load the servers' state into an optimizer, on every rank; a collective.
 
     Args:
-        optimizer: Whole.
-        parameters: Those that the servers train, by number.
+        optimizer: The optimizer with all parameters.
+        parameters: The parameters that the servers train, by index.
         group: All ranks.
-        servers: The ranks of it that have a part.
-        states: What `OptimizerShard.close` gave, on one of them.
+        servers: The ranks of the servers.
+        states: On a server, the result of `OptimizerShard.close`; ignored on other ranks.
     """
     device = parameters[0].device
     states_by_number: dict[int, dict[int, Mapping[str, Any]]] = {}
@@ -131,7 +133,7 @@ def assemble(
 
 
 def _dense(value: Any) -> Any:
-    # Such as the velocity of sparse gradients, which soon has all rows. What is dense goes on to the same numbers.
+    # The velocity of sparse gradients, for example, soon has all rows. A dense tensor gives the same numbers.
     return value.to_dense() if isinstance(value, Tensor) and value.layout is not torch.strided else value
 
 
@@ -142,7 +144,7 @@ def _piece_parameter(parameter: nn.Parameter, piece: Piece) -> nn.Parameter:
 
 
 def _cut(state: Mapping[str, Any], parameter: Tensor, piece: Piece) -> dict[str, Any]:
-    """Return a piece's part of what is kept for a parameter: a run of what has its shape, and all of anything else."""
+    """Return a piece's part of a parameter's state: tensors of the parameter's shape are sliced, others copied."""
     if piece.stop - piece.start == parameter.numel():
         return dict(state)
 
@@ -157,7 +159,7 @@ def _cut(state: Mapping[str, Any], parameter: Tensor, piece: Piece) -> dict[str,
 
 
 def _join(parts: Sequence[Mapping[str, Any]], parameter: Tensor) -> dict[str, Any]:
-    """Undo `_cut`."""
+    """Join the states of a parameter's pieces; the inverse of `_cut`."""
     first = parts[0]
     if len(parts) == 1:
         return dict(first)

@@ -1,14 +1,15 @@
-"""Synchronous, with servers: workers push gradients, servers step, workers fetch weights.
+"""Synchronous parameter server: workers push gradients, servers step, workers fetch weights.
 
 After Li et al., "Scaling Distributed Machine Learning with the Parameter Server" (OSDI 2014), with sequential
-consistency, runs of a parameter's elements as keys, and no replication.
+consistency, ranges of a parameter's elements as keys, and no replication.
 
     worker    backward [ bucket 0 | bucket 1 | bucket 2 ]      wait, next step
                             push ↓     push ↓     push ↓       ↑ fetch 0, 1, 2
     server    ............. [ mean, step ][ mean, step ][ mean, step ]
 
-A bucket travels as soon as backward has its gradients, and comes back as soon as its server has stepped: while backward
-goes on, into memory of its own. Only where the gradient's norm is clipped must the servers have all buckets first.
+A bucket is pushed as soon as backward has its gradients, and its weights are sent back as soon as the server has
+stepped. They arrive in separate memory, because backward may still be running. If the gradient's norm is clipped, the
+servers wait for all buckets before they step.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ class WorkerSide:
     """Pushes the gradients of one epoch's steps, and fetches the weights.
 
     Args:
-        parameters: Those that servers train, by number.
-        buckets: Of all servers.
+        parameters: The parameters that servers train, by index.
+        buckets: The buckets of all servers.
         group: All ranks.
-        servers: Which of them serve.
+        servers: The ranks of the servers.
 
     Attributes:
-        fetches: The weights that come.
-        last_pass: Whether gradients that arrive are complete.
+        fetches: Receives the weights.
+        last_pass: Whether the current backward pass is the last of its step, so that its gradients are complete.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class WorkerSide:
             for piece in bucket.pieces:
                 self._buckets_of.setdefault(piece.number, []).append(index)
         self._missing: list[int] = []
-        """Of each bucket: gradients that are still to come; -1 when it has been sent."""
+        """Number of missing gradients of each bucket; -1 after it was sent."""
         self._rows = 0
         self.last_pass = False
         self._hooks = [
@@ -73,24 +74,24 @@ class WorkerSide:
         ]
 
     def start(self, rows: int) -> None:
-        """Begin a step.
+        """Start a step.
 
         Args:
-            rows: What this worker's gradients will be a mean over; 0 where they count for nothing.
+            rows: Number of rows of this worker's mean gradient; 0 if it doesn't count.
         """
         self._rows = rows
         self._missing = [len(bucket.pieces) for bucket in self._buckets]
         self.fetches.expect()
 
     def finish(self) -> None:
-        """Push what is left, and wait for the weights."""
+        """Push the remaining buckets, and wait for the weights."""
         for index, missing in enumerate(self._missing):
             if missing >= 0:
                 self._push(index)
         self.fetches.load()
 
     def close(self) -> None:
-        """Follow backward passes no more."""
+        """Remove the hooks from the parameters."""
         for hook in self._hooks:
             hook.remove()
 
@@ -112,14 +113,14 @@ class ServerSide:
     """Takes the steps of one epoch with this server's pieces.
 
     Args:
-        buckets: This server's, by the tag of their messages.
+        buckets: This server's buckets, by message tag.
         piece_parameters: The parameter of each piece.
-        optimizer: Of these parameters alone.
+        optimizer: The optimizer of these parameters only.
         group: All ranks.
-        workers: How many of them, the first ones, train.
-        clip_norm: Norm above which the gradient of a step, over all servers, is scaled down to it.
-        server_group: The servers, where there are several.
-        at_once: Whether the optimizer is to step once with all buckets, and not with each as it comes.
+        workers: Number of workers, which are the first ranks.
+        clip_norm: Maximum norm of the gradient of a step over all servers.
+        server_group: The servers; None for a single one.
+        at_once: Whether the optimizer steps once with all buckets; otherwise it steps with each bucket on arrival.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class ServerSide:
         self._buckets = [ServedBucket(bucket, tag, piece_parameters, group, workers) for tag, bucket in buckets.items()]
 
     def step(self) -> None:
-        """Take one."""
+        """Take a step."""
         for bucket in self._buckets:
             bucket.pushes.expect(self._workers)
         for bucket in self._buckets:
@@ -157,24 +158,24 @@ class ServerSide:
             self._step(self._buckets)
 
     def close(self) -> None:
-        """Wait until all has been sent."""
+        """Wait until all weights have been sent."""
         for bucket in self._buckets:
             bucket.wait()
 
     def _step(self, ready: Sequence[ServedBucket]) -> None:
-        self._optimizer.step()  # with those parameters that have a gradient
+        self._optimizer.step()  # updates only parameters that have a gradient
         for bucket in ready:
             bucket.zero_grad()
             bucket.send(self._workers)
 
 
 def clip(gradients: Sequence[Tensor | None], limit: float, servers: Group | None) -> None:
-    """Scale gradients down to a norm, as `torch.nn.utils.clip_grad_norm_` does; a collective of the servers.
+    """Clip gradients by their norm like `torch.nn.utils.clip_grad_norm_`; a collective of the servers.
 
     Args:
-        gradients: This server's.
-        limit: The largest norm, over all servers' gradients.
-        servers: They; None for one.
+        gradients: This server's gradients.
+        limit: The maximum norm over all servers' gradients.
+        servers: The servers; None for a single one.
     """
     values = [
         gradient.coalesce().values() if gradient.is_sparse else gradient
@@ -185,7 +186,7 @@ def clip(gradients: Sequence[Tensor | None], limit: float, servers: Group | None
     if servers is not None:
         servers.allreduce(square, op="sum")
     factor = limit / (math.sqrt(float(square)) + 1e-6)
-    if not factor >= 1.0:  # nor where it is no number
+    if not factor >= 1.0:  # also true for NaN
         for value in values:
             value.mul_(factor)
 
@@ -225,7 +226,7 @@ class ParameterServer(Served):
             layer.exchange.share = partial(_own_share, self._shares)
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Place what is trained on the servers."""
+        """Assign the trained parameters to the servers."""
         super().start_epoch(trained, epoch)
         parameters = self.parameters
         optimizer = trained.optimizer
@@ -259,7 +260,7 @@ class ParameterServer(Served):
         self._worker.start(rows)
 
     def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], loss_weight: float, *, last: bool) -> Tensor:
-        """Compute a loss; the last one's gradients are pushed as they arrive."""
+        """Run forward and backward; in the last pass of a step, push gradients as they become ready."""
         self._worker.last_pass = last
         return super().backward(inputs, loss_of, loss_weight, last=last)
 
@@ -268,7 +269,7 @@ class ParameterServer(Served):
         return self._worker.fetches.changed()
 
     def update(self) -> None:
-        """Push what backward didn't reach, and fetch the weights."""
+        """Push the buckets that backward didn't complete, and fetch the weights."""
         self._worker.finish()
         if self._shares is not None:
             self._shares.spend()
@@ -281,14 +282,14 @@ class ParameterServer(Served):
         self._server.close()
 
     def end_epoch(self) -> None:
-        """Gather all weights, and the optimizer's state of all servers, on every rank."""
+        """Gather the weights and the optimizer state of all servers on every rank."""
         super().end_epoch()
         states: list[Any] = []
         if self.trains:
             self._worker.close()
             del self._worker
         else:
-            scheduled = hasattr(self.trained.optimizer.step, "_wrapped_by_lr_sched")  # as torch's schedulers do
+            scheduled = hasattr(self.trained.optimizer.step, "_wrapped_by_lr_sched")  # set by torch's schedulers
             if scheduled and _rates(self.trained.optimizer) != self._own_rates:
                 self.refuse(_STEPPED)
             states = self._shard.close()

@@ -1,26 +1,28 @@
-"""Each rank holds a stage of the model, through which the micro-batches of a step go one after another.
+"""Pipeline parallelism: each rank holds a stage of the model, and a step's micro-batches pass through the stages.
 
-GPipe (Huang et al. 2019, arXiv:1811.06965), or one forward, one backward (PipeDream, Narayanan et al. 2019), but with a
-step's passes all taken before it, so that they see the same weights. The gradient is that of the whole batch, and the
-step that of one process, to rounding.
+The schedule is GPipe (Huang et al. 2019, arXiv:1811.06965), or 1F1B: one forward, one backward (PipeDream, Narayanan et
+al. 2019) with a flush. With the flush, all passes of a step run before the weights change. The gradient is that of the
+whole batch, and the step equals that of a single process up to rounding.
 
-All ranks read the same rows: the first one uses the inputs, the last one the targets, and only that one knows a loss.
+All ranks read the same rows. The first rank uses the inputs; the last rank uses the targets and computes the loss.
 
-The order in which a stage takes the forward and backward passes of a step's micro-batches. Of three stages with four
-micro-batches, over time (F forward, B backward):
+The order of the forward and backward passes of a step over time, for three stages and four micro-batches (F forward, B
+backward):
 
     gpipe   0   F0 F1 F2 F3 .  .  .  .  B0 B1 B2 B3      all forward, then all backward (Huang et al. 2019, figure 2c)
             1   .  F0 F1 F2 F3 .  .  B0 B1 B2 B3 .
             2   .  .  F0 F1 F2 F3 B0 B1 B2 B3 .  .
 
-    1f1b    0   F0 F1 F2 .  .  B0 F3 B1 .  B2 .  B3      one forward, one backward, as soon as there is one to take
+    1f1b    0   F0 F1 F2 .  .  B0 F3 B1 .  B2 .  B3      one forward, one backward, each as soon as possible
             1   .  F0 F1 .  B0 F2 B1 F3 B2 .  B3 .       (Narayanan et al. 2019, figure 4, with the step's flush)
             2   .  .  F0 B0 F1 B1 F2 B2 F3 B3 .  .
 
-Both take as long; but a stage keeps what backward needs of all micro-batches with the first, and with the second of as
-many as there are stages from it to the last one. Backward passes come in one order, so that both give the same bits.
+Both take the same time, but differ in memory. With `gpipe`, a stage stores the activations of all micro-batches. With
+`1f1b`, it stores at most as many as there are stages from it to the last one. The backward passes have the same order,
+so both produce the same result, bit for bit.
 
-Modules of a pipeline may be others than the model's own: they follow it, and keep nothing that training changes.
+The modules of a pipeline may be other modules than the model's own. Those use the model's training mode, and must not
+have state that training changes.
 """
 
 from __future__ import annotations
@@ -60,21 +62,21 @@ from hpsearch_trainers.strategies.stages import Stages, cut
 from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Options, Trained
 
 _NOTHING = -1
-"""Stands for None, in place of a dtype."""
+"""Code for None, instead of a dtype."""
 _AS_BEFORE = 0
-"""Stands for the description of a message, where it is that of the one before."""
+"""Length that is sent if the description equals that of the previous message."""
 
 
 class Channel:
-    """What this rank and another one send each other: lists of tensors, each described before it comes, and of None.
+    """Sends lists of tensors and None to another rank, and receives such lists from it.
 
-    Messages are a number, how long the description is, then that, then the tensors. A description that is that of the
-    message before isn't sent.
+    A list is sent as the length of its description, the description, and the tensors. A description that equals the
+    previous one isn't sent again.
 
     Args:
-        group: Of both ranks.
-        peer: The other one.
-        device: Where what comes is put.
+        group: A group with both ranks.
+        peer: The other rank.
+        device: The device of received tensors.
     """
 
     def __init__(self, group: Group, peer: int, device: torch.device) -> None:
@@ -98,12 +100,12 @@ class Channel:
             self._start(tensor)
 
     def flush(self) -> None:
-        """Wait until all that was sent may change."""
+        """Wait until all tensors have been sent, so that they may change."""
         while self._pending:
             self._pending.pop(0).wait()
 
     def receive(self) -> list[Tensor | None]:
-        """Receive tensors, which require a gradient where those that were sent do."""
+        """Receive tensors. They require a gradient if the sent ones do."""
         length = int(self._next(torch.empty(1, dtype=torch.int64, device="cpu")))
         if length != _AS_BEFORE:
             self._received_description = self._next(torch.empty(length, dtype=torch.int64, device="cpu")).tolist()
@@ -132,10 +134,10 @@ def _described(tensor: Tensor | None) -> list[int]:
 
 
 def unpacked(output: Any, stage: int) -> list[Tensor]:
-    """Return the tensors that a stage gives.
+    """Return the tensors in a stage's output.
 
     Raises:
-        ConfigurationError: It gives something else.
+        ConfigurationError: The output is something else.
     """
     tensors = list(output) if isinstance(output, tuple | list) else [output]
     if not tensors or not all(isinstance(tensor, Tensor) and tensor.layout is torch.strided for tensor in tensors):
@@ -148,16 +150,16 @@ def unpacked(output: Any, stage: int) -> list[Tensor]:
 
 
 def packed(tensors: Sequence[Tensor]) -> Any:
-    """Return what the next stage is called with."""
+    """Return the argument of the next stage."""
     return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
 
 class ExtraModules:
-    """What the stages of a model have beside it.
+    """Modules of the stages that aren't part of the model.
 
     Args:
-        layers: Of all stages.
-        model: Theirs.
+        layers: The layers of all stages.
+        model: The model.
         freezes: See `Parts.freeze_batch_norm`.
     """
 
@@ -167,20 +169,20 @@ class ExtraModules:
         self._modules = [module for layer in layers for module in layer.modules() if module not in inside]
 
     def start_epoch(self, epoch: int) -> None:
-        """Record the modules' own buffers, and whether batch normalization is frozen in this epoch."""
+        """Record the modules' buffers, and whether batch normalization is frozen in this epoch."""
         self._is_frozen = epoch >= self._freezes
         self._before = self._marks()
 
     def follow(self) -> None:
-        """Train where the model does."""
+        """Set the modules to the model's training mode."""
         for module in self._modules:
             module.training = self._model.training and not (self._is_frozen and isinstance(module, _BatchNorm))
 
     def check(self) -> None:
-        """Check that the modules' own buffers haven't changed since the epoch began.
+        """Check that the modules' buffers haven't changed since the start of the epoch.
 
         Raises:
-            ConfigurationError: They have.
+            ConfigurationError: A buffer has changed.
         """
         changed = sorted(self._marks() - self._before)
         if changed:
@@ -205,13 +207,13 @@ SCHEDULES = ("gpipe", "1f1b")
 
 
 def order_of(schedule: str, stages: int, stage: int, micro_batches: int) -> list[tuple[str, int]]:
-    """Return the passes of a stage, in order, each with the number of its micro-batch.
+    """Return the passes of a stage in order, each with the index of its micro-batch.
 
     Args:
         schedule: One of `SCHEDULES`.
-        stages: Of the pipeline.
-        stage: Its number, from 0.
-        micro_batches: Of the step.
+        stages: Number of stages of the pipeline.
+        stage: Index of the stage, from 0.
+        micro_batches: Number of micro-batches of the step.
     """
     ahead = micro_batches if schedule == "gpipe" else min(stages - 1 - stage, micro_batches)
     order = [(FORWARD, number) for number in range(ahead)]
@@ -223,7 +225,7 @@ def order_of(schedule: str, stages: int, stage: int, micro_batches: int) -> list
 
 
 _PER_STAGE = 2
-"""Micro-batches for each stage, by default."""
+"""Default number of micro-batches per stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,16 +237,16 @@ class _MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class _ForwardPass:
-    """What backward needs of a micro-batch that has gone forward."""
+    """Tensors of a micro-batch's forward pass that its backward pass needs."""
 
     inputs: list[Tensor]
-    """Received from the stage before."""
+    """Received from the previous stage."""
     outputs: list[Tensor]
-    """Sent to the next stage; of the last one the loss, times its share."""
+    """Sent to the next stage; on the last stage, the loss times its weight."""
 
 
 class Pipeline(DividedModel):
-    """Stages of a model; see above."""
+    """Pipeline parallelism over the stages of a model; see the module's docstring."""
 
     name: ClassVar[str] = "pipeline"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
@@ -265,23 +267,23 @@ class Pipeline(DividedModel):
 
     @property
     def stream(self) -> int:
-        """Return the stage, which draws random numbers of its own."""
+        """Return the stage, because each stage has its own random numbers."""
         return self._group.rank
 
     def check(self, parts: Parts) -> None:
-        """Look at what is to be trained, and at the parts that it names."""
+        """See `Strategy.check`. Also record `Parts.pipeline`."""
         super().check(parts)
         self._named = parts.pipeline
         self._freezes = parts.freeze_batch_norm
 
     def bind(self, trained: Trained) -> None:
-        """Cut the model, whose weights are rank 0's."""
+        """Cut the model into stages, and broadcast rank 0's weights."""
         super().bind(trained)
         self._checked = False
         rank, size = self._group.rank, self._group.size
         device = self._device = parameters_of(trained.optimizer)[0].device
         for module in self._named or ():
-            module.to(device)  # what it has beside the model's own
+            module.to(device)  # for modules that aren't the model's own
         stages = cut(trained.model, self._named, size)
         if stages.shared:
             self.refuse("shared parameters", stages.shared)
@@ -304,19 +306,19 @@ class Pipeline(DividedModel):
         self._elsewhere = {tensor for tensor, rank in self._ranks.items() if rank != self._group.rank}
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Begin an epoch, with the whole model."""
+        """Start an epoch. The model is whole until the first step."""
         super().start_epoch(trained, epoch)
         self._is_whole = True
         self._first = True
         self._extra_modules.start_epoch(epoch)
 
     def start_step(self, rows: int) -> None:
-        """Begin a step."""
+        """Start a step."""
         super().start_step(rows)
         self._extra_modules.follow()
 
     def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], loss_weight: float, *, last: bool) -> Tensor:
-        """Put a micro-batch off until there are all that go through the pipeline at once; the last one tells of all."""
+        """Queue a micro-batch; run the queue when it is full. The last call of a run returns the losses of all."""
         if self._is_whole:
             self._begin(inputs)
         of_output = of_output_alone(loss_of, self._elsewhere, self.name)
@@ -327,7 +329,7 @@ class Pipeline(DividedModel):
         return torch.zeros((), device=self._device)
 
     def _begin(self, inputs: Any) -> None:
-        """Release the other stages, in an epoch's first step."""
+        """Release the memory of the other stages, in an epoch's first step."""
         self._is_whole = False
         if self._named is not None and not self._checked:
             self._compare(nn.Sequential(*self._all_layers), inputs)
@@ -343,11 +345,14 @@ class Pipeline(DividedModel):
         (outputs, _), (repeated, _), (outputs_of_parts, _) = (
             training_pass(module, inputs, with_gradients=False) for module in (model, model, parts)
         )
-        if outputs_match(outputs, repeated):  # else it draws random numbers of its own kind
+        if outputs_match(outputs, repeated):  # otherwise the model is random in a way that can't be reproduced
             check_same_output(outputs_of_parts, outputs, f"in training, too, {subject}", f"{advice}, dropout as well")
 
     def _run(self, micro_batches: Sequence[_MicroBatch]) -> Tensor:
-        """Take them through the stage, forward and backward; return their losses, each times its share, on the last."""
+        """Run micro-batches through this stage, forward and backward; return the sum of their weighted losses.
+
+        The sum is 0 except on the last stage.
+        """
         total = torch.zeros((), device=self._device)
         under_way: dict[int, _ForwardPass] = {}
         for direction, number in order_of(self._schedule, self._group.size, self._group.rank, len(micro_batches)):
@@ -392,7 +397,7 @@ class Pipeline(DividedModel):
             self._before.send([tensor.grad for tensor in passed.inputs])
 
     def update(self) -> None:
-        """Step with this stage's parameters; a gradient is clipped by its norm over all stages."""
+        """Step with this stage's parameters. The gradient is clipped by its norm over all stages."""
         optimizer, limit = self.trained.optimizer, self.trained.clip_norm
         if limit is not None:
             clip_by_global_norm(parameters_of(optimizer), limit, self._group)
@@ -402,7 +407,7 @@ class Pipeline(DividedModel):
             self._extra_modules.check()
 
     def end_epoch(self) -> None:
-        """Gather the whole model and its average on every rank, and the optimizer's state on rank 0."""
+        """Gather the model and its moving average on every rank, and the optimizer state on rank 0."""
         super().end_epoch()
         self._extra_modules.check()
         tensors = (tensor for tensor, rank in self._tensors() if rank == self._group.rank)
@@ -414,7 +419,7 @@ class Pipeline(DividedModel):
 
 
 def _with_ranks(models: Sequence[nn.Module], stages: Stages) -> Iterator[tuple[Tensor, int]]:
-    """Return the parameters and buffers that models of the same layers have now, each with the rank that trains it."""
+    """Yield the current parameters and buffers of models with the same layers, each with the rank that trains it."""
     for model in models:
         for named, owners in (
             (model.named_parameters(), stages.owner),

@@ -1,17 +1,17 @@
-"""Which server holds what of a model, and what travels together.
+"""Assignment of a model's parameters to servers, and to buckets that are sent together.
 
-A parameter of more than an eighth of a server's fair share is cut into equal runs, one for each server (as MXNet's
-key-value store does with large arrays); of the others, the largest first, each goes to the server that has the least.
-So no server has more than about an eighth above its share.
+A parameter larger than an eighth of a server's fair share is cut into equal runs of elements, one for each server (as
+in MXNet's key-value store for large arrays). The others are assigned in order of size, the largest first, each to the
+server with the least load. So no server exceeds its fair share by more than about an eighth.
 
     parameter   0         1    2        3      two servers, whose fair share is 500 elements
     elements    800       40   100      60
     server 0    0..400         0..50    60     510
     server 1    400..800  40   50..100         490
 
-What a server has is divided into buckets, in the order in which backward reaches the parameters: each travels as soon
-as it has all its gradients. A long run of elements is cut again, into some of about a bucket's size: so the first of
-them comes back while the last is on its way.
+A server's pieces are divided into buckets, in the order in which backward reaches the parameters. A bucket is sent as
+soon as it has all its gradients. A long run of elements is cut again into runs of about a bucket's size, so that the
+weights of the first can return while the last is being sent.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _BUCKET_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A parameter, as far as its place goes."""
+    """The properties of a parameter that its placement depends on."""
 
     elements: int
     dtype: torch.dtype
     can_be_cut: bool = False
-    """A run of its elements can be trained apart from the rest."""
+    """Whether a run of its elements can be trained separately."""
     sparse: bool = False
-    """Its gradients are."""
+    """Whether its gradients are sparse."""
 
     @property
     def bytes(self) -> int:
@@ -43,20 +43,20 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A run of a parameter's elements; often all of them."""
+    """A contiguous run of a parameter's elements, often all of them."""
 
     number: int
-    """Of the parameter."""
+    """Index of the parameter."""
     start: int
     stop: int
 
 
 @dataclass(slots=True)
 class Bucket:
-    """Pieces of one dtype on one server that travel together; a parameter with sparse gradients is alone in its own."""
+    """Pieces of one dtype on one server that are sent together. A parameter with sparse gradients is alone in one."""
 
     server: int
-    """From 0."""
+    """Index of the server, from 0."""
     dtype: torch.dtype
     sparse: bool
     pieces: list[Piece] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Bucket:
         return self.elements * self.dtype.itemsize
 
     def add(self, piece: Piece) -> None:
-        """Put a piece behind the others."""
+        """Append a piece."""
         self.pieces.append(piece)
         self.elements += piece.stop - piece.start
 
@@ -77,12 +77,12 @@ def assign_parameters(parameters: Sequence[Placed], servers: int, bucket_bytes: 
     """Divide parameters among servers, balanced by bytes.
 
     Args:
-        parameters: In the order of the forward pass, as far as that is known.
-        servers: Their number.
-        bucket_bytes: From which on a bucket takes nothing more; and the longest run of a parameter that can be cut.
+        parameters: The parameters, if possible in the order of the forward pass.
+        servers: Number of servers.
+        bucket_bytes: Size at which a bucket is full, and maximum size of a run of a parameter that can be cut.
 
     Returns:
-        The buckets of all servers, those first whose gradients come first.
+        The buckets of all servers, in the order in which backward computes their gradients.
     """
     buckets: list[Bucket] = []
     filling: dict[tuple[int, torch.dtype], Bucket] = {}
@@ -102,7 +102,7 @@ def assign_parameters(parameters: Sequence[Placed], servers: int, bucket_bytes: 
 
 
 def _pieces(parameters: Sequence[Placed], servers: int, most_bytes: int) -> Iterator[tuple[int, Piece]]:
-    """Return each piece and its server, the last parameter's first."""
+    """Yield each piece with its server, starting with the last parameter."""
     fair_share = sum(parameter.bytes for parameter in parameters) / servers
     cut = {
         number
@@ -125,6 +125,6 @@ def _pieces(parameters: Sequence[Placed], servers: int, most_bytes: int) -> Iter
 
 
 def _runs(number: int, elements: int, count: int) -> Iterator[Piece]:
-    """Divide a parameter's elements evenly."""
+    """Divide a parameter's elements evenly into `count` runs."""
     for run in range(count):
         yield Piece(number, elements * run // count, elements * (run + 1) // count)

@@ -1,8 +1,8 @@
-"""What travels between a worker and a server: a bucket's gradients one way, and its weights back.
+"""Messages between a worker and a server: a bucket's gradients to the server, and its weights back.
 
-A push is one message of bytes: a header of float64 numbers, the rows that the gradients are a mean over and for each
-piece whether it has one, and then the elements. Of a parameter with sparse gradients the header is followed by two
-messages, the rows looked up and their values, or by one where the gradient is dense after all.
+A push is one message of bytes: a header and the elements. The header is float64: the number of rows of the mean
+gradient, and for each piece whether it has a gradient. For a parameter with sparse gradients, the header is followed by
+two messages, row indices and values, or by one message if the gradient happens to be dense.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _SHORT = (torch.float16, torch.bfloat16)
 
 
 class Message:
-    """A bucket in bytes.
+    """A bucket as a message of bytes.
 
     Args:
-        bucket: Which.
-        device: Of its parameters, from and to which its elements are copied.
+        bucket: The bucket.
+        device: Device of its parameters; elements are copied to and from it.
 
     Attributes:
-        bytes: What travels, uint8 and 1-D.
-        header: Rows, and for each piece what it has; float64 and 1-D.
-        elements: Of all pieces, 1-D.
-        parts: Those of each piece.
+        bytes: The message, uint8 and 1-D.
+        header: Number of rows, and for each piece whether it has a gradient; float64 and 1-D.
+        elements: Elements of all pieces, 1-D.
+        parts: Elements of each piece; views of `elements`.
     """
 
     def __init__(self, bucket: Bucket, device: torch.device) -> None:
         count = 1 + len(bucket.pieces)
-        after = 16 * (-(-count // 2))  # elements begin where any dtype may
+        after = 16 * (-(-count // 2))  # elements are aligned for any dtype
         self.bytes = empty_on_host([after + bucket.bytes], torch.uint8, device).zero_()
         self.header = self.bytes[: 8 * count].view(torch.float64)
         self.elements = self.bytes[after:].view(bucket.dtype)
@@ -47,14 +47,14 @@ class Message:
 
 
 class DensePush:
-    """A worker's end of a bucket's gradients.
+    """Sends a worker's gradients of a bucket.
 
     Args:
-        bucket: Whose.
+        bucket: The bucket.
         group: All ranks.
-        server: The rank that has it.
-        tag: Of its messages.
-        device: Of the gradients.
+        server: Rank of the bucket's server.
+        tag: Message tag of the bucket.
+        device: Device of the gradients.
     """
 
     def __init__(self, bucket: Bucket, group: Group, server: int, tag: int, device: torch.device) -> None:
@@ -64,11 +64,11 @@ class DensePush:
         self._sending: Handle[Tensor] | None = None
 
     def send(self, rows: float, gradients: Sequence[Tensor | None]) -> None:
-        """Send them.
+        """Send the gradients.
 
         Args:
-            rows: Those that they are a mean over; 0 where they count for nothing.
-            gradients: Of each piece, 1-D; None where there is none.
+            rows: Number of rows of the mean gradient; 0 if it doesn't count.
+            gradients: Gradient of each piece, 1-D, or None.
         """
         if self._sending is not None:
             self._sending.wait()
@@ -84,14 +84,14 @@ class DensePush:
 
 
 class DensePushes:
-    """A server's end of them.
+    """Receives the workers' gradients of a bucket on its server.
 
     Args:
-        bucket: Whose.
+        bucket: The bucket.
         group: All ranks.
-        most: Workers that push at once.
-        tag: Of the messages.
-        device: Where means of them go.
+        most: Maximum number of workers that push at the same time.
+        tag: Message tag of the bucket.
+        device: Device that the mean gradients are copied to.
     """
 
     def __init__(self, bucket: Bucket, group: Group, most: int, tag: int, device: torch.device) -> None:
@@ -101,7 +101,7 @@ class DensePushes:
         self._pending: list[Handle[Tensor]] = []
 
     def expect(self, workers: Sequence[int]) -> None:
-        """Be ready for a push of each of these ranks."""
+        """Start to receive a push from each of these ranks."""
         self._messages = self._all[: len(workers)]
         self._pending = [
             self._group.recv_async(message.bytes, worker, self._tag)
@@ -109,9 +109,9 @@ class DensePushes:
         ]
 
     def mean(self) -> list[Tensor | None]:
-        """Wait for them; return the mean over all rows for each piece, None where nobody has a gradient.
+        """Wait for the pushes; return the mean gradient of each piece over all rows, None if no worker has one.
 
-        They are added up in the order of the workers, so that the sum has the same bits each time.
+        Gradients are added in the order of the workers, so the result is reproducible bit for bit.
         """
         for handle in self._pending:
             handle.wait()
@@ -129,7 +129,7 @@ class DensePushes:
 
 
 class SparsePush:
-    """As `DensePush`, of one parameter whose gradients are sparse; a gradient has the parameter's shape."""
+    """Like `DensePush`, for one parameter with sparse gradients. A gradient has the parameter's shape."""
 
     def __init__(self, _bucket: Bucket, group: Group, server: int, tag: int, _device: torch.device) -> None:
         self._group, self._server, self._tag = group, server, tag
@@ -154,7 +154,7 @@ class SparsePush:
 
 
 class SparsePushes:
-    """As `DensePushes`, of one parameter whose gradients are sparse."""
+    """Like `DensePushes`, for one parameter with sparse gradients."""
 
     def __init__(self, bucket: Bucket, group: Group, tag: int, shape: torch.Size) -> None:
         self._dtype, self._group, self._tag, self._shape = bucket.dtype, group, tag, shape
@@ -168,7 +168,7 @@ class SparsePushes:
             self._pending.append((worker, self._group.recv_async(header, worker, self._tag)))
 
     def mean(self) -> list[Tensor | None]:
-        """See `DensePushes.mean`; sparse where all are."""
+        """See `DensePushes.mean`. The mean is sparse if all gradients are."""
         received: list[tuple[float, Tensor | None]] = []
         for worker, handle in self._pending:
             rows, kind, length = handle.wait().tolist()
@@ -202,14 +202,14 @@ Pushes = DensePushes | SparsePushes
 def pushes_to(
     servers: Sequence[int], buckets: Sequence[Bucket], group: Group, first_tag: int, device: torch.device
 ) -> list[Push]:
-    """Make a worker's ends of all buckets, whose messages have tags one after another.
+    """Return a push for each bucket, with consecutive message tags.
 
     Args:
-        servers: Their ranks.
-        buckets: Of all servers.
+        servers: Ranks of the servers.
+        buckets: The buckets of all servers.
         group: All ranks.
-        first_tag: That of the first bucket.
-        device: Of the gradients.
+        first_tag: Message tag of the first bucket.
+        device: Device of the gradients.
     """
     return [
         (SparsePush if bucket.sparse else DensePush)(bucket, group, servers[bucket.server], tag, device)
@@ -218,11 +218,11 @@ def pushes_to(
 
 
 def gradients_of(bucket: Bucket, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Return what a worker pushes of a bucket.
+    """Return the gradients of a bucket's pieces.
 
     Args:
-        bucket: Which.
-        gradients: Of all parameters, by number.
+        bucket: The bucket.
+        gradients: Gradients of all parameters, by index.
     """
     own_gradients = [gradients[piece.number] for piece in bucket.pieces]
     if bucket.sparse:
@@ -237,8 +237,8 @@ def take_weights(bucket: Bucket, parameters: Sequence[Tensor]) -> Tensor:
     """Return a bucket's weights, 1-D.
 
     Args:
-        bucket: Which.
-        parameters: All, by number.
+        bucket: The bucket.
+        parameters: All parameters, by index.
     """
     flat = [parameters[piece.number].detach().reshape(-1)[piece.start : piece.stop] for piece in bucket.pieces]
     return torch.cat(flat)
@@ -246,12 +246,12 @@ def take_weights(bucket: Bucket, parameters: Sequence[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def put_weights(bucket: Bucket, elements: Tensor, parameters: Sequence[Tensor]) -> None:
-    """Set parameters to the weights that have come.
+    """Copy a bucket's weights into the parameters.
 
     Args:
-        bucket: Whose.
+        bucket: The bucket.
         elements: Its weights, 1-D.
-        parameters: All, by number.
+        parameters: All parameters, by index.
     """
     sizes = [piece.stop - piece.start for piece in bucket.pieces]
     for piece, part in zip(bucket.pieces, torch.split(elements, sizes), strict=True):
@@ -267,14 +267,14 @@ def _flat(gradient: Tensor) -> Tensor:
 
 
 class Fetches:
-    """Receives the weights of all buckets, whose messages have tags one after another.
+    """Receives the weights of all buckets, with consecutive message tags.
 
     Args:
-        parameters: Those that servers train, by number, as the servers have them.
-        buckets: Of all servers.
+        parameters: The parameters that servers train, by index, with the same values as on the servers.
+        buckets: The buckets of all servers.
         group: All ranks.
-        servers: Which of them serve.
-        first_tag: That of the first bucket.
+        servers: Ranks of the servers.
+        first_tag: Message tag of the first bucket.
     """
 
     def __init__(
@@ -292,7 +292,7 @@ class Fetches:
         self._pending: list[Handle[Tensor]] = []
 
     def expect(self) -> None:
-        """Be ready for the weights."""
+        """Start to receive the weights."""
         self._pending = [
             self._group.recv_async(weights, self._servers[bucket.server], tag)
             for tag, (bucket, weights) in enumerate(zip(self._buckets, self._weights, strict=True), self._first_tag)
@@ -300,26 +300,29 @@ class Fetches:
         self._stepped = False
 
     def load(self) -> None:
-        """Wait for the weights, and let the parameters be them."""
+        """Wait for the weights, and copy them into the parameters."""
         for bucket, weights, handle in zip(self._buckets, self._weights, self._pending, strict=True):
             handle.wait()
             put_weights(bucket, weights, self._parameters)
 
     def record_step(self) -> None:
-        """Record the weights after this worker's own step, except tables with sparse gradients.
+        """Record the weights after this worker's own step, except of parameters with sparse gradients.
 
-        To copy and compare a whole table would take longer than a step in the few rows of it that were looked up.
+        Copying and comparing a whole embedding table would take longer than a step on the few rows that were looked up.
         """
         self._stepped = True
         for _, current, last in self._compared():
             last.copy_(current)
 
     def changed(self) -> list[nn.Parameter]:
-        """Return the parameters that differ from what came, or was noted, last; only while no others may come."""
+        """Return the parameters that differ from the last received or recorded weights.
+
+        Don't call it while weights are being received.
+        """
         return [parameter for parameter, current, last in self._compared() if not _same_values(current.cpu(), last)]
 
     def _compared(self) -> Iterator[tuple[nn.Parameter, Tensor, Tensor]]:
-        """Return of each piece of which that is known its parameter, its elements, and what they were."""
+        """Yield the parameter, the current elements and the last known elements of each piece, if these are known."""
         for bucket, weights in zip(self._buckets, self._weights, strict=True):
             if not (bucket.sparse and self._stepped):
                 parts = torch.split(weights, [piece.stop - piece.start for piece in bucket.pieces])
@@ -329,23 +332,23 @@ class Fetches:
 
 
 def _same_values(first: Tensor, second: Tensor) -> bool:
-    # Weights that are no numbers any more aren't equal to themselves.
+    # Compare the bits as well, because NaN isn't equal to itself.
     return torch.equal(first, second) or torch.equal(first.view(torch.uint8), second.view(torch.uint8))
 
 
 class ServedBucket:
-    """A bucket of a server, and its parameters.
+    """A bucket on its server, with its parameters.
 
     Args:
-        bucket: Which.
-        tag: Of its messages.
+        bucket: The bucket.
+        tag: Message tag of the bucket.
         piece_parameters: The parameter of each piece.
         group: All ranks.
-        most: Workers that push at once.
+        most: Maximum number of workers that push at the same time.
 
     Attributes:
-        parameters: Those of its pieces.
-        pushes: Their gradients, as they come.
+        parameters: The parameters of its pieces.
+        pushes: Receives the gradients.
     """
 
     def __init__(
@@ -362,7 +365,7 @@ class ServedBucket:
         self._sending: dict[int, list[Handle[Tensor]]] = {}
 
     def set_mean_gradients(self) -> None:
-        """Set the gradients of the parameters to the mean of those that are expected."""
+        """Wait for the pushes, and set the parameters' gradients to their mean."""
         for parameter, gradient in zip(self.parameters, self.pushes.mean(), strict=True):
             if gradient is not None:
                 gradient = gradient if gradient.is_sparse else gradient.view(parameter.shape)
@@ -374,10 +377,10 @@ class ServedBucket:
             parameter.grad = None
 
     def send(self, workers: Sequence[int]) -> None:
-        """Send the weights as they are now.
+        """Send the current weights.
 
         Args:
-            workers: The ranks. Each is always sent to with the same others.
+            workers: The ranks to send to. A worker must always be in the same list of ranks.
         """
         first = workers[0]
         if first not in self._weights:
@@ -392,6 +395,6 @@ class ServedBucket:
         self._sending[first] = [self._group.send_async(self._weights[first], rank, self._tag) for rank in workers]
 
     def wait(self) -> None:
-        """Wait until all has been sent."""
+        """Wait until all weights have been sent."""
         for sending in itertools.chain.from_iterable(self._sending.values()):
             sending.wait()

@@ -1,4 +1,4 @@
-"""What strategies with servers have in common: the last ranks hold the weights for the others, which train."""
+"""The base class of strategies with parameter servers: the last ranks hold the weights, and the others train."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Served(Strategy):
     """Divides ranks into workers and servers.
 
     Attributes:
-        servers: The ranks that serve.
-        parameters: What `trained_parameters` gave when the epoch began.
+        servers: The ranks of the servers.
+        parameters: The result of `trained_parameters` at the start of the epoch.
     """
 
     least: ClassVar[int] = 2
@@ -54,15 +54,15 @@ class Served(Strategy):
         return self.ranks.rank if self.trains else 0
 
     def bind(self, trained: Trained) -> None:
-        """Begin with rank 0's weights and buffers everywhere."""
+        """Bind the model and optimizer, and broadcast rank 0's weights and buffers."""
         super().bind(trained)
         broadcast_parameters([*trained.model.named_parameters(), *trained.model.named_buffers()], self.ranks)
 
     def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], loss_weight: float, *, last: bool) -> Tensor:
-        """Compute a loss and add its gradient.
+        """Compute a loss and accumulate its gradient.
 
         Raises:
-            ConfigurationError: Weights have changed meanwhile, of which the servers don't hear.
+            ConfigurationError: The model or the loss has changed weights, which the servers would overwrite.
         """
 
         def checked(output: Any) -> Tensor:
@@ -84,7 +84,7 @@ class Served(Strategy):
             )
 
     def changed(self) -> list[nn.Parameter]:
-        """Return the parameters that have changed since they were fetched, where that can be told."""
+        """Return the parameters that are known to have changed since they were fetched."""
         raise NotImplementedError
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
@@ -95,7 +95,7 @@ class Served(Strategy):
     def synchronize_metrics(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
         """See `Strategy.synchronize_metrics`."""
         result: dict[str, float] = self.ranks.broadcast_object(metrics)
-        # What only those that train have brought up to date, so that a server can validate, too.
+        # Send the servers what only the workers have updated, so that a server can also validate.
         model, average = self.trained.model, self.trained.average
         extra = [] if average is None else [*average.parameters(), *average.buffers()]
         extra += differing(untrained(model, self.trained.optimizer), self.ranks)
@@ -106,8 +106,8 @@ class Served(Strategy):
         """Send the servers' weights to every rank; a collective.
 
         Args:
-            buckets: Of all servers.
-            parameters: What `trained_parameters` gave.
+            buckets: The buckets of all servers.
+            parameters: The result of `trained_parameters`.
         """
         weights = [take_weights(bucket, parameters) for bucket in buckets]
         handles = [
@@ -122,7 +122,7 @@ class Served(Strategy):
         """See `Strategy.end_epoch`.
 
         Raises:
-            ConfigurationError: There is more to train than the servers have.
+            ConfigurationError: A parameter was unfrozen during the epoch, so the servers don't train it.
         """
         super().end_epoch()
         thawed = len(set(map(id, self.trained_parameters())) - set(map(id, self.parameters)))
@@ -141,8 +141,8 @@ class Served(Strategy):
         """Divide parameters among the servers.
 
         Args:
-            parameters: What `trained_parameters` gave.
-            can_be_cut: Those in one run of memory whose gradients aren't sparse may be.
+            parameters: The result of `trained_parameters`.
+            can_be_cut: Whether contiguous parameters without sparse gradients may be cut.
         """
         sparse = _sparse_parameters(self.trained.model)
         return assign_parameters(
@@ -160,6 +160,6 @@ class Served(Strategy):
 
 
 def _sparse_parameters(model: nn.Module) -> set[Tensor]:
-    """Return the parameters whose gradients have the rows alone that were looked up."""
+    """Return the parameters with sparse gradients."""
     tables = (layer for layer in model.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag))
     return {table.weight for table in tables if table.sparse}

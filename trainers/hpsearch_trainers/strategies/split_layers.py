@@ -1,13 +1,13 @@
-"""Layers of which each rank has a part, computed with torch's DTensor.
+"""Linear layers that are split among the ranks, computed with torch's DTensor.
 
-As in Megatron-LM (Shoeybi et al. 2019, arXiv:1909.08053, section 3), which splits the matrix of a linear layer
+As in Megatron-LM (Shoeybi et al. 2019, arXiv:1909.08053, section 3), the weight matrix of a linear layer is split
 
-- by its outputs (`colwise`): every rank has all inputs, and computes some outputs;
-- by its inputs (`rowwise`): every rank has some inputs, and what they add to all outputs is summed up.
+- by its outputs (`colwise`): every rank has all inputs and computes some of the outputs;
+- by its inputs (`rowwise`): every rank has some of the inputs, and the ranks' contributions to all outputs are summed.
 
-Of two layers with only functions of single numbers between them, the first is split by its outputs and the second by
-its inputs, so that nothing is exchanged but the second one's sum, and on the way back that of the first one's gradient.
-Any other layer is split by its outputs, which are then gathered (`gathered`), or by its inputs, which every rank has
+If there are only elementwise functions between two layers, the first is split by its outputs and the second by its
+inputs. Then only the sum of the second layer is exchanged, and in backward the sum of the first layer's gradient. Any
+other layer is split by its outputs, which are then gathered (`gathered`), or by its inputs, which every rank has
 (`summed`).
 """
 
@@ -46,12 +46,12 @@ def plan_of(model: nn.Module, named: Mapping[str, str] | None, size: int) -> dic
     """Return how layers are split, one of `STYLES` by the layer's name in the model.
 
     Args:
-        model: An nn.Sequential, also with nested ones; or any, with `named`.
+        model: An nn.Sequential, which may be nested; with `named`, any model.
         named: See `Parts.tensor`.
         size: Number of ranks.
 
     Raises:
-        ConfigurationError: Nothing can be split, or not so.
+        ConfigurationError: No layer can be split, or `named` can't be used.
     """
     if named is not None:
         _check(model, named, size)
@@ -71,18 +71,19 @@ def plan_of(model: nn.Module, named: Mapping[str, str] | None, size: int) -> dic
 
 
 def split_dimensions(style: str) -> dict[str, int]:
-    """Return along which dimension each parameter of a layer is split, those that are."""
+    """Return the dimension along which each split parameter of a layer is split, by the parameter's name."""
     return dict(_DIMENSIONS.get(style, {}))
 
 
 def forward_of(layer: Any, style: str, mesh: DeviceMesh, *, copies: bool) -> Callable[[Tensor], Tensor]:
-    """Return what computes a layer whose parameters are this rank's parts.
+    """Return a forward function for a layer whose parameters are this rank's parts.
 
     Args:
         layer: The layer.
         style: How it is split.
         mesh: The ranks.
-        copies: Its output may be changed in place, which torch refuses for what comes from a DTensor.
+        copies: Whether to clone the output. Needed if it may be changed in place, which torch forbids for an output of
+            a DTensor.
     """
     if style == "dropout":
         return partial(_dropout, layer, mesh)
@@ -111,7 +112,7 @@ def _linear(layer: nn.Linear, style: str, mesh: DeviceMesh, inputs: Tensor) -> T
 
 
 def _dropout(layer: nn.Dropout, mesh: DeviceMesh, inputs: Tensor) -> Tensor:
-    """Leave out what one process would: the ranks draw alike, for all features, and each takes its own."""
+    """Apply the dropout of a single process: all ranks draw the same mask for all features and use their part."""
     if not layer.training or layer.p == 0.0:
         return inputs
     size, features = mesh.size(), inputs.shape[-1]
@@ -122,8 +123,8 @@ def _dropout(layer: nn.Dropout, mesh: DeviceMesh, inputs: Tensor) -> Tensor:
 def _automatic_plan(model: nn.Sequential, size: int) -> dict[str, str]:
     plan: dict[str, str] = {}
     shared = _shared(model)
-    first = ""  # a layer split by its outputs that the next one may take as they are
-    between: list[str] = []  # what draws random numbers behind it
+    first = ""  # a layer split by its outputs, if the next layer may use these without gathering
+    between: list[str] = []  # the dropout layers after it
     for name, layer in _layers_in_order(model):
         if _is_plain_linear(layer) and not shared.intersection(map(id, layer.parameters())):
             if first:
@@ -142,7 +143,7 @@ def _automatic_plan(model: nn.Sequential, size: int) -> dict[str, str]:
 
 
 def _layers_in_order(model: nn.Sequential) -> Iterator[tuple[str, Any]]:
-    """Return all layers in the order in which they are called, those that are called twice as well."""
+    """Yield all layers in the order in which they are called. A layer that is called twice is yielded twice."""
     for name, layer in model._modules.items():
         if type(layer) is nn.Sequential:
             yield from ((f"{name}.{inner_name}", inner_layer) for inner_name, inner_layer in _layers_in_order(layer))
@@ -151,12 +152,12 @@ def _layers_in_order(model: nn.Sequential) -> Iterator[tuple[str, Any]]:
 
 
 def _is_plain_linear(layer: Any) -> bool:
-    """Return whether its output comes from its parameters `weight` and `bias` alone."""
+    """Return whether a layer is an nn.Linear, not a subclass, with a plain parameter `weight`."""
     return type(layer) is nn.Linear and isinstance(layer._parameters.get("weight"), nn.Parameter)
 
 
 def _shared(model: nn.Module) -> set[int]:
-    """Return the ids of modules and parameters that are in several places."""
+    """Return the ids of modules and parameters that occur more than once in a model."""
     named = (*model.named_modules(remove_duplicate=False), *model.named_parameters(remove_duplicate=False))
     counts = Counter(id(value) for _, value in named)
     return {value for value, count in counts.items() if count > 1}

@@ -1,4 +1,4 @@
-"""Where a model is cut into the stages of a pipeline."""
+"""Cut a model into the stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from hpsearch_comm.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """A model in parts that are called one after another."""
+    """The stages of a model, which are called in sequence."""
 
     layers: tuple[tuple[nn.Module, ...], ...]
-    """Of each stage, in the order in which they are called."""
+    """The layers of each stage, in the order in which they are called."""
     owner: dict[str, int]
     """The stage of each parameter, by its name in the model."""
     buffer_owner: dict[str, int]
-    """The stage of each buffer that is a layer's."""
+    """The stage of each buffer of a layer, by its name in the model."""
     shared: str
-    """Says which of them are in several stages; nothing where none are."""
+    """Message that lists the parameters and buffers in several stages; empty if there are none."""
 
 
 def cut(model: nn.Module, named: Sequence[nn.Module] | None, count: int) -> Stages:
-    """Cut a model into stages, of which the one with the most bytes of parameters has as few as can be.
+    """Cut a model into stages so that the largest stage, by bytes of parameters, is as small as possible.
 
     Args:
-        model: An nn.Sequential, whose nested ones are cut as well; or any, with `named`.
+        model: An nn.Sequential; nested ones are cut as well. With `named`, any model.
         named: See `Parts.pipeline`.
         count: Number of stages.
 
     Raises:
-        ConfigurationError: It can't be cut so.
+        ConfigurationError: The model has too few layers, or `named` doesn't match its parameters.
     """
     layers = list(named) if named is not None else list(_layers(_sequential(model)))
     if len(layers) < count:
@@ -63,14 +63,14 @@ def cut(model: nn.Module, named: Sequence[nn.Module] | None, count: int) -> Stag
 
 
 def cut_evenly(sizes: Sequence[int], count: int) -> list[int]:
-    """Cut a row of sizes into runs of one or more, so that the largest sum is as small as can be.
+    """Cut a list of sizes into non-empty runs so that the largest sum of a run is as small as possible.
 
     Args:
-        sizes: From 0.
-        count: Number of runs, at most as many as sizes.
+        sizes: The sizes, at least 0.
+        count: Number of runs, at most the number of sizes.
 
     Returns:
-        Where each run starts. Where several ways are as good, the first runs are the longest.
+        The start index of each run. Among equally good solutions, earlier runs are longer.
     """
     least, most = max(sizes), sum(sizes)
     while least < most:
@@ -83,7 +83,7 @@ def cut_evenly(sizes: Sequence[int], count: int) -> list[int]:
 
 
 def _runs(sizes: Sequence[int], most: int, count: int) -> list[int]:
-    """Fill runs up to a sum one after another, each as far as `count` runs can still be made; return their starts."""
+    """Fill runs greedily up to the sum `most`, but leave a size for each remaining run; return the start indices."""
     starts, total = [0], 0
     for index, size in enumerate(sizes):
         must_start = len(sizes) - index == count - len(starts)
@@ -113,7 +113,7 @@ def _layers(model: nn.Sequential) -> Iterator[nn.Module]:
 
 
 def hooked(module: nn.Module) -> bool:
-    """Return whether calls of a module run something else, too, or instead."""
+    """Return whether a module has forward or backward hooks."""
     return any(
         (
             module._forward_hooks,
@@ -125,7 +125,7 @@ def hooked(module: nn.Module) -> bool:
 
 
 def _stages_of(named: Iterable[tuple[str, Tensor]], of_stages: Sequence[Sequence[Tensor]]) -> dict[str, list[int]]:
-    """Return the stages in which each tensor is, of those that are in any."""
+    """Return the stages that contain each tensor, by the tensor's name. Tensors without a stage are left out."""
     stages: dict[int, list[int]] = {}
     for number, tensors in enumerate(of_stages):
         for tensor in {id(tensor) for tensor in tensors}:

@@ -1,4 +1,4 @@
-"""What a way to train one model on several ranks has to say; the loop around it is the `Trainer`'s."""
+"""The base class of strategies for training one model on several ranks. The training loop is in `Trainer`."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class Options:
 
     strategy: str = "allreduce"
     values: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    """All other keys; those of other strategies may be among them, where the sweep searches over strategies."""
+    """All other keys. They may include keys of other strategies, if the sweep searches over strategies."""
 
     @classmethod
     def from_dict(cls, parallel: Mapping[str, Any]) -> Options:
-        """Read what a trial names; None stands for a key that is left out."""
+        """Return the options in a trial's `parallel`. A key with the value None counts as missing."""
         values = {key: value for key, value in parallel.items() if value is not None}
         return cls(values.pop("strategy", "allreduce"), MappingProxyType(values))
 
     def integer(self, key: str, default: int, least: int = 1) -> int:
-        """Return a whole number.
+        """Return an integer option.
 
         Raises:
-            ConfigurationError: It is something else, or less than `least`.
+            ConfigurationError: The value isn't an integer, or is less than `least`.
         """
         value = self.values.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -55,10 +55,10 @@ class Options:
         return value
 
     def choice(self, key: str, choices: tuple[str, ...]) -> str:
-        """Return a word, by default the first of those that are known.
+        """Return an option that is one of `choices`; the default is the first.
 
         Raises:
-            ConfigurationError: It is none of them.
+            ConfigurationError: The value isn't one of `choices`.
         """
         value = self.values.get(key, choices[0])
         if value not in choices:
@@ -79,15 +79,15 @@ def check_same_training(
     """Check that all ranks train the same parameters with the same settings in the same epoch; a collective.
 
     Args:
-        model: What is trained.
-        optimizer: It trains them.
-        epoch: Its number.
+        model: The model.
+        optimizer: Its optimizer.
+        epoch: Index of the epoch.
         group: The ranks.
-        rates: Whether they have the same rates.
-        states: Whether the optimizer of each has a state of all parameters.
+        rates: Whether to check that the learning rates are equal.
+        states: Whether to check that each parameter has the same entries in the optimizer's state.
 
     Raises:
-        MismatchError: They don't; raised on all ranks.
+        MismatchError: The ranks differ; raised on all ranks.
     """
     lines = [f"epoch {epoch}", *describe_layouts(model.named_parameters())]
     names = {parameter: name for name, parameter in model.named_parameters()}
@@ -117,76 +117,76 @@ def _state_entries(optimizer: Optimizer, parameter: nn.Parameter) -> str:
 
 
 def _is_from_torch(optimizer: Optimizer) -> bool:
-    """Return whether it is one of torch's: others may keep what each rank counts for itself."""
+    """Return whether an optimizer is one of torch's. Others may have state that differs between ranks."""
     return type(optimizer).__module__.startswith("torch.optim.")
 
 
 NO_FLOAT16 = {"float16": 'it doesn\'t scale losses. Take precision="bf16", or the strategy allreduce'}
-"""A part of `refuses`: ranks that step by themselves would each leave out steps of their own."""
+"""An entry of `refuses` for strategies with independent steps: each rank would skip different steps on overflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a strategy trains. Nothing in it leads back to the trainer, whose memory is then free when it goes."""
+    """The model and optimizer that a strategy trains. It has no reference to the trainer, to avoid a cycle."""
 
     model: nn.Module
-    """The same on every rank."""
+    """The model; it has the same structure on every rank."""
     optimizer: Optimizer
-    """Of its parameters."""
+    """The optimizer of the model's parameters."""
     autocast: Callable[[], AbstractContextManager[Any]]
-    """Makes the context of a forward pass."""
+    """Returns the context manager of a forward pass."""
     clip_norm: float | None = None
-    """Norm above which the gradient of a step is scaled down to it."""
+    """Maximum norm of the gradient of a step."""
     average: MovingAverage | None = None
-    """The moving average of the model, which the loop updates after each step."""
+    """The moving average of the model, which the training loop updates after each step."""
     scaler: torch.amp.GradScaler | None = None
-    """Scales the loss where forward passes are in float16."""
+    """Scales the loss if forward passes are in float16."""
 
 
 class Strategy:
-    """How the ranks of a group train one model; this one is of a rank by itself: a gradient, then a step.
+    """How the ranks of a group train one model. The base class trains on a single rank: a gradient, then a step.
 
-    A `Trainer` makes one on every rank, calls `check`, makes the optimizer, calls `bind`, and then for each epoch:
+    A `Trainer` creates a strategy on every rank and calls `check`. It then creates the optimizer and calls `bind`. For
+    each epoch it calls:
 
-        agree → start_epoch → (start_step → backward, once or more → update) for each of shares → end_epoch
+        agree → start_epoch → (start_step → backward, once or more → update) for each of epoch_steps → end_epoch
         → validation, state
 
-    or, on a rank that doesn't train, `agree → start_epoch → serve → end_epoch`. An epoch that fails ends with
-    `abort`.
+    or, on a rank that doesn't train, `agree → start_epoch → serve → end_epoch`. If an epoch fails, it calls `abort`.
 
     Args:
         options: The trial's `parallel`.
-        group: All ranks of the trial, two or more; None for one.
+        group: All ranks of the trial, two or more; None for a single rank.
 
     Attributes:
-        group: All of them.
-        workers: Those that train, over which metrics, buffers and statistics are summed up; None for one.
-        trains: Whether this rank does.
-        formed: Groups that it has made of some of the ranks.
-        passes: Backward passes into which each of the trainer's is divided.
-        calls: How often each of the trainer's `METHODS` has been called, but for overrides; steps that have ended.
-        has_state: Whether the trainer's state that was given or taken up last had what this strategy keeps.
+        group: All ranks; None for a single rank.
+        workers: The ranks that train; metrics and buffers are averaged over them. None for a single one.
+        trains: Whether this rank trains.
+        formed: Groups of some of the ranks that this strategy has formed.
+        passes: Number of backward passes into which each of the trainer's passes is divided.
+        calls: Number of finished epochs (`step`), and of calls of Trainer's own `state_dict` and `load_state_dict`.
+        has_state: Whether the state that was last saved or loaded has an entry of this strategy.
 
     Raises:
-        ConfigurationError: An option can't be used, or not with so many ranks.
+        ConfigurationError: An option can't be used, or there are too few ranks.
     """
 
     name: ClassVar[str] = "alone"
-    """As in a sweep's `parallel.strategy`."""
+    """Name in a sweep's `parallel.strategy`."""
     least: ClassVar[int] = 1
-    """Ranks that it takes, at least."""
+    """Minimum number of ranks."""
     reproducible: ClassVar[bool] = True
-    """The same trial gives the same numbers once more."""
+    """Whether repeating a trial gives the same results."""
     exact: ClassVar[bool] = True
-    """Trains as one rank does with the same global batch, but for rounding."""
+    """Whether training equals that of one rank with the same global batch, up to rounding."""
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """What can't be used with it, and why: values of `Parts`, and what else a strategy finds in a model."""
+    """Unsupported features with the reason: fields of `Parts`, and other features that a strategy checks."""
     same_states: ClassVar[bool] = False
-    """Each rank's optimizer has the same state, of all parameters."""
+    """Whether every rank's optimizer has the same state, of all parameters."""
     own_loop: ClassVar[bool] = False
-    """A user's `step` may have a loop of its own, which says itself what the ranks exchange."""
+    """Whether a user's `step` may have its own training loop, which exchanges data between the ranks itself."""
     rate_rule: ClassVar[str | None] = None
-    """By which rule of `scaling` the rate follows the global batch where a sweep names none; None: the optimizer's."""
+    """Default rule of `scaling.lr` for this strategy; None: the optimizer's rule."""
 
     def __init__(self, options: Options, group: Group | None) -> None:
         self.group = group
@@ -207,47 +207,47 @@ class Strategy:
 
     @property
     def parts(self) -> int:
-        """Return into how many parts a global batch is divided."""
+        """The number of parts into which a global batch is divided."""
         return 1 if self.workers is None else self.workers.size
 
     @property
     def part_index(self) -> int:
-        """Return which of them is this rank's; 0 on one that doesn't train."""
+        """The index of this rank's part; 0 on a rank that doesn't train."""
         return 0 if self.workers is None else self.workers.rank
 
     @property
     def is_main_rank(self) -> bool:
-        """Return whether this rank is the one that prints for all."""
+        """Whether this is rank 0, which prints messages."""
         return self.group is None or self.group.rank == 0
 
     @property
     def may_be_left_out(self) -> bool:
-        """Return whether weights may change outside its epochs without a word to the other ranks."""
+        """Whether a user's code may train without calling this strategy."""
         return self.group is None or self.own_loop
 
     def needs(self, name: str) -> bool:
-        """Return whether a trainer's override must call one of `METHODS`: to train by it, or to keep what it keeps."""
+        """Return whether an override of one of `METHODS` must call Trainer's method, to train or to keep state."""
         if name == "step":
             return not self.may_be_left_out
         return type(self).state_dict is not Strategy.state_dict
 
     @property
     def hooked(self) -> bool:
-        """Return whether a step of the optimizer runs something of the user's, too."""
+        """Whether the optimizer has step hooks of the user."""
         optimizer = self.trained.optimizer
         hooks = (*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values())
         return any(getattr(hook, "func", None) is not _check_under_way for hook in hooks)
 
     @property
     def stream(self) -> int:
-        """Return the number of the random numbers that this rank draws from: those with one number draw the same."""
+        """The index of this rank's random stream. Ranks with the same index draw the same random numbers."""
         return self.part_index
 
     def check(self, parts: Parts) -> None:
-        """Look at what is to be trained, and how.
+        """Check that the strategy supports the parts.
 
         Raises:
-            ConfigurationError: It has what the strategy refuses.
+            ConfigurationError: The parts use a feature that the strategy refuses.
         """
         for part in fields(parts):
             if part.name in self.refuses and getattr(parts, part.name) != part.default:
@@ -256,11 +256,11 @@ class Strategy:
             self.refuse("float16")
 
     def refuse(self, feature: str, detail: str = "") -> NoReturn:
-        """Raise the reason why something can't be used.
+        """Raise an error with the reason why a feature can't be used.
 
         Args:
-            feature: One of `refuses`.
-            detail: It was found, if that isn't clear.
+            feature: A key of `refuses`.
+            detail: Where the feature was found, if that isn't clear.
 
         Raises:
             ConfigurationError: Always.
@@ -269,10 +269,10 @@ class Strategy:
         raise ConfigurationError(f"parallel.strategy {self.name} can't be used with {feature}: {reason}")
 
     def bind(self, trained: Trained) -> None:
-        """Take what is trained, at first and where the user has put something else in its place; a collective.
+        """Bind the model and optimizer, at first and whenever the user has replaced something; a collective.
 
         Raises:
-            ConfigurationError: It can't be trained so.
+            ConfigurationError: The strategy can't train them.
         """
         check_parameters(trained.optimizer, trained.model)
         self.trained = trained
@@ -282,74 +282,74 @@ class Strategy:
         if self._watch is not None:
             self._watch.remove()
         if not self.may_be_left_out:
-            # By a weak reference, as a circle would keep models until Python's collector comes by.
+            # A weak reference, because a cycle would keep models in memory until Python's garbage collection.
             self._watch = trained.optimizer.register_step_pre_hook(partial(_check_under_way, weakref.ref(self)))
 
     def is_bound(self, trained: Trained) -> bool:
-        """Return whether model, layers, optimizer and parameters are still those that `bind` got."""
+        """Return whether model, layers, optimizer and parameters are still those passed to `bind`."""
         objects = _objects_of(trained)
         return len(objects) == len(self._bound_objects) and all(map(operator.is_, objects, self._bound_objects))
 
     def loaded(self) -> None:
-        """Handle a new state of model and optimizer, the same on every rank; a collective."""
+        """Handle a newly loaded state of model and optimizer, equal on every rank; a collective."""
 
     def agree(self, trained: Trained, epoch: int) -> None:
         """Check that all ranks have made the same changes since the last epoch; a collective, before `start_epoch`.
 
         Raises:
-            MismatchError: They haven't.
+            MismatchError: The changes differ between ranks.
         """
         if self.group is not None:
-            # Those that step by themselves have set their rates last at a step of their own.
+            # With asynchronous steps, the ranks' last rates belong to different steps.
             options = {"rates": self.reproducible, "states": self.same_states}
             check_same_training(trained.model, trained.optimizer, epoch, self.group, **options)
 
     def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Begin an epoch, with rank 0's weights and buffers; a collective.
+        """Start an epoch with rank 0's weights and buffers; a collective.
 
         Args:
-            trained: What `bind` got, or what the user has put in its place since, which is bound now.
-            epoch: Epochs that are done.
+            trained: The current model and optimizer. They are bound again if the user has replaced something.
+            epoch: Number of finished epochs.
         """
         if not self.is_bound(trained):
             self.bind(trained)
         if self.group is not None:
-            # What a user has drawn anew, each rank has drawn for itself.
+            # If user code reinitialized weights randomly, they differ between ranks.
             broadcast_tensors(differing(_tensors_of(trained), self.group), self.group)
         self.trained = trained
         self._under_way = True
 
     def epoch_steps(self, shard: Shard, epoch: int) -> Iterator[tuple[int, Tensor]]:
-        """Yield the number of each step of an epoch and this rank's rows; taken one by one as they are trained.
+        """Yield the index of each step of an epoch and this rank's rows. A step is requested only when it is trained.
 
         Args:
-            shard: This rank's.
-            epoch: Its number, from 0.
+            shard: This rank's shard.
+            epoch: Index of the epoch, from 0.
         """
         yield from enumerate(shard.epoch(epoch))
 
     def start_step(self, rows: int) -> None:
-        """Begin a step.
+        """Start a step.
 
         Args:
-            rows: Of the global batch, that are this rank's; 0 where there are too few, and its pass counts for nothing.
+            rows: This rank's rows of the global batch. If there are too few, it is 0, and the pass doesn't count.
         """
         self.trained.optimizer.zero_grad()
-        for parameter in self._untrained:  # else a measure of its gradient would depend on when the training went on
+        for parameter in self._untrained:  # stale gradients would make measures of them depend on resumes
             parameter.grad = None
 
     def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], loss_weight: float, *, last: bool) -> Tensor:
-        """Compute a loss and add its gradient.
+        """Compute a loss and accumulate its gradient.
 
         Args:
-            inputs: Of some rows.
-            loss_of: Gives the mean loss of the model's output for them.
-            loss_weight: What the rows are of the step's on this rank.
-            last: No more of this step follow.
+            inputs: Inputs of a batch.
+            loss_of: Returns the mean loss for the model's output.
+            loss_weight: The batch's share of the step's rows on this rank.
+            last: Whether this is the last pass of the step.
 
         Returns:
-            The mean loss, without its graph. Summed up over the passes and over the workers, each times its rows, it
-            is what the step's loss is made of; so a pass may tell of others, and a worker tell nothing.
+            The mean loss, detached. The step's loss is the sum over passes and workers of this value times the rows. So
+            a pass may return the loss of several passes, and others 0.
         """
         with self.trained.autocast():
             loss = loss_of(self.trained.model(inputs))
@@ -360,11 +360,11 @@ class Strategy:
         return loss.detach()
 
     def update(self) -> None:
-        """Step: from gradients to weights."""
+        """Update the weights from the gradients."""
         if self.trained.scaler is not None:
             self.trained.scaler.unscale_(self.trained.optimizer)
         if self.trained.clip_norm is not None:
-            # What the optimizer doesn't train may have gradients, too.
+            # Clip only the optimizer's parameters; others may also have gradients.
             nn.utils.clip_grad_norm_(clippable(parameters_of(self.trained.optimizer)), self.trained.clip_norm)
         self.step()
 
@@ -377,16 +377,16 @@ class Strategy:
             self.trained.scaler.update()
 
     def serve(self, steps: int, set_rate: Callable[[int], None]) -> None:
-        """Work for the others for an epoch, on a rank that doesn't train.
+        """Serve the workers for an epoch, on a rank that doesn't train.
 
         Args:
-            steps: Those of the epoch.
-            set_rate: Gives this rank's optimizer the rate of a step, from 0.
+            steps: Number of steps of the epoch.
+            set_rate: Sets the learning rate of this rank's optimizer for a step, given its index from 0.
         """
         raise NotImplementedError
 
     def end_epoch(self) -> None:
-        """Bring model and optimizer to the state that is validated and saved, on every rank; a collective."""
+        """Set model and optimizer on every rank to the state that is validated and saved; a collective."""
         self._under_way = False
         self.calls["step"] += 1
 
@@ -394,35 +394,35 @@ class Strategy:
         """Return the metrics of an epoch, the same on every rank; a collective.
 
         Args:
-            metrics: Those of the ranks that train; None on others.
+            metrics: This rank's metrics; None on a rank that doesn't train.
         """
         assert metrics is not None
         return dict(metrics)
 
     def entry(self) -> dict[str, Any]:
-        """Return what a trainer's state has of the strategy, under `strategy`; nothing where it keeps nothing."""
+        """Return the strategy's entry in a trainer's state, under `strategy`; empty if the strategy has no state."""
         state = self.state_dict()
         self.has_state = bool(state)
         return {"strategy": {"name": self.name, **state}} if state else {}
 
     def load_entry(self, state: Mapping[str, Any]) -> None:
-        """Go on from what a trainer's state has of the strategy, if there is something."""
+        """Load the strategy's entry of a trainer's state, if it exists."""
         entry = state.get("strategy", {})
         self.has_state = entry.get("name") == self.name
         self.load_state_dict(entry if self.has_state else {})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what more continues the training with this strategy, the same on every rank; empty where nothing."""
+        """Return the additional state that this strategy needs to resume training; may be empty."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from it; empty where the state was saved with another strategy."""
+        """Load the strategy's state; it is empty if it was saved with another strategy."""
 
     def abort(self, error: BaseException) -> None:
-        """Tell the ranks that may be waiting for this one that its epoch has failed; those of `group` the caller tells.
+        """Close the groups that this strategy and its layers use, because the epoch failed; the caller closes `group`.
 
         Args:
-            error: Why.
+            error: The reason, which the waiting ranks receive.
         """
         layers = self.trained.model.modules()
         of_layers = [layer.group for layer in layers if isinstance(layer, SyncBatchNorm)]
@@ -431,7 +431,7 @@ class Strategy:
 
 
 def _check_under_way(strategy: weakref.ref[Strategy], *_: object) -> None:
-    """Raise where an optimizer steps outside an epoch of its strategy."""
+    """Raise an error if an optimizer steps outside an epoch of its strategy."""
     owner = strategy()
     if owner is not None and not owner._under_way:
         raise ConfigurationError(
@@ -447,7 +447,7 @@ def _tensors_of(trained: Trained) -> list[Tensor]:
 
 
 def _objects_of(trained: Trained) -> list[object]:
-    """Return what a strategy may have taken note of; a None ends each group of parameters."""
+    """Return the objects that a strategy depends on; None marks the end of each parameter group."""
     groups = trained.optimizer.param_groups
     in_groups = [parameter for group in groups for parameter in (*group["params"], None)]
     return [trained.optimizer, *trained.model.modules(), *trained.model.parameters(), *in_groups]

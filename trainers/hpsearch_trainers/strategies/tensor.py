@@ -1,7 +1,7 @@
-"""Each rank holds a part of the model's linear layers, and all compute each step together.
+"""Tensor parallelism: each rank holds a part of the model's linear layers; see `split_layers`.
 
-`split_layers` says how they are split. All ranks read the same rows, compute what isn't split alike, and so have the
-same loss, that of one process to rounding.
+All ranks read the same rows and compute the unsplit layers redundantly. So all have the same loss, which equals that of
+a single process up to rounding.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _WHOLE = "its step looks at whole parameters, of which a rank has a part"
 
 
 class TensorParallel(DividedModel):
-    """Parts of layers; see above."""
+    """Tensor parallelism over linear layers; see the module's docstring."""
 
     name: ClassVar[str] = "tensor"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
@@ -63,14 +63,16 @@ class TensorParallel(DividedModel):
         self._divided = False
 
     def check(self, parts: Parts) -> None:
-        """Look at what is to be trained, and at the layers that it names."""
+        """See `Strategy.check`. Also record `Parts.tensor`."""
         super().check(parts)
         self._named = parts.tensor
 
     def bind(self, trained: Trained) -> None:
-        """Plan how layers are split; weights are rank 0's."""
+        """Plan how layers are split, and broadcast rank 0's weights."""
         try:
-            from hpsearch_trainers.strategies.mesh import mesh_of  # a second, that no other strategy needs
+            from hpsearch_trainers.strategies.mesh import (
+                mesh_of,
+            )  # slow import that only this strategy needs
         except ImportError as error:
             raise ConfigurationError(
                 f"parallel.strategy tensor needs DTensor as torch 2.13 has it, got {torch.__version__} ({error}): "
@@ -102,7 +104,7 @@ class TensorParallel(DividedModel):
         self._replicated = [parameter for name, parameter in named if name not in dimensions]
         self._buffers = [buffer for model in models for buffer in model.buffers()]
         broadcast_parameters([*trained.model.named_parameters(), *trained.model.named_buffers()], self._group)
-        # A hook may compute something of all features, where a rank has some; maybe on one rank alone.
+        # A hook, maybe on one rank only, may need all features, but a rank has only some. Then compare the outputs.
         hooks = torch.tensor(any(map(hooked, trained.model.modules())))
         self._trusted = self._named is None and not self._group.allreduce(hooks, op="max")
 
@@ -118,7 +120,7 @@ class TensorParallel(DividedModel):
         )
 
     def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], loss_weight: float, *, last: bool) -> Tensor:
-        """Compute a loss, and add this rank's part of its gradient; rank 0 tells of it."""
+        """Compute a loss, and accumulate this rank's part of its gradient. Only rank 0 returns the loss; others 0."""
         with _errors_as_ours():
             if not self._divided:
                 self._begin(inputs)
@@ -127,7 +129,7 @@ class TensorParallel(DividedModel):
         return loss if self._group.rank == 0 else torch.zeros_like(loss)
 
     def _begin(self, inputs: Any) -> None:
-        """Keep this rank's parts alone, in an epoch's first step."""
+        """Split the layers in an epoch's first step. The first time, check that the split model computes the same."""
         if self._trusted:
             self._divide()
             return
@@ -139,7 +141,7 @@ class TensorParallel(DividedModel):
         with _fitting_together():
             check_same_output(output_of(model, inputs), expected, subject, _NO_NORM)
             outputs, gradients = training_pass(model, inputs, with_gradients=True)
-        # A model may draw random numbers of its own kind, and compute something else each time.
+        # Skip the check if the model is random in a way that can't be reproduced.
         if outputs_match(reference[0], repeated[0]) and not (
             outputs_match(outputs, reference[0]) and gradients_match(gradients, self._shards_of(reference[1]))
         ):
@@ -152,7 +154,7 @@ class TensorParallel(DividedModel):
         self._trusted = True
 
     def _shards_of(self, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Return this rank's parts of what there is for each parameter."""
+        """Return this rank's parts of tensors that are given for each parameter, such as gradients."""
         dimensions = {id(parameter): dimension for parameter, dimension in self._sharded}
         return [
             tensor
@@ -165,7 +167,7 @@ class TensorParallel(DividedModel):
         states = self.trained.optimizer.state
         for parameter, dimension in self._sharded:
             shape, parameter.grad = parameter.shape, None
-            if parameter in states:  # whole on rank 0, or after a load; else this rank's part, of another shape
+            if parameter in states:  # whole on rank 0 and after a load; otherwise already this rank's part
                 states[parameter] = {
                     name: self._shard_of(value, dimension) if _has_shape(value, shape) else value
                     for name, value in states[parameter].items()
@@ -176,7 +178,7 @@ class TensorParallel(DividedModel):
         self._divided = True
 
     def update(self) -> None:
-        """Step with this rank's parts; a gradient is clipped by its norm over all."""
+        """Step with this rank's parts. The gradient is clipped by its norm over all ranks."""
         optimizer, limit = self.trained.optimizer, self.trained.clip_norm
         if limit is not None:
             trained = [parameter for parameter in parameters_of(optimizer) if parameter.grad is not None]
@@ -189,7 +191,7 @@ class TensorParallel(DividedModel):
         optimizer.step()
 
     def end_epoch(self) -> None:
-        """Gather the whole model and its average on every rank, and the optimizer's state on rank 0."""
+        """Gather the model and its moving average on every rank, and the optimizer state on rank 0."""
         super().end_epoch()
         tensors = [parameter for parameter, _ in self._sharded] + self._replicated + self._buffers
         self._bytes = max_bytes(tensors, self.trained.optimizer, self._group)
@@ -205,10 +207,10 @@ class TensorParallel(DividedModel):
                     name: self._gathered(value, dimension) if _has_shape(value, shape) else value
                     for name, value in states[parameter].items()
                 }
-                if self._group.rank == 0:  # which saves it
+                if self._group.rank == 0:  # it saves the state
                     states[parameter] = joined_state
             parameter.data = self._gathered(parameter.data, dimension)
-        broadcast_tensors(self._replicated, self._group)  # other machines may have rounded otherwise
+        broadcast_tensors(self._replicated, self._group)  # rounding may differ between machines
         self._divided = False
 
     def _shard_of(self, tensor: Tensor, dimension: int) -> Tensor:
@@ -225,14 +227,14 @@ def _has_shape(value: Any, shape: torch.Size) -> bool:
 
 
 def _square(parameters: list[nn.Parameter]) -> Tensor:
-    """Return the square of their gradients' norm."""
+    """Return the squared norm of the parameters' gradients."""
     norm = nn.utils.get_total_norm(parameter.grad for parameter in clippable(parameters) if parameter.grad is not None)
     return norm.double().square()
 
 
 @contextlib.contextmanager
 def _fitting_together() -> Iterator[None]:
-    """Say of a split model that can't be computed that it doesn't fit."""
+    """Turn an error of the split model into a ConfigurationError: its split layers don't fit together."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
@@ -245,7 +247,7 @@ def _fitting_together() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _errors_as_ours() -> Iterator[None]:
-    """Raise what torch has made of our errors as these."""
+    """Raise a CommError directly if torch has wrapped it in a DistBackendError."""
     try:
         yield
     except dist.DistBackendError as error:
