@@ -128,7 +128,7 @@ class CheckWorkers:
         limits: When a segment is ended.
 
     Raises:
-        TrainableError: The trainable can't be imported, or has another shape.
+        TrainableError: The trainable can't be imported, or isn't a trainable.
         SweepError: There are too few GPUs here.
         FailedRun: To import it ended the process, or ran over a limit.
     """

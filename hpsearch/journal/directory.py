@@ -39,7 +39,7 @@ _CHECKPOINT = re.compile(r"hpsearch-checkpoint-\d+|\.hpsearch-checkpoint-\d+(\.[
 """A trainable's own files in an attempt's directory may have similar names."""
 
 OUTPUT_AT_HAND = ".output-"
-"""Prefix of a worker's output file in `trials`, before the worker's mark. Output moves to an attempt's directory later."""
+"""Prefix of a worker's output file in `trials`, before the worker's mark. Output is later moved to the attempt."""
 
 _RUN_LOCK_PATIENCE = 0.5
 """Seconds to wait for the lock, since `holder` holds it for a moment when it checks the lock."""

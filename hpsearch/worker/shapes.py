@@ -46,7 +46,7 @@ def shapes_of(job: Job, trials: Sequence[Trial], seconds: float) -> Shapes:
         seconds: Time after which no more are built.
 
     Raises:
-        TrainableError: The trainable can't be imported, or has another shape.
+        TrainableError: The trainable can't be imported, or isn't a trainable.
     """
     with tempfile.TemporaryDirectory(prefix="hpsearch-plan-") as root:
         worker = Worker(job, Path(root))

@@ -49,7 +49,7 @@ class Worker:
         around_build: Returns a context for the build of a lane, given the seconds that it may take.
 
     Raises:
-        TrainableError: The trainable can't be imported, or has another shape.
+        TrainableError: The trainable can't be imported, or isn't a trainable.
     """
 
     def __init__(
