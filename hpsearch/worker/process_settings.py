@@ -74,12 +74,12 @@ class Setting:
 
 @dataclass(slots=True)
 class Kept:
-    """Settings that a block changed, filled at its end."""
+    """Settings that a block changed. The fields are filled at the end of the block."""
 
     changed: tuple[str, ...] = ()
     """Names of the settings that it changed, as far as they are reported."""
     stuck: tuple[str, ...] = ()
-    """Those of them that couldn't be put back, with the reason."""
+    """Changed settings that couldn't be restored, with the reason."""
     _before: Mapping[str, Any] = field(default_factory=dict)
 
     def changes(self) -> dict[str, Any]:
@@ -295,7 +295,7 @@ def _put_precision(value: Any) -> None:
     import torch
 
     older, newer = value
-    if older is not None:  # first: it sets some of the others
+    if older is not None:  # first, because it sets some of the others
         torch.set_float32_matmul_precision(older[0])
         torch.backends.cuda.matmul.allow_tf32 = older[1]
         torch.backends.cudnn.allow_tf32 = older[2]
