@@ -4,7 +4,7 @@ Only plain JSON is written, and nothing is unpickled.
 
 An event is a JSON object, and so are the dataclasses inside it, except those written as lists. Their names in the
 journal are defined in the tables below: classes and fields can be renamed, names in the journal can't. The trial's
-number isn't in the object, as it has a column of its own.
+number isn't in the object, since it has its own column.
 """
 
 from __future__ import annotations

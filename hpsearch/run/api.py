@@ -200,7 +200,7 @@ def rerun(
 ) -> Rerun:
     """Run the best configurations of a study again, several times each, with other seeds and at full length.
 
-    The result is a study of its own. If the directory has this rerun already it is resumed.
+    The result is a separate study. If the directory already contains this rerun, it is resumed.
 
     Args:
         study: The directory of a study that has ended.

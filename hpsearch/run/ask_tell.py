@@ -185,7 +185,7 @@ class AskTell:
         Reported iterations count, and the next attempt starts after them.
 
         Raises:
-            TellError: It isn't open.
+            TellError: The trial isn't open.
         """
         with self._turn() as turn:
             record = _open(turn, trial, attempt)
@@ -267,7 +267,7 @@ def _open(turn: Turn, trial: AskedTrial | int, attempt: int | None) -> TrialReco
     """Return the record of an open trial.
 
     Raises:
-        TellError: It isn't open.
+        TellError: The trial isn't open.
     """
     if isinstance(trial, AskedTrial):
         number, attempt = trial.number, trial.attempt

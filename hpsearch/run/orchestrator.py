@@ -220,7 +220,7 @@ class Orchestrator:
             if self._sweep_state.idle:
                 if self._ending in CRITERIA:
                     # The report that reached the target may have been lost with its worker, and a trial that still ran
-                    # may have ended the row of those without a better value: then the sweep goes on.
+                    # may have improved the best value: then the sweep continues.
                     self._ending = self._sweep_state.stopping.met
                 if self._ending is not None or finished:
                     if self._take_requests("finished"):  # what was left since the last look may be more to do
@@ -265,8 +265,8 @@ class Orchestrator:
             starts: list[Started] = []
             upcoming = self._sweep_state.upcoming(self._has_waited())
             answer: Next | None = None
-            # Those that have a company wait for workers of their own. What they take isn't known, so that nothing else
-            # starts before the backend has them.
+            # Segments with a company wait for separate workers. Their share of capacity isn't known: nothing else starts
+            # until the backend has started them.
             restricted = self._sweep_state.restricted_count() if self._lanes > 1 else 0
             while len(starts) < (restricted or room.starts):
                 answer = next(upcoming)
@@ -424,7 +424,7 @@ class Orchestrator:
         requester = person(request.by) or "someone"
         if request.verb == "cancel" and not steered.refused:
             self._note(Ended("cancelled", f"by {requester}"))
-        self._commit()  # also in the middle of a segment, where it runs in this thread
+        self._commit()  # also in the middle of a segment, if segments run in this thread
         text = f"{request.verb}, asked by {requester}"
         self._observers.say(text if not steered.refused else f"refused: {text}: {steered.refused}")
         if steered.refused:

@@ -32,7 +32,7 @@ def sweep_of_search(arguments: Mapping[str, Any], trainable: str | None, folder:
         trainable: The import path of the trainable; None: the sweep's own.
         folder: The name of the study's directory, if there is one. It is the sweep's name unless a key says another;
             a mapping that is a sweep of its own, with a `method`, has its trainable's.
-        progress: Print what means something else than at W&B.
+        progress: Whether to print notes on keys with another meaning than in W&B.
 
     Raises:
         SweepError: They describe none, or a key has two values.

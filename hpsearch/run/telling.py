@@ -87,7 +87,7 @@ def open_segment(record: TrialRecord, attempt: int | None) -> Segment:
         attempt: The attempt; None: the only one.
 
     Raises:
-        TellError: It isn't open, or the attempt is ambiguous.
+        TellError: The trial isn't open, or the attempt is ambiguous.
     """
     number, segment = record.trial.number, record.segment
     if attempt is not None and not 1 <= attempt <= record.attempts:
@@ -127,7 +127,7 @@ def check_reports(
         iteration: Iteration of the only report; it may be the segment's last, even if earlier ones were never told.
         seconds: Running time of all of them.
         ends: The trial ended, perhaps before its segment's end.
-        goes_on: More reports may follow; else these must complete the segment.
+        goes_on: Whether more reports may follow. If not, these must complete the segment.
 
     Raises:
         TellError: The iterations are wrong.

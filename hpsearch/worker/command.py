@@ -322,7 +322,7 @@ class _Script:
         if self._attempt.ended or self._assignment.due(iteration):
             self._copy_offered(number)
         if cut and self._copy is None:
-            self._end_all()  # else the next line does
+            self._end_all()  # otherwise the next line ends it
 
     def _copy_offered(self, number: int) -> None:
         """Copy the last line's checkpoint, if it names one."""

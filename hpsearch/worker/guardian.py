@@ -1,6 +1,6 @@
 """A small process that briefly outlives a worker, to end the worker's children.
 
-A killed worker can't end its children itself. Its guardian waits for the worker's end, whatever the cause, and kills
+A killed worker can't end its children itself. Its guardian waits for the worker's end, for any reason, and kills
 the worker's process group, and every process with the worker's mark in its environment: the children that left the
 group, and their children. A child that left the group and never ran another program has the worker's own environment,
 without the mark; it is recognized by an inherited file, which has the mark as its name.

@@ -81,7 +81,7 @@ def check_end(sweep: Sweep, trainable: object, search_path: Sequence[str]) -> No
     Args:
         sweep: The sweep.
         trainable: A function or class, or its import path; None: what the sweep names.
-        search_path: Folders where its module may lie.
+        search_path: Folders in which its module is searched for.
 
     Raises:
         InvalidKey: The sweep doesn't set a number of iterations.

@@ -237,7 +237,7 @@ def _put_path(value: list[str]) -> None:
 
 
 def _umask() -> int:
-    # It can only be read by setting it; a file of another thread meanwhile gets no excess permissions.
+    # It can only be read by setting it. A file that another thread creates in between gets no excess permissions.
     value = os.umask(0o077)
     os.umask(value)
     return value
@@ -255,7 +255,7 @@ def _put_alarm(pending: bool) -> None:
 
 
 def _put_filters(value: list[Any]) -> None:
-    warnings.simplefilter("default")  # makes Python judge warnings anew that were already shown
+    warnings.simplefilter("default")  # makes Python show warnings again that were already shown
     warnings.filters[:] = value  # type: ignore[index]
 
 

@@ -32,10 +32,10 @@ _START_LIMIT, _PORT_LIMIT = "raylet_start_wait_time_s", "gcs_server_port_wait_ti
 """Ray's names of the limits that can be set. The environment variables have the prefix `RAY_`."""
 
 NICENESS = 5
-"""Of a local Ray's workers: they have a third of other programs' weight, so that the driver, and who sits at the
-machine, needn't wait for them. With Ray's own 15 it is a thirtieth: beside programs that keep all cores busy they would
-need minutes to import torch. On a quiet machine both take as long: seven runs of configs/digits.yaml in turns had
-medians of 10.2 s (5) and 10.5 s (15), and minima of 9.6 s and 9.4 s.
+"""Nice value of a local Ray's workers. They get a third of the CPU weight of other programs, so that the driver and the
+user needn't wait for them. With Ray's default of 15 the weight is a thirtieth: if other programs keep all cores
+busy, the import of torch takes minutes. On an idle machine both are equally fast: seven alternating runs of
+configs/digits.yaml had medians of 10.2 s (5) and 10.5 s (15), and minima of 9.6 s and 9.4 s.
 """
 
 _WAY_ON = "A study's results are in its journal; `hpsearch resume` continues."
@@ -55,7 +55,7 @@ def start_local(cpus: int, init: Callable[..., None]) -> ExitStack:
         A stack that ends it when closed.
 
     Raises:
-        BackendError: It can't be started.
+        BackendError: Ray can't be started.
     """
     guardian = start_guardian(own_group=False)
     system_config = {"worker_niceness": NICENESS, _START_LIMIT: int(START_SECONDS)}

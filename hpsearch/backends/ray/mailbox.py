@@ -80,7 +80,7 @@ class Mailbox:
         """Store the heartbeats of a worker's running attempts; return a reply to each.
 
         Args:
-            number: Of this exchange. A worker that got no answer sends the same heartbeats again, under the same
+            number: Number of this exchange. A worker that got no answer sends the same heartbeats again, with the same
                 number; they are stored once.
             heartbeats: One or more, all of the same worker and study.
         """

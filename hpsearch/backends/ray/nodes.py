@@ -145,7 +145,7 @@ def waiting_text(shape: Shape, needed: int, free: Mapping[str, float], held_by: 
         needed: Workers of a trial.
         free: Resources that no worker holds.
         held_by: Number of workers that other sweeps have started, by user.
-        placed: Number of its own that have started.
+        placed: Number of this sweep's workers that have started.
     """
     holders = ", ".join(f"{count} of {name}" for name, count in sorted(held_by.items()))
     gpus = f" and {free.get('GPU', 0):g} GPUs" if shape.gpus else ""

@@ -79,7 +79,7 @@ class Pool:
         """Check that Ray is alive, before a call that would otherwise hang or end this process.
 
         Raises:
-            BackendError: It is lost. This process is disconnected from it.
+            BackendError: Ray is lost. This process is disconnected from it.
         """
         lost = self.pulse.lost(time.monotonic())
         if lost is None:
@@ -183,7 +183,7 @@ def connect(address: str | None, cpus: int) -> Pool:
 
 
 def is_cluster(address: str | None) -> bool:
-    """Return whether `connect` returns a Ray that may have nodes besides this machine."""
+    """Return whether `connect` returns a Ray that may have nodes other than this machine."""
     if ray.is_initialized():
         return not _local
     return _cluster(address) is not None

@@ -176,7 +176,7 @@ class RayWorker:
         """Add new lanes, and train all for an epoch, or for several short ones, until one ends.
 
         While the driver hasn't received all ended lanes, new ones may be about to replace them. Nothing is trained
-        until then: otherwise the others would be stacked anew for an epoch that the new lanes would miss.
+        until then: otherwise the others would be stacked again for an epoch that the new lanes would miss.
 
         Args:
             requests: Pickled `RunRequest`s of the new lanes.
