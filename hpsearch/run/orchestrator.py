@@ -265,7 +265,7 @@ class Orchestrator:
             starts: list[Started] = []
             upcoming = self._sweep_state.upcoming(self._has_waited())
             answer: Next | None = None
-            # Segments with a company wait for separate workers. Their share of capacity isn't known: nothing else starts
+            # Segments with a company wait for separate workers. Their capacity isn't known, so nothing else starts
             # until the backend has started them.
             restricted = self._sweep_state.restricted_count() if self._lanes > 1 else 0
             while len(starts) < (restricted or room.starts):
