@@ -1,4 +1,4 @@
-"""Where segments run."""
+"""Backends, which run segments."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_backend(
         sweep: The sweep that it will run.
         trainable: The trainable; None: the one that the sweep names.
         address: A Ray cluster to join.
-        folders: Where simulations are searched for.
+        folders: Folders in which simulations are searched for.
 
     Raises:
         SweepError: There is no backend of this name, or it can't run this sweep.
@@ -94,10 +94,10 @@ def find_simulation(trainable: str | Callable[..., Any] | Simulation | None, fol
     Args:
         trainable: The path of a table's description, the import path of a subclass of `Curves` or `Steps`, such a
             class, or an instance.
-        folders: Where relative paths and modules are searched for.
+        folders: Folders in which relative paths and modules are searched for.
 
     Raises:
-        SweepError: It is something else, or can't be loaded.
+        SweepError: The trainable is something else, or can't be loaded.
     """
     if isinstance(trainable, str):
         if is_table(trainable):

@@ -1,6 +1,6 @@
-"""The backend's seam: where segments run.
+"""Interface of backends, which run segments.
 
-A backend takes tasks, runs each in a worker, and answers with messages. It decides nothing about the search.
+A backend receives tasks, runs each in a worker, and returns messages. It decides nothing about the search.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ class Backend(ABC):
     tick = 0.25
     """Seconds between two polls of requests and of the sweep's state."""
     runs_edits = True
-    """Edits of the trainable's files may take effect while a study runs."""
+    """Whether edits of the trainable's files may take effect while a study runs."""
     module_changes_stay = ""
     """Text to add to the warning that a trial changed values of its modules; empty: there is no warning."""
     divides = False
-    """Tasks may request lanes of its workers; whether a trainable can be a lane is known only in the worker."""
+    """Whether tasks may request lanes of its workers. Only the worker knows whether its trainable can be a lane."""
 
     @abstractmethod
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
         """Prepare to run the segments of this study.
 
         Args:
-            job: What all segments share.
+            job: Data that all segments share.
             deliver: Receives messages at once, from inside `wait`, if the backend runs the trainable in the
                 caller's thread; other backends don't call it.
 
@@ -65,12 +65,12 @@ class Backend(ABC):
         Its outcome comes as exactly one `Result` or `Lost`.
 
         Raises:
-            BackendError: It requests what this backend doesn't have.
+            BackendError: The task requests resources that this backend doesn't have.
         """
 
     @abstractmethod
     def cut(self, trial: int, attempt: int) -> None:
-        """End a running attempt at its next report, with a checkpoint. Nothing happens if it has ended.
+        """End a running attempt at its next report, with a checkpoint. Do nothing if it has ended.
 
         An attempt that waits for a worker is `Lost` and doesn't begin.
         """
@@ -80,7 +80,7 @@ class Backend(ABC):
         """Return new messages; wait up to `timeout` seconds for the first (None: without a limit)."""
 
     def wake(self, when: float) -> None:
-        """End a `wait` at `now() == when`, even without a message. A `wait` that honours timeouts does so anyway."""
+        """Make a `wait` return at `now() == when`, even without a message; for a `wait` that ignores its timeout."""
         return
 
     def now(self) -> float:
@@ -97,4 +97,4 @@ class Backend(ABC):
 
     @abstractmethod
     def close(self, kill: bool = False) -> None:
-        """Close the study; `kill` ends what still runs, child processes included."""
+        """Close the study; `kill` ends running tasks, including child processes."""

@@ -1,6 +1,6 @@
-"""The outcome of a segment that several workers run together: how each of them ended, and what follows for the trial.
+"""The outcome of a segment that several workers run together, from the ends of these workers.
 
-A segment of width 1 is a gang of one. There are no processes here, and the caller passes the time.
+A segment of width 1 is a gang of one. This module starts no processes, and the caller passes the time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hpsearch.trial import Failure
 LossKind = Literal["died", "spared", "timeout", "late"]
 
 GRACE_SECONDS = 10.0
-"""How long the other workers of a gang may go on alone; one that uses its group notices the end at once."""
+"""How long the other workers of a gang may continue alone. A worker that uses its group notices the end at once."""
 
 
 CLOSE_SECONDS = 10.0
@@ -29,22 +29,22 @@ class Loss:
 
     reason: str
     kind: LossKind = "died"
-    """`spared`: its task hadn't begun, shared the worker with others, or the worker was ended on purpose; `timeout` and
-    `late`: it was killed, for exceeding the trial's timeout, or for going on alone."""
+    """Why it was lost. `spared`: its task hadn't begun or shared the worker with others, or the worker was ended on
+    purpose. `timeout`: it was killed for exceeding the trial's timeout. `late`: it was killed for continuing alone."""
     seconds: float = 0.0
-    """Seconds that it had run the task."""
+    """Seconds for which it had run the task."""
     company: Company = ()
-    """If others shared the worker: the trials that share one with it again."""
+    """If several trials shared the worker: the trials that will share a worker again with this one."""
 
 
 def halved(trials: Iterable[int]) -> dict[int, Company]:
-    """Split the trials that shared a dead worker, any of which may have killed it, into halves.
+    """Split the trials that shared a dead worker into halves, to find the trial that killed it.
 
     Args:
-        trials: Two or more.
+        trials: Two or more trials.
 
     Returns:
-        By trial, its half. The first half has one more if the number is odd.
+        Each trial's half. The first half has one more trial if the number is odd.
     """
     in_order = sorted(trials)
     middle = (len(in_order) + 1) // 2
@@ -95,7 +95,7 @@ class Gang:
             return self._results[0]
         rank, failure = next(iter(failures.items()))
         in_order = [rank for rank in sorted(self._results) if rank not in failures]
-        if in_order and not self._losses:  # a late one may have died unnoticed, and be the rank that was needed
+        if in_order and not self._losses:  # a late worker may be the needed rank, and have died unnoticed
             return self._failed(in_order[0], self._unlike(in_order[0], rank))
         return Lost(*key, self._of(rank, failure.message), seconds=self._results[rank].seconds)
 
@@ -104,7 +104,7 @@ class Gang:
             self._alone_since = now
 
     def _failed(self, rank: int, failure: Failure) -> Result:
-        """Combine the failure of a rank with the reports of rank 0, if that returned."""
+        """Combine the failure of a rank with the reports of rank 0, if rank 0 returned."""
         result = self._results.get(0, self._results[rank])
         return replace(result, checkpoint=None, cut=False, failure=failure)
 

@@ -20,8 +20,8 @@ from hpsearch.worker.worker import Worker
 class InlineBackend(Backend):
     """Runs the trainable in the caller's thread, inside `wait`.
 
-    Timeouts are enforced at the trainable's next report, as nothing can kill the trainable but its own process. For the
-    same reason an object's `close()` has no limit.
+    Timeouts are enforced at the trainable's next report, since the trainable can't be killed without this process. For
+    the same reason an object's `close()` has no limit.
     """
 
     name = "inline"
@@ -34,12 +34,12 @@ class InlineBackend(Backend):
     def __init__(self) -> None:
         self._tasks: deque[Task] = deque()
         self._lanes: dict[tuple[int, int], Task] = {}
-        """Tasks that the worker trains as lanes."""
+        """Tasks that the worker trains as lanes, by (trial, attempt)."""
         self._worker: Worker | None = None
         self._divides = False
-        """The sweep requests lanes, whether the trainable can be one or not."""
+        """Whether the sweep requests lanes, even if the trainable can't be a lane."""
         self._runs = False
-        """A task that has the whole worker is running."""
+        """Whether a task that uses the whole worker is running."""
         self._cut: set[tuple[int, int]] = set()
         self._notices: list[Message] = []
         self._deliver: Callable[[Message], None] = lambda message: None
@@ -76,14 +76,14 @@ class InlineBackend(Backend):
         return 0 if running else 1
 
     def start(self, task: Task) -> None:
-        """Keep the task for `wait`. A task that can't share the worker with the running lanes waits for their end."""
+        """Queue the task for `wait`. A task that can't share the worker with the running lanes waits for their end."""
         waits = self._divides and (task.lanes == 1 or bool(task.company))
         if task.segment.width > 1 or not (waits or self.capacity(task.lanes)):
             raise BackendError(f"there is no room for trial {task.trial.number}: start no more than capacity() says")
         self._tasks.append(task)
 
     def cut(self, trial: int, attempt: int) -> None:
-        """End a running attempt at its next report; one that waits for the worker won't begin."""
+        """End a running attempt at its next report. An attempt that waits for the worker won't begin."""
         waiting = next((task for task in self._tasks if task.key == (trial, attempt)), None)
         if waiting is None:
             self._cut.add((trial, attempt))
@@ -99,7 +99,7 @@ class InlineBackend(Backend):
         if self._opened.lanes > 1 and (self._lanes or self._tasks[0].lanes > 1):
             return [*notices, *self._round()]
         task = self._tasks.popleft()
-        self._opened.close_object(task.segment.trial)  # before this trial's clock runs
+        self._opened.close_object(task.segment.trial)  # before this trial's clock starts
         self._runs = True
         try:
             result = self._opened.run(task.trial, task.segment, _Channel(self, task), timeout=task.timeout)
@@ -142,7 +142,7 @@ class InlineBackend(Backend):
 
 
 class _Channel:
-    """Delivers messages straight to the orchestrator, which waits in this thread."""
+    """Delivers messages directly to the orchestrator, which waits in this thread."""
 
     def __init__(self, backend: InlineBackend, task: Task) -> None:
         self._backend = backend

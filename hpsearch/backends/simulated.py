@@ -20,14 +20,13 @@ from hpsearch.worker.attempt import attempt_directory
 from hpsearch.worker.job import Job
 
 _STATE = "state.pickle"
-"""File of a checkpoint that holds a trial's state."""
+"""File in a checkpoint, with the trial's state."""
 
 
 class SimulatedBackend(Backend):
-    """Trains nothing: a simulation gives the metrics and the duration of each iteration, and the clock jumps.
+    """Runs a simulation, which returns the metrics and the duration of each iteration, on a virtual clock.
 
-    Segments, widths, cuts, timeouts and failures work as on other backends. On disk it writes only the states of trials
-    that have one.
+    Segments, widths, cuts, timeouts and failures work as on other backends. Only the states of trials are on disk.
     """
 
     name = "simulated"
@@ -38,10 +37,10 @@ class SimulatedBackend(Backend):
         """Create the virtual workers.
 
         Args:
-            workers: Their number.
-            simulation: What they run.
-            live: Whether each iteration is reported as it ends. False is cheaper, where nobody observes them: the clock
-                jumps to the next end of a segment, and all else is the same.
+            workers: Number of workers.
+            simulation: The simulation that they run.
+            live: Whether each iteration is reported when it ends. False is faster: the clock jumps to the next end of a
+                segment. Results are the same.
             epoch: When the virtual clock starts, in seconds since the epoch.
         """
         self._free = self._workers = workers
@@ -51,31 +50,31 @@ class SimulatedBackend(Backend):
         self._epoch = epoch
         self._alarm = math.inf
         self._due: list[tuple[float, int, int, _Attempt]] = []
-        """Heap of (time of the next message, number in order of starting, entry's number, attempt)."""
+        """Heap of (time of the next message, number of the attempt in starting order, number of the entry, attempt)."""
         self._started = self._noted = 0
         self._study: Path | None = None
         self._states: dict[str, bytes] = {}
-        """States by checkpoint, of a study that isn't on disk."""
+        """States by checkpoint, if the study isn't on disk."""
         self._attempts: dict[tuple[int, int], _Attempt] = {}
         self._reached: Callable[[Step], bool] = lambda step: False
         """Whether an iteration reaches the sweep's targets."""
 
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
-        """Remember the study's directory, if it has one, and the sweep's targets, at which segments end."""
+        """Store the study's directory, if it has one, and the sweep's targets, at which segments end."""
         self._study = Path(job.study) if job.study else None
         objective = job.objective
         if any(goal.target is not None for goal in objective.goals):
             self._reached = lambda step: objective.reaches(objective.reported(step.metrics))
 
     def capacity(self, lanes: int = 1) -> int:
-        """Return the number of free workers, which aren't divided."""
+        """Return the number of free workers. They have no lanes."""
         return self._free if lanes == 1 else 0
 
     def start(self, task: Task) -> None:
         """Occupy workers until the segment's virtual end.
 
         Raises:
-            BackendError: Too few are free, or the task requests a lane.
+            BackendError: Too few workers are free, or the task requests a lane.
         """
         segment = task.segment
         if task.lanes > 1:
@@ -101,7 +100,7 @@ class SimulatedBackend(Backend):
             self._note(running)  # at another time than before
 
     def wake(self, when: float) -> None:
-        """Stop the clock there once, on its way to a later message."""
+        """Stop the clock once at this time, before a later message."""
         self._alarm = when
 
     def wait(self, timeout: float | None) -> Sequence[Message]:
@@ -123,11 +122,11 @@ class SimulatedBackend(Backend):
         return self._clock
 
     def wall(self) -> float:
-        """Return the same as seconds since the epoch."""
+        """Return the virtual time as seconds since the epoch."""
         return self._epoch + self._clock
 
     def go_on_from(self, when: float) -> None:
-        """Start the virtual calendar no sooner than this: earlier runs took virtual time, too."""
+        """Start the virtual calendar at this time or later, since earlier runs took virtual time, too."""
         self._epoch = max(self._epoch, when)
 
     def workers(self) -> Workers:

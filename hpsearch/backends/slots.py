@@ -1,9 +1,9 @@
 """Assign segments to workers: the bookkeeping of a pool of workers, without processes.
 
 A worker runs one segment at a time, or as many in parallel as it has lanes. If it runs one, and segments are very
-short, the next ones are sent ahead, so that the worker doesn't idle while the driver reads a result. Tasks that wait
-behind a long one are taken back. If segments may be wide nothing is sent ahead: they need free workers, and the count
-of these must be exact.
+short, the next ones are sent ahead, so that the worker isn't idle while the driver reads a result. Tasks that wait
+behind a long one are taken back. If segments may be wide, nothing is sent ahead: they need free workers, and their
+number must be exact.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from hpsearch.backends.gangs import Gang
 from hpsearch.task import Company, Task
 
 SEND_AHEAD_SECONDS = 0.02
-"""As many segments are sent ahead as run in this time, at the pace of the last ones."""
+"""Segments that together take about this time are sent ahead, judging by the last segments."""
 
 MOST_FLIGHTS = 8
-"""Most tasks of a worker, the running one included; with more, not even an empty trial runs faster."""
+"""Maximum number of tasks of a worker, including the running one. More don't speed up even empty trials."""
 
 STUCK_SECONDS = 0.5
 """Segments sent ahead are taken back when the one before them has run for longer than this."""
@@ -40,7 +40,7 @@ class Flight:
     gang: Gang
     rank: int
     since: float = math.inf
-    """When the worker began it; infinite while it waits behind another."""
+    """When the worker began the task; infinite while the task waits behind another."""
     closing: int | None = None
     """The trial whose object the worker is closing first; the task's clock doesn't run yet."""
     recalled: bool = False
@@ -48,7 +48,7 @@ class Flight:
     counted: int = 0
     """Highest iteration whose checkpoint the orchestrator has received."""
     first_round: int = 0
-    """For a lane: rounds that its worker had trained when it entered, as far as known."""
+    """For a lane: number of rounds that its worker had trained when the lane entered, as far as known."""
 
     @property
     def task(self) -> Task:
@@ -56,7 +56,7 @@ class Flight:
         return self.gang.task
 
     def rounds_left(self, trained: int) -> int:
-        """Return the rounds that it still needs, at least 1, after its worker has trained `trained`."""
+        """Return the number of remaining rounds, at least 1, after its worker has trained `trained` rounds."""
         segment = self.task.segment
         end = segment.start if segment.end is None else segment.end
         return max(end - segment.start - (trained - self.first_round), 1)
@@ -67,58 +67,58 @@ class Slot:
     """One worker."""
 
     handle: Any
-    """The backend's handle of it."""
+    """The backend's handle of the worker."""
     name: str
     node: str = ""
-    """Node that it runs on; empty until it has a process."""
+    """Node of the worker; empty until it has a process."""
     address: str = ""
     """Address for the other ranks of its next gang."""
     ready: bool = False
     dead: bool = False
     sees: bool = True
-    """It sees the study's directory."""
+    """Whether it can access the study's directory."""
     closes: bool = False
-    """The trainable's objects have a `close()`."""
+    """Whether the trainable's objects have a `close()`."""
     lanes: int = 1
-    """Tasks that it runs in parallel."""
+    """Number of tasks that it can run in parallel."""
     company: Company = ()
     """Trials that may join its lanes; empty: any."""
     entering: list[Any] = field(default_factory=list)
     """Tasks to send with the next round of its lanes."""
     rounds: int = 0
-    """Rounds of its lanes that were requested and not answered."""
+    """Number of rounds that were requested and not answered."""
     round_since: float = 0.0
     """When the last round was answered, or the first one requested."""
     ends_heard: int = 0
     """Number of its lanes that have ended, as far as known."""
     trained: int = 0
-    """Rounds that it has trained, as far as known."""
+    """Number of rounds that it has trained, as far as known."""
     draining: str = ""
-    """Why it will be replaced once its tasks have ended; until then it takes no new ones."""
+    """Why it will be replaced once its tasks have ended. It gets no new tasks. Empty: it won't be replaced."""
     retired_since: float | None = None
-    """Since when it only closes its object, before it is replaced."""
+    """Time since which it has only been closing its object, before it is replaced; None: it isn't."""
     log: str = ""
-    """Path of its output until that is moved to the attempt, relative to the study's directory."""
+    """Path of its output before it is moved to the attempt's directory, relative to the study's directory."""
     flights: deque[Flight] = field(default_factory=deque)
     blocked: bool = False
-    """Its task turned out to be long: nothing is sent ahead."""
+    """Whether its task turned out to be long, so that nothing is sent ahead."""
     warm: int | None = None
     """The trial that it ran last."""
     idle_since: float = 0.0
     memory: int | None = None
-    """Resident bytes after its first segment."""
+    """Resident memory in bytes after its first segment."""
     timed_out: Flight | None = None
 
     @property
     def runs_whole(self) -> bool:
-        """Whether it runs a task alone, or a rank of one, and no lanes."""
+        """Whether it runs a task or a rank of a task alone, not lanes."""
         return self.lanes == 1 or any(flight.task.lanes == 1 for flight in self.flights)
 
     @property
     def work(self) -> int:
         """Return the remaining work of its lanes, in units of a lane's part of a round.
 
-        A round costs about two such units in addition. A segment without an end counts as one round.
+        Each round costs about two units in addition. A segment without an end counts as one round.
         """
         remaining = [flight.rounds_left(self.trained) for flight in self.flights]
         return sum(remaining) + 2 * max(remaining, default=0)
@@ -145,7 +145,7 @@ class Slots:
         self._by_warm: dict[int | None, Slot] = {}  # by trial: its last worker, or rank 0 of its last gang
 
     def add(self, slot: Slot) -> None:
-        """Add a new worker, which isn't ready yet."""
+        """Add a new worker that isn't ready yet."""
         self.all.append(slot)
 
     def make_ready(self, slot: Slot, now: float) -> None:
@@ -167,7 +167,7 @@ class Slots:
         return lost
 
     def begin(self, flight: Flight, now: float) -> None:
-        """Record that a task's worker has closed the other trial's object: from here on the gang's clock runs."""
+        """Record that a task's worker has closed the other trial's object. The gang's clock starts now."""
         flight.closing = None
         heads = [slot.flights[0] for slot in self.all if slot.flights]
         gang = [head for head in heads if head.gang is flight.gang]
@@ -186,7 +186,7 @@ class Slots:
         self._reindex(slot)
 
     def capacity(self) -> int:
-        """Return the number of tasks that the workers would take now."""
+        """Return the number of tasks that could be sent to the workers now."""
         most = self._most()
         room = (max(self._room(slot, most) - load, 0) for load, slots in enumerate(self._by_load) for slot in slots)
         return sum(room)
@@ -197,7 +197,7 @@ class Slots:
         return max(len(self._free) - shared, 0)
 
     def sent_ahead(self) -> bool:
-        """Return whether every ready worker has tasks that wait."""
+        """Return whether every ready worker has waiting tasks."""
         with_most = next((slot for slots in self._by_load[2:] for slot in slots), None)
         return with_most is not None and with_most.lanes == 1 and not any(self._by_load[:2])
 
@@ -215,14 +215,14 @@ class Slots:
         return () if slot is None else (slot,)
 
     def join(self, task: Task) -> Sequence[Slot]:
-        """Choose a worker for a task out of turn: one that runs its company, if no trial of that waited longer."""
+        """Choose a worker with a free lane that runs the task's company, ahead of waiting tasks; empty if none."""
         slot = self._with_company(task.company) if task.company else None
         return () if slot is None else (slot,)
 
     def choose(self, trial: int, company: Company = ()) -> Slot | None:
-        """Choose the worker for a trial's next segment: its last one if free, else one with the least to do.
+        """Choose the worker for a trial's next segment: its last worker if free, else a worker with the least work.
 
-        If the trial has a company, that is a worker that runs part of the company, or an idle one.
+        If the trial has a company, only workers that run part of the company, and idle workers, are considered.
         """
         if company and (joined := self._with_company(company)) is not None:
             return joined
@@ -247,16 +247,16 @@ class Slots:
         return next(iter(self._free), None)
 
     def drain(self, slot: Slot, reason: str) -> None:
-        """Send a worker no more tasks; it finishes those that it has."""
+        """Send no more tasks to a worker. It finishes its current tasks."""
         slot.draining = reason
         self._reindex(slot)
 
     def choose_gang(self, trial: int, width: int) -> Sequence[Slot]:
         """Choose the workers for a trial's next wide segment, by rank; empty if too few are free.
 
-        They are of one node if a node has enough: the node of the trial's last worker, else the one with the fewest
-        to spare. Otherwise they are of the nodes with most, with the ranks of a node in sequence. The trial's last
-        worker becomes rank 0 if it is among them.
+        They are on one node if a node has enough free workers: the node of the trial's last worker, else the node with
+        the fewest free workers. Otherwise they are on the nodes with the most, and the ranks of a node are in sequence.
+        The trial's last worker becomes rank 0 if it is among them.
         """
         if len(self._free) < width:
             return ()
@@ -279,7 +279,7 @@ class Slots:
         flight.first_round = slot.trained
         slot.flights.append(flight)
         if slot.lanes > 1:
-            # A task with whole workers is its own company, which no other task has.
+            # A task that uses whole workers gets a company of its own, so that no other task joins it.
             self._keep_to(flight.task.company if flight.task.lanes > 1 else (flight.task.trial.number,), slot)
         self._warm(slot, flight.task.segment.trial, flight.rank)
         self._reindex(slot)
@@ -298,7 +298,7 @@ class Slots:
         self._reindex(slot)
 
     def recall(self, now: float) -> list[tuple[Slot, Flight]]:
-        """Return the tasks to take back, which wait behind a long one; the last one comes first."""
+        """Return the tasks to take back because they wait behind a long one, last task first."""
         stuck: list[tuple[Slot, Flight]] = []
         for slot in self.all:
             if slot.lanes > 1:
@@ -317,11 +317,11 @@ class Slots:
 
     @staticmethod
     def _room(slot: Slot, most: int) -> int:
-        """Return the number of tasks that this worker may have; without lanes it is `most`."""
+        """Return the maximum number of tasks of a worker; without lanes it is `most`."""
         return most if slot.lanes == 1 else slot.lanes
 
     def _most(self) -> int:
-        """Return the number of tasks that a worker without lanes may have."""
+        """Return the maximum number of tasks of a worker without lanes."""
         if not self._ahead or len(self._recent) < _RECENT:
             return 1
         each = sum(self._recent) / _RECENT

@@ -27,7 +27,7 @@ from hpsearch.worker.preflight import check_trainable
 from hpsearch.worker.shapes import Shapes
 
 _CONSIDERED = 16
-"""First trials of which the second one is chosen."""
+"""Number of first trials from which the second trial is chosen."""
 
 _TIMES = frozenset({"data_wait"})
 """Metrics of a `Trainer` that measure time."""
@@ -40,10 +40,10 @@ class TrialComparison:
     name: Literal["repeated", "restored", "warm worker"]
     verdict: Literal["equal", "differs", "failed", "skipped"]
     text: str = ""
-    """Why it was skipped, or what else is to be known of it."""
+    """Why the comparison was skipped, or another note on it."""
     differences: Sequence[Difference] = ()
     suspects: Sequence[Difference] = ()
-    """Values of the user's modules that differ, which may be why."""
+    """Values of the user's modules that differ, which may be the cause."""
     failure: Failure | None = None
 
     @property
@@ -65,12 +65,12 @@ class CheckResult:
     varying: Sequence[str]
     """Harmless differences between equal runs, such as a metric that measures time."""
     seconds: Sequence[float]
-    """Of each iteration."""
+    """Seconds of each iteration."""
     memory: int
-    """Most bytes of a process."""
+    """Largest memory of a process, in bytes."""
     gpu_memory: int
     checkpoint_bytes: int | None
-    """None: none is saved."""
+    """Size of a checkpoint in bytes; None: no checkpoint is saved."""
     lanes: Shapes
     """Which of the trials can be lanes."""
 
@@ -117,7 +117,7 @@ class _Check:
         self._fresh: ModuleState = {}
         """The user's modules in a fresh process."""
         self._after_first: ModuleState = {}
-        """As the first trial leaves them."""
+        """The user's modules after the first trial."""
 
     def result(self) -> CheckResult:
         """Run the trials and compare them."""
@@ -211,7 +211,7 @@ class _Check:
         return self._compared("restored", differing, first.after, resumed.before, resumed.before)
 
     def _repeated(self, trial: Trial, expected: TrialRun) -> tuple[TrialComparison, Sequence[Difference]]:
-        """Run a trial once more; also return what differs and decides nothing."""
+        """Run a trial once more; return the comparison and the harmless differences."""
         with self._workers() as workers:
             run = self._attempt(workers, trial, 0, self._iterations)
         if isinstance(run, Failure):
@@ -233,7 +233,7 @@ class _Check:
         return "resources.fresh_process is true" if self._sweep.resources.fresh_process else None
 
     def _alone(self, trial: Trial, runs: bool) -> tuple[SegmentRun | Failure | None, Shapes]:
-        """Run the second trial in a fresh process, and find out there whether it could be a lane."""
+        """Run the second trial in a fresh process, and check there whether it could be a lane."""
         if self._is_script:
             return None, Shapes(why_none="a script has a process of its own")
         run: SegmentRun | Failure | None = None
@@ -287,7 +287,7 @@ class _Check:
 
 
 def _without(comparison: TrialComparison, repeated: TrialComparison, varying: Sequence[Difference]) -> TrialComparison:
-    """Return a comparison without what differs between two equal runs, too."""
+    """Return a comparison without the differences that also occur between two equal runs."""
     if comparison.verdict != "differs":
         return comparison
     keys = {difference.key for difference in (*repeated.differences, *varying)}
@@ -308,7 +308,7 @@ def _job_of(sweep: Sweep, search_path: Sequence[str], root: Path) -> Job:
 
 
 def _trials_of(sweep: Sweep) -> tuple[Trial, Trial]:
-    """Return the first trial, and the one of the next few that differs from it in most parameters."""
+    """Return the first trial, and that of the next few trials that differs from it in the most parameters."""
     sweep_state, trials = SweepState(unlearned(sweep)), list[Trial]()
     while len(trials) < _CONSIDERED and isinstance(event := sweep_state.next(), Started) and event.new is not None:
         trials.append(event.new)

@@ -39,11 +39,11 @@ class Difference:
     got: str
     """Value of the second run."""
     note: str = ""
-    """Its meaning."""
+    """Meaning of the difference."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """Identifies it, whatever the values."""
+        """Identifies the difference, regardless of the values."""
         return self.kind, self.name
 
 
@@ -60,7 +60,7 @@ class TrialRun:
 
 
 def differences(expected: TrialRun, got: TrialRun) -> list[Difference]:
-    """Return what differs, each at the first iteration at which it does, and in the last checkpoint.
+    """Return each difference, at the first iteration where it occurs, and those of the last checkpoint.
 
     Raises:
         CheckpointError: A checkpoint can't be read.
@@ -80,7 +80,7 @@ def differences(expected: TrialRun, got: TrialRun) -> list[Difference]:
 
 
 def _at_start(expected: TrialRun, got: TrialRun, iteration: int) -> Iterator[Difference]:
-    """Compare what the first step of an iteration begins with."""
+    """Compare the states before the first step of an iteration."""
     first, second = expected.trace.get(iteration), got.trace.get(iteration)
     if first is None or second is None or not (first["complete"] and second["complete"]):
         return
@@ -155,7 +155,7 @@ def _in_checkpoints(expected: TrialRun, got: TrialRun) -> Iterator[Difference]:
 
 
 def _digests(first: str | None, second: str | None) -> tuple[str, str]:
-    """Return which of two is missing; digests themselves mean nothing to a person."""
+    """Return texts for two digests: the digests themselves mean nothing to the user."""
     if first is None or second is None:
         return ("-" if first is None else "there"), ("-" if second is None else "there")
     return "", ""
@@ -170,8 +170,8 @@ def value_differences(first: Any, second: Any, name: str = "", kind: Kind = "sta
     Args:
         first: A value.
         second: The other one.
-        name: What both are called.
-        kind: What they are a part of.
+        name: Name of both values.
+        kind: Kind of the object that contains them.
     """
     import torch
 
@@ -217,7 +217,7 @@ def _kind_of(state: Mapping[Any, Any], kind: Kind) -> Kind:
 
 
 def _in_tensors(first: Any, second: Any) -> str | None:
-    """Return how two tensors differ; None where they don't."""
+    """Return how two tensors differ; None if they don't."""
     import torch
 
     if first.dtype != second.dtype or first.shape != second.shape:
@@ -247,7 +247,7 @@ def _shown(value: object) -> str:
 
 
 def _in_files(first: Path, second: Path) -> Iterator[Difference]:
-    """Compare files, or all that lies in two directories."""
+    """Compare two files, or all files in two directories."""
     if first.is_file() and second.is_file():
         yield from _in_file(first, second, first.name)
         return
@@ -266,7 +266,7 @@ def _in_file(first: Path, second: Path, name: str) -> Iterator[Difference]:
         return
     try:
         states = [torch.load(path, weights_only=True, map_location="cpu") for path in (first, second)]
-    except Exception:  # it isn't torch's, or holds objects
+    except Exception:  # it isn't a torch file, or contains other objects
         yield Difference("state", name, None, f"{first.stat().st_size:,} bytes", f"{second.stat().st_size:,} bytes")
         return
     yield from value_differences(states[0], states[1], name)

@@ -51,9 +51,9 @@ def module_state(package: str) -> ModuleState:
 
 
 def changes(before: ModuleState, after: ModuleState) -> Iterator[tuple[str, str, str]]:
-    """Return the names of values that differ, with the text of both; `-` where there is none.
+    """Yield the names of values that differ, with both texts; `-` for a missing value.
 
-    Modules that are loaded in one of the two alone are left out.
+    Modules that are loaded in only one of the two states are skipped.
     """
     absent = ("", "-")
     for module in sorted(before.keys() & after.keys()):
@@ -65,7 +65,7 @@ def changes(before: ModuleState, after: ModuleState) -> Iterator[tuple[str, str,
 
 
 def _values(owner: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    """Return what a module or class of the user's holds itself."""
+    """Yield the values that a module or class of the user defines itself."""
     for name, value in list(vars(owner).items()):
         if name.startswith("__"):
             continue
@@ -119,7 +119,7 @@ def _text(value: Any, depth: int) -> str:
 
 
 def _library_state(value: Any) -> str | None:
-    """Return a digest of a tensor, a module, an array or a random generator; None of all else."""
+    """Return a digest of a tensor, a module, an array or a random generator; None for other types."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
         return digest([value])

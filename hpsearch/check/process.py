@@ -47,10 +47,10 @@ class _CheckedWorker:
         self.worker: Worker | None = None
 
     def open(self, job: Job, root: Path) -> str:
-        """Make the worker; return its address for the next gang.
+        """Create the worker; return its address for the next gang.
 
         Args:
-            job: What all segments share.
+            job: Data that all segments share.
             root: Directory of attempts.
         """
         self._job, self._root = job, root
@@ -62,7 +62,7 @@ class _CheckedWorker:
 
     def shapes(self, job: Job, scratch: Path, trials: Sequence[Trial]) -> Shapes:
         """Return which of some trials can be lanes."""
-        tempfile.tempdir = os.fspath(scratch)  # where all is removed, also if this process is killed
+        tempfile.tempdir = os.fspath(scratch)  # this folder is removed even if this process is killed
         return shapes_of(job, trials, seconds=10.0)
 
     def run(self, trial: Trial, segment: Segment, cut_at: int | None, rank_info: RankInfo | None) -> SegmentRun:
@@ -71,7 +71,7 @@ class _CheckedWorker:
         Args:
             trial: The trial.
             segment: Its segment.
-            cut_at: The iteration after which it is cut, where the sweep names no last one.
+            cut_at: The iteration after which it is cut, if the sweep has no last iteration.
             rank_info: This worker's rank in the gang of a wide segment.
         """
         assert self.worker is not None, "a worker is opened first"

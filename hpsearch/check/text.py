@@ -13,7 +13,7 @@ from hpsearch.tables.wording import bytes_text, counted, duration, params_line, 
 
 _WIDTH = 13
 _MOST = 8
-"""Differences of a kind that are listed."""
+"""Maximum number of listed differences of a kind."""
 
 _SIDES = {
     "repeated": ("first", "again"),

@@ -1,4 +1,4 @@
-"""Worker processes of `hpsearch check`: started, sent segments, and ended with all that they have started."""
+"""Worker processes of `hpsearch check`. They run segments, and are ended with all their child processes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class FailedRun(Exception):
 
 @dataclass(frozen=True)
 class TimeLimits:
-    """When a segment is ended."""
+    """Time limits of a segment."""
 
     segment: float | None
     """Seconds that it may run."""
@@ -99,13 +99,13 @@ class Scratch:
         return self.path / f"process-{self._started}.log"
 
     def end_processes(self) -> None:
-        """Kill all that belong to it."""
+        """Kill all processes that belong to it."""
         kill_marked(MARK, self._mark)
 
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Scratch]:
-    """Make a scratch folder. In the end it is removed and its processes are killed, also where this one is killed."""
+    """Create a scratch folder. It is removed and its processes are killed at the end, even if this process dies."""
     path = Path(tempfile.mkdtemp(prefix="hpsearch-check-"))
     try:
         guardian = start_guardian(path, own_group=False)
@@ -128,9 +128,9 @@ class CheckWorkers:
         limits: When a segment is ended.
 
     Raises:
-        TrainableError: The trainable can't be imported, or has another shape.
+        TrainableError: The trainable can't be imported, or isn't a trainable.
         SweepError: There are too few GPUs here.
-        FailedRun: To import it ended the process, or ran over a limit.
+        FailedRun: The import ended the process, or exceeded a limit.
     """
 
     def __init__(self, job: Job, folder: Scratch, limits: TimeLimits) -> None:
@@ -181,7 +181,7 @@ class CheckWorkers:
         """Return which of some trials can be lanes.
 
         Raises:
-            FailedRun: To find out ran over a limit, or ended the process.
+            FailedRun: The check exceeded a limit, or ended the process.
         """
         seconds, limit = self._limits.of_segment()
         self._processes[0].call("shapes", job, self._scratch.path, trials)
@@ -189,7 +189,7 @@ class CheckWorkers:
         return shapes
 
     def close(self) -> None:
-        """End the processes, and all that they have started."""
+        """End the processes and all their child processes."""
         for process in self._processes:
             process.close()
         self._processes = []
@@ -271,7 +271,7 @@ class _Process:
 
 
 def _gpus_by_rank(gpus: float, width: int) -> Sequence[str] | None:
-    """Return CUDA_VISIBLE_DEVICES of each rank; None where it may stay as it is."""
+    """Return CUDA_VISIBLE_DEVICES for each rank; None if it needn't change."""
     if not gpus:  # the worker hides them
         return None
     import torch

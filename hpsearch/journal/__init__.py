@@ -1,1 +1,1 @@
-"""A study's directory and its journal: events, requests and labels on disk, locks, and where a study comes from."""
+"""A study's directory and its journal: events, requests and labels on disk, locks, and the study's origin."""

@@ -39,14 +39,14 @@ _CHECKPOINT = re.compile(r"hpsearch-checkpoint-\d+|\.hpsearch-checkpoint-\d+(\.[
 """A trainable's own files in an attempt's directory may have similar names."""
 
 OUTPUT_AT_HAND = ".output-"
-"""A worker's output lies in `trials` under this and the worker's mark, until it is filed under an attempt."""
+"""Prefix of a worker's output file in `trials`, before the worker's mark. Output is later moved to the attempt."""
 
 _RUN_LOCK_PATIENCE = 0.5
-"""Seconds; `holder` takes the lock for an instant only to look."""
+"""Seconds to wait for the lock, since `holder` holds it for a moment when it checks the lock."""
 
 
 _NEW = ".hpsearch-"
-"""A directory that is being made has a name that begins so, and ends in `.new`."""
+"""Prefix of the name of a directory that is being created. The name ends with `.new`."""
 
 
 class StudyDirectory:
@@ -91,10 +91,10 @@ class StudyDirectory:
         return is_file(self.journal)
 
     def create(self, study: Mapping[str, Any], sweep_text: str | None) -> None:
-        """Make the directory with the journal inside: it appears by one rename, so it is whole or not there.
+        """Create the directory with the journal inside. Creation is atomic, by a rename.
 
         Raises:
-            JournalError: The path is taken by something else, or can't be written to.
+            JournalError: The path contains something else, or can't be written to.
         """
         try:
             with _new_directory(self.path.parent) as new:
@@ -143,7 +143,7 @@ class StudyDirectory:
             with self._writable():
                 # Created again if missing: some tools don't copy empty files.
                 lock = stack.enter_context(Lock(self.path / _RUN_LOCK, make=True))
-                # Who deletes the file finds the directory locked, where the file system can do that.
+                # If the lock file is deleted, the directory is still locked, if the file system supports it.
                 directory = stack.enter_context(Lock(self.path))
                 if not lock.acquire(patience) or not _taken_where_possible(directory):
                     raise StudyInUseError(
@@ -169,7 +169,7 @@ class StudyDirectory:
                     lock.write("")
 
     def holder(self) -> str | None:
-        """Return the process that runs the study now, `user@host:pid`; None when there is none.
+        """Return the process that runs the study now, as `user@host:pid`; None if there is none.
 
         Raises:
             JournalError: The directory can't be read.
@@ -186,10 +186,10 @@ class StudyDirectory:
             ) from error
 
     def outwait_workers(self, patience: float, say: Callable[[str], None]) -> None:
-        """Wait until no worker of a former run is left; they end by themselves some seconds after their driver.
+        """Wait until no worker of an earlier run is left. Workers end automatically some seconds after their driver.
 
         Raises:
-            StudyInUseError: Some are still there after `patience` seconds.
+            StudyInUseError: Some workers are still alive after `patience` seconds.
             JournalError: The directory can't be written.
         """
         with self._writable(), Lock(self.path / _WORKERS_LOCK, make=True) as lock:
@@ -224,7 +224,7 @@ class StudyDirectory:
     def unneeded(self, needed: Collection[str]) -> list[Path]:
         """Return the checkpoints and packs that aren't needed.
 
-        A pack is needed if it has needed checkpoints that don't exist as directories of their own.
+        A pack is needed if it contains needed checkpoints that haven't been extracted to their own directories.
 
         Args:
             needed: Addresses of the needed checkpoints.
@@ -236,12 +236,12 @@ class StudyDirectory:
         return checkpoints + [path for path in self.packs() if str(path.relative_to(self.path)) not in packs]
 
     def discard(self, checkpoints: Iterable[str]) -> None:
-        """Delete checkpoints at their own paths, and packs, as far as they are there."""
+        """Delete the directories of checkpoints, and packs, if they exist."""
         for checkpoint in checkpoints:
             _delete(self.path / path_of(checkpoint))
 
     def remove_unnamed(self, named: Collection[str]) -> None:
-        """Delete what attempts that were cut off left: checkpoints that no event names, and unfiled output."""
+        """Delete files of interrupted attempts: checkpoints that no event names, and output that wasn't moved."""
         for path in self.unneeded(named):
             _delete(path)
         for log in self.trials.glob(f"{OUTPUT_AT_HAND}*"):
@@ -250,7 +250,7 @@ class StudyDirectory:
 
 
 def _delete(path: Path) -> None:
-    """Delete a file or a folder; what can't be deleted now is when the study is resumed."""
+    """Delete a file or a folder. Errors are ignored: a resumed study tries again."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -259,7 +259,7 @@ def _delete(path: Path) -> None:
 
 
 def hold_as_worker(study: Path) -> Lock | None:
-    """Mark this process as a worker of the study until this is closed; None where it doesn't see the study."""
+    """Mark this process as a worker of the study until the lock is closed; None if it can't access the study."""
     try:
         lock = Lock(study / _WORKERS_LOCK)
     except OSError:
@@ -278,9 +278,9 @@ def next_directory(name: str, parent: Path = Path("runs")) -> Path:
 
 @contextmanager
 def _new_directory(parent: Path) -> Iterator[Path]:
-    """Create a temporary directory that the caller fills and renames; it is deleted if the caller doesn't.
+    """Create a temporary directory that the caller fills and renames; it is deleted if the caller doesn't rename it.
 
-    It is locked meanwhile, so that later processes see whether its creator is alive.
+    It is locked in the meantime, so that other processes can check whether its creator is alive.
     """
     parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(parent)
@@ -306,11 +306,11 @@ def _locked_directory(parent: Path) -> tuple[Path, Lock]:
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
             raise
-        # Another process took it for abandoned, before the lock was there.
+        # Another process took it for abandoned before it was locked.
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Delete what processes that were killed while they made a study have left."""
+    """Delete temporary directories of processes that were killed while they created a study."""
     for former in parent.glob(f"{_NEW}*.new"):
         with suppress(OSError), Lock(former / _RUN_LOCK, make=True) as lock:
             if lock.acquire():
@@ -318,7 +318,7 @@ def _remove_abandoned(parent: Path) -> None:
 
 
 def _taken_where_possible(directory: Lock) -> bool:
-    """Lock a directory; also True if the file system has no locks for directories, as NFS."""
+    """Lock a directory; return True also if the file system can't lock directories, for example NFS."""
     try:
         return directory.acquire()
     except OSError:
@@ -346,15 +346,15 @@ class Lock:
 
     Args:
         path: A file, or a directory.
-        make: Make the file where it is missing; it is opened for writing, as an exclusive lock over NFS demands.
+        make: Whether to create a missing file. The file is opened for writing, which NFS requires for exclusive locks.
 
     Raises:
-        OSError: It can't be opened.
+        OSError: The path can't be opened.
     """
 
     def __init__(self, path: Path, *, make: bool = False) -> None:
         self.path = path
-        # Who holds it writes a name into it: never into what a study that was made elsewhere links to.
+        # The holder writes its name into the file. Links aren't followed: a study from elsewhere may link to any file.
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW if make else os.O_RDONLY, 0o666)
 
     def __enter__(self) -> Lock:
@@ -371,11 +371,11 @@ class Lock:
             self._file = -1
 
     def acquire_shared(self, patience: float = 0.0) -> bool:
-        """Hold it together with others who do; False when somebody holds it alone after `patience` seconds."""
+        """Acquire a shared lock; return False if it is still held exclusively elsewhere after `patience` seconds."""
         return self._lock(fcntl.LOCK_SH, patience)
 
     def acquire(self, patience: float = 0.0) -> bool:
-        """Hold it alone; False when others hold it after `patience` seconds."""
+        """Acquire an exclusive lock; return False if other processes still hold it after `patience` seconds."""
         if self._lock(fcntl.LOCK_EX, patience):
             _held.add(self)
             return True
@@ -390,7 +390,7 @@ class Lock:
         return os.pread(self._file, 4096, 0).decode("utf-8", "replace").strip()
 
     def write(self, text: str) -> None:
-        """Make this the file's text."""
+        """Replace the file's text."""
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, text.encode("utf-8", "replace"), 0)
 

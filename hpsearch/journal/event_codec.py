@@ -4,7 +4,7 @@ Only plain JSON is written, and nothing is unpickled.
 
 An event is a JSON object, and so are the dataclasses inside it, except those written as lists. Their names in the
 journal are defined in the tables below: classes and fields can be renamed, names in the journal can't. The trial's
-number isn't in the object, as it has a column of its own.
+number isn't in the object, since it has its own column.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Layout:
 
     kind: type
     trial: str
-    """The field that is the trial's number; empty where there is none."""
+    """The field with the trial's number; empty if there is none."""
     fields: Mapping[str, str]
     """Names in the journal, in the order of writing, to fields: `segment.start` is a field of the field `segment`."""
 
@@ -57,7 +57,7 @@ def _layout(kind: type, trial: str, names: str) -> _Layout:
     Args:
         kind: The class.
         trial: As in `_Layout`.
-        names: Those in the journal; `name=field` where the field has another name.
+        names: Names in the journal; `name=field` if the field has another name.
     """
     pairs = (name.partition("=") for name in names.split())
     return _Layout(kind, trial, {name: field or name for name, _, field in pairs})
@@ -120,7 +120,7 @@ _LACKING: Mapping[type, Mapping[str, Any]] = {
 
 
 def _former_suggested(body: dict[str, Any]) -> None:
-    body.pop("seen", None)  # how much its searcher knew, which `Asked` records now
+    body.pop("seen", None)  # the number of results that the searcher had received, which `Asked` records now
 
 
 _FORMER: Mapping[type, Callable[[dict[str, Any]], None]] = {
@@ -158,14 +158,14 @@ def _plain(obj: Any) -> dict[str, Any] | tuple[Any, ...]:
     return values(obj) if names is None else dict(zip(names, values(obj), strict=True))
 
 
-_parse = json.JSONDecoder().raw_decode  # `json.loads` looks for space around it first, which takes a fifth of its time
+_parse = json.JSONDecoder().raw_decode  # `json.loads` first skips white space, which takes a fifth of its time
 
-# In ASCII: the name of a file may put half a surrogate pair into an error's message, and SQLite takes no such text.
+# In ASCII: an error message may contain a lone surrogate from a file name, which SQLite can't store as text.
 _dump = json.JSONEncoder(separators=(",", ":"), check_circular=False, default=_plain).encode
 
 
 def _getter(names: Iterable[str], get: Any = attrgetter) -> Callable[[Any], tuple[Any, ...]]:
-    """Make what gets these attributes, or with `itemgetter` these items, as a tuple however few they are."""
+    """Return a function that gets these attributes, or items with `itemgetter`. It always returns a tuple."""
     several = tuple(names)
     if len(several) > 1:
         get_all: Callable[[Any], tuple[Any, ...]] = get(*several)
@@ -175,7 +175,7 @@ def _getter(names: Iterable[str], get: Any = attrgetter) -> Callable[[Any], tupl
 
 
 def _row_writer(layout: _Layout) -> Callable[[Any], tuple[Any, ...]]:
-    """Make what gets the row of a dataclass."""
+    """Return a function that converts a dataclass to its row."""
     row = _getter(layout.fields.values())
     if layout.kind not in _LACKING:
         return row
@@ -185,7 +185,7 @@ def _row_writer(layout: _Layout) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def _reader(layout: _Layout) -> _Read:
-    """Make what reads a dataclass from its object."""
+    """Return a function that reads a dataclass from its JSON object."""
     keys = set(layout.fields)
     lacking = _LACKING.get(layout.kind, {})
     former = _FORMER.get(layout.kind)
@@ -204,7 +204,7 @@ def _reader(layout: _Layout) -> _Read:
 
 
 def _builder(layout: _Layout) -> _Read:
-    """Make what makes a dataclass of an object with all its names."""
+    """Return a function that creates a dataclass from a JSON object with all names."""
     hints = typing.get_type_hints(layout.kind)
     field_names = [field.name for field in fields(layout.kind)]
     names = {field: name for name, field in layout.fields.items()}
@@ -212,7 +212,7 @@ def _builder(layout: _Layout) -> _Read:
     assert not numbered or field_names[0] == layout.trial
     inlined = [field for field in field_names if any(path.startswith(f"{field}.") for path in names)]
     build_inlined = [(field, _builder(_inner(layout, field, hints[field]))) for field in inlined]
-    # What is inlined is put under its field's name, which isn't in the journal.
+    # Inlined dataclasses are read under their field's name, which isn't in the journal.
     in_order = _getter([field if field in inlined else names[field] for field in field_names[numbered:]], itemgetter)
     readers = [(name, _value_reader(hints[field])) for field, name in names.items() if field in hints]
     parts = [(name, reader) for name, reader in readers if reader is not None]
@@ -235,7 +235,7 @@ def _inner(layout: _Layout, field: str, kind: type) -> _Layout:
 
 
 def _row_reader(layout: _Layout) -> _Read:
-    """Make what reads a dataclass from its row."""
+    """Return a function that reads a dataclass from its row."""
     row, lacking = [*layout.fields], tuple(_LACKING.get(layout.kind, {}).values())
     field_names = [field.name for field in fields(layout.kind)]
     numbered = layout.trial in field_names
@@ -277,7 +277,7 @@ _WRITERS: Mapping[type, tuple[Sequence[str] | None, Callable[[Any], tuple[Any, .
     },
     **{kind: (None, _row_writer(layout)) for kind, layout in _ROWS.items()},
 }
-"""The names of a dataclass's object, None for a row, and what gets their values."""
+"""(names in a dataclass's JSON object, or None for a row; function that gets their values)."""
 _READERS = {kind: _reader(layout) for kind, layout in _EVENTS.items()}
 
 
@@ -286,7 +286,7 @@ _NOTHING = Followed()
 
 
 def encode_followed(followed: Followed) -> str:
-    """Return what followed an event as text; empty where nothing did, as for most events."""
+    """Return the decisions that followed an event as text; empty if there are none, as for most events."""
     values: dict[str, object] = {}
     if followed.decisions:
         values["decisions"] = [(decision.trial, decision.action, decision.reason) for decision in followed.decisions]
@@ -296,10 +296,10 @@ def encode_followed(followed: Followed) -> str:
 
 
 def decode_followed(text: str) -> Followed:
-    """Read it back.
+    """Read the text that `encode_followed` returned.
 
     Raises:
-        KeyError, TypeError, ValueError: It isn't what `encode_followed` gave.
+        KeyError, TypeError, ValueError: The text has another form.
     """
     if not text:
         return _NOTHING

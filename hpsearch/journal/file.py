@@ -1,4 +1,4 @@
-"""The file of a journal: its tables and checksums, and how it is opened.
+"""The file of a journal: its tables, its checksums, and functions that open it.
 
 An event's checksum is the CRC-32 of all events up to it, so it also detects missing and misplaced events, and appended
 events depend on the earlier ones. It detects damage, not manipulation.
@@ -47,14 +47,14 @@ _Row = Sequence[Any]
 _BUSY_SECONDS = 30.0
 
 _BESIDE = ("-wal", "-journal")
-"""SQLite's other files, which may have a part of the journal."""
+"""Suffixes of SQLite's other files, which may contain a part of the journal."""
 
 _UNWRITABLE = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
-"""SQLite's error codes on a file system that is read-only or full."""
+"""SQLite's error codes if the file system is read-only, full or failing."""
 
 
 def make_tables(connection: sqlite3.Connection, study: Mapping[str, Any]) -> None:
-    """Make a journal of an empty file."""
+    """Create the journal's tables in an empty file."""
     # In one transaction, which waits for the disk once.
     connection.executescript(f"BEGIN; {_TABLES} PRAGMA application_id={APPLICATION}; PRAGMA user_version={FORMAT};")
     rows = {key: json.dumps(value) for key, value in study.items()}
@@ -63,7 +63,7 @@ def make_tables(connection: sqlite3.Connection, study: Mapping[str, Any]) -> Non
 
 
 def with_checksums(rows: Iterable[_Row], checksum: int = 0) -> Iterator[tuple[Any, ...]]:
-    """Add the checksums to events that follow those with `checksum`."""
+    """Add checksums to events. `checksum` is that of all earlier events."""
     for row in rows:
         checksum = next_checksum(checksum, row)
         yield *row, checksum
@@ -76,15 +76,15 @@ def next_checksum(checksum: int, row: _Row) -> int:
 
 
 def study_checksum(rows: Mapping[str, str]) -> str:
-    """Return the checksum of what was recorded with the study, as its own row holds it."""
+    """Return the checksum of the study's record, to compare with its row `checksum`."""
     return str(zlib.crc32("".join(sorted(f"{key} {value}\n" for key, value in rows.items())).encode()))
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open a journal that exists.
+    """Open an existing journal.
 
     Raises:
-        JournalError: It doesn't exist, or this version can't read it.
+        JournalError: The journal doesn't exist, or this version can't read it.
     """
     if not is_file(path):
         raise no_study(path)
@@ -110,10 +110,10 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
 
 
 def is_file(path: Path) -> bool:
-    """Return whether there is a journal.
+    """Return whether there is a journal at this path.
 
     Raises:
-        JournalError: The system doesn't let us look.
+        JournalError: The path can't be accessed.
     """
     try:
         return path.is_file()
@@ -125,7 +125,7 @@ def is_file(path: Path) -> bool:
 
 
 def no_study(path: Path) -> JournalError:
-    """Return the error for a journal that isn't there."""
+    """Return the error for a journal that doesn't exist."""
     name = "the directory that `hpsearch run` printed"
     with contextlib.suppress(OSError):  # permission denied
         inside = [journal.parent for journal in path.parent.glob(f"*/{path.name}")]
@@ -140,7 +140,7 @@ def no_study(path: Path) -> JournalError:
 
 @contextlib.contextmanager
 def explained(path: Path | None) -> Iterator[None]:
-    """Turn SQLite's errors into ours, with advice."""
+    """Convert SQLite's errors to hpsearch's, with advice."""
     try:
         yield
     except sqlite3.OperationalError as error:  # the disk is full, the file is read-only, it stays locked, ...
@@ -148,7 +148,7 @@ def explained(path: Path | None) -> Iterator[None]:
             f"{path}: the journal can't be used now, SQLite says: {error}. What was written before is whole: "
             "mend the cause (space, permissions, another program that holds the file), then resume."
         ) from error
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter of a damaged name of a table
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # UnicodeDecodeError: the name of a table is damaged
         raise JournalError(
             f"{path}: expected a journal of hpsearch, but SQLite says: {error}. Restore the file from a copy, "
             "or start anew in another directory."
@@ -156,7 +156,7 @@ def explained(path: Path | None) -> Iterator[None]:
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    # As a URI: else SQLite would create a file that was just deleted.
+    # As a URI with `mode=rw`: otherwise SQLite would create a file that was just deleted.
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None, timeout=_BUSY_SECONDS)
 
 
@@ -188,7 +188,7 @@ def _copied(path: Path) -> sqlite3.Connection:
 
 
 def _states(path: Path) -> list[tuple[int, int] | None]:
-    """Return what changes in a journal's files when they are written."""
+    """Return values for a journal's files that change when the files are written."""
     states: list[tuple[int, int] | None] = []
     for suffix in ("", *_BESIDE):
         file = Path(f"{path}{suffix}")
@@ -198,7 +198,7 @@ def _states(path: Path) -> list[tuple[int, int] | None]:
 
 
 def _checked(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
-    """Return the connection if it is to a journal that this version reads."""
+    """Return the connection after checking that this version can read the journal."""
     try:
         # Text that isn't UTF-8 is damaged: the checksum locates it, while SQLite would only fail to decode.
         connection.text_factory = functools.partial(str, encoding="utf-8", errors="replace")

@@ -1,4 +1,4 @@
-"""Files and folders: the file system that they lie on, which they are, how much they take; bring them onto the disk."""
+"""Files and folders: their file system, identity and size, and functions that write them durably or atomically."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def filesystem_of(path: Path, mounts: Path = Path("/proc/mounts")) -> str:
 
 
 def identity(path: Path | int) -> tuple[int, int] | None:
-    """Return a file's identity, whatever its name; None if it doesn't exist.
+    """Return a file's (device, inode), which don't depend on its name; None if the file doesn't exist.
 
     Args:
         path: Its path or descriptor.
@@ -66,7 +66,7 @@ def is_network_filesystem(path: Path) -> bool:
 def is_network_kind(kind: str) -> bool:
     """Return whether several machines may share a file system of this kind.
 
-    What FUSE serves counts unless it is known to be local: most of it (sshfs, s3fs, gcsfuse, ...) isn't.
+    FUSE file systems count unless they are known to be local: most (sshfs, s3fs, gcsfuse, ...) aren't.
     """
     return kind in _NETWORK or (kind.startswith("fuse") and kind not in _LOCAL_FUSE)
 
@@ -77,17 +77,17 @@ def _unescaped(mount_point: str) -> str:
 
 
 def flush(study: Path, addresses: Iterable[str | None]) -> None:
-    """Wait until checkpoints, and the directories that lead to them, are on the disk.
+    """Flush checkpoints and their parent directories to disk.
 
-    Whatever process wrote them on this machine; over a network it has sent them to the server when it closed them. One
-    that isn't there is passed over: who reads it finds that out.
+    Any process on this machine may have written them. Over a network, the writer sent them to the server on close.
+    Missing checkpoints are skipped: they are reported when they are read.
 
     Args:
         study: The study's directory.
-        addresses: Relative to it; None: there is nothing to do.
+        addresses: Addresses of checkpoints relative to the study's directory; None entries are skipped.
 
     Raises:
-        OSError: The disk doesn't take them.
+        OSError: A file can't be written to disk.
     """
     named = [address for address in addresses if address is not None]
     paths = {study / path for address in named for path in (pack_of(address), path_of(address)) if path}
@@ -118,10 +118,10 @@ def _flush(path: Path) -> None:
 
 @contextlib.contextmanager
 def writing(rule: str, advice: str = "") -> Iterator[None]:
-    """Explain what the system refuses in the block.
+    """Convert an OSError in the block to a StorageError.
 
     Args:
-        rule: What must hold: `report.html: expected a file that can be written`.
+        rule: The violated expectation: `report.html: expected a file that can be written`.
         advice: What to do, as a sentence.
 
     Raises:
@@ -148,10 +148,9 @@ def put_in_place(content: bytes, target: Path) -> None:
 
 
 def size_of(paths: Iterable[Path]) -> int:
-    """Return the bytes of a disk's blocks that files and folders take, as `du` does, with all that is in them.
+    """Return the disk usage of files and folders in bytes, including all contents, as `du` does.
 
-    Thousands of small files take many times the bytes that are in them. Links count as what they are, not as what they
-    lead to.
+    Disk usage counts blocks: thousands of small files use far more than their lengths. Links aren't followed.
     """
     total = 0
     folders: list[str] = []
@@ -159,7 +158,7 @@ def size_of(paths: Iterable[Path]) -> int:
         total += _bytes(path)
         if path.is_dir() and not path.is_symlink():
             folders.append(os.fspath(path))
-    while folders:  # there may be tens of thousands, each of which may vanish: each is read once
+    while folders:  # there may be tens of thousands of folders, which may vanish: each is read once
         with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:
                 total += _bytes(entry)
@@ -172,7 +171,7 @@ def size_of(paths: Iterable[Path]) -> int:
 def sizes_beside(paths: Sequence[Path]) -> Iterator[Callable[[], list[int]]]:
     """Count the bytes of each path in another process, concurrently with this one.
 
-    A thread would wait for the interpreter's lock at each of its thousands of short calls.
+    A thread would wait for the GIL at each of thousands of short calls.
 
     Yields:
         A function that waits for the result, and returns the bytes of each path.
@@ -185,7 +184,7 @@ def sizes_beside(paths: Sequence[Path]) -> Iterator[Callable[[], list[int]]]:
             with os.fdopen(writing, "w", encoding="ascii") as answer:
                 json.dump([size_of([path]) for path in paths], answer)
         finally:
-            os._exit(0)  # what this process has to do at its end is the other one's
+            os._exit(0)  # skip the exit handlers, which belong to the parent
     os.close(writing)
     try:
         with os.fdopen(reading, encoding="ascii") as answer:

@@ -1,4 +1,4 @@
-"""Who ran and steered a study, when, for how long, and with what result."""
+"""History of a study: who ran and steered it, when, for how long, and with what result."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class HistoryEntry:
     time: float
     """Seconds since the epoch."""
     verb: str
-    """The request; or `run`: a process began to run the study, `ask`: it was opened for ask/tell, `end`."""
+    """The kind of request; or `run`: a process began to run the study; `ask`: it was opened for ask/tell; `end`."""
     by: str
-    """`user@host:pid`; empty where it isn't known."""
+    """`user@host:pid`; empty if unknown."""
     details: Mapping[str, Any]
     """The request's arguments, as JSON values; for `run` and `ask` the command."""
     outcome: str
-    """`done`, `refused: ...`, or `not answered`; of `end` how."""
+    """`done`, `refused: ...`, or `not answered`; for `end`, how the run ended."""
 
 
 def steps(entries: Iterable[Entry], requests: Sequence[Request]) -> list[HistoryEntry]:
@@ -32,7 +32,7 @@ def steps(entries: Iterable[Entry], requests: Sequence[Request]) -> list[History
 
     Args:
         entries: The journal's entries.
-        requests: All requests. A request without an answer was for a process that ended first, or is still pending.
+        requests: All requests. A request without an answer is pending, or its process ended before it answered.
     """
     answered: set[int | None] = set()
     journaled = list(_journaled(entries, answered))
@@ -71,7 +71,7 @@ def _journaled(entries: Iterable[Entry], answered: set[int | None]) -> Iterator[
 
 
 class RunningTime:
-    """Running time of a sweep, from a journal's entries; a clock that was set back doesn't reduce it."""
+    """Running time of a sweep, from a journal's entries. A clock that is set back doesn't reduce it."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -84,7 +84,7 @@ class RunningTime:
         match entry.event:
             case Opened():
                 self._counts = True
-            case Steered(request=None):  # by a command, while no process ran the study
+            case Steered(request=None):  # a command wrote it while no process ran the study
                 self._counts = False
             case _ if self._counts:
                 self.seconds += max(0.0, entry.time - self._since)
@@ -97,7 +97,7 @@ class RunningTime:
 
 
 def seconds_spent(history: Iterable[Entry]) -> float:
-    """Add up how long former runs took."""
+    """Return the total running time of earlier runs in seconds."""
     time = RunningTime()
     for entry in history:
         time.take(entry)

@@ -1,10 +1,10 @@
-"""The journal: one SQLite file with the whole study. One process writes it, any number read it.
+"""The journal: one SQLite file with the whole study. One process writes it, and any number of processes read it.
 
-In WAL mode a committed transaction survives the death of the process at any moment; with `durable` it also survives the
-loss of power, as do its checkpoints. On a network file system, where WAL fails, it uses a rollback journal.
+In WAL mode a committed transaction survives the death of the process at any time. With `durable`, the transaction and
+its checkpoints also survive a power loss. On a network file system, where WAL fails, it uses a rollback journal.
 
-Events are only appended after the last event that their writer knows. If two processes write, because a lock was
-deleted or doesn't work, one of them is refused, on any file system.
+Events are only appended after the last event that their writer has read or written. If two processes write, because a
+lock was deleted or doesn't work, one of them gets an error, on any file system.
 """
 
 from __future__ import annotations
@@ -58,28 +58,28 @@ _DAMAGED = (
 )
 
 LABELS = ("tag", "untag", "note")
-"""Verbs of labels, which need no answer."""
+"""Verbs of labels. These requests need no answer."""
 
 _ADDED = ("by", "details")
-"""Columns that earlier journals lack; they get them with the first request."""
+"""Columns that older journals lack. They are added with the first request."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request to the process that runs a study, or a label, from anyone who may write the journal.
+    """A request to the process that runs a study, or a label. Any process that can write the journal can create it.
 
-    It has no effect on its own: that process turns it into an event.
+    A request takes effect only when the process that runs the study converts it to events.
     """
 
     time: float
     """Seconds since the epoch."""
     verb: str
     by: str
-    """`user@host:pid`; empty where it isn't known."""
+    """`user@host:pid`; empty if unknown."""
     details: Mapping[str, Any]
-    """JSON values."""
+    """The request's arguments, as JSON values."""
     number: int = 0
-    """Counts from 1 in the journal; 0 before it is there."""
+    """Number in the journal, from 1; 0 before it is written."""
 
 
 def person(by: str) -> str:
@@ -98,10 +98,10 @@ class Journal:
         self._guard: Callable[[], None] = lambda: None
         self._synchronous = "NORMAL"
         self._writes = self._ready = False
-        self._end: Position | None = None  # of the last event that a writer knows
+        self._end: Position | None = None  # position of the last event that the writer has read or written
         self._last_request = 0
         self.is_asked = False
-        """Whether this process itself has written a request since it last read them, so that it need not wait."""
+        """Whether this process wrote a request since it last read the requests, so that it must read them at once."""
 
     @classmethod
     def create(cls, path: Path, study: Mapping[str, Any]) -> None:
@@ -112,7 +112,7 @@ class Journal:
             study: The record: names to JSON values, with `"sweep"`.
 
         Raises:
-            sqlite3.Error: It can't be written.
+            sqlite3.Error: The file can't be written.
         """
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
             make_tables(connection, study)
@@ -129,12 +129,12 @@ class Journal:
         """Open a journal to append to it.
 
         Args:
-            path: Its file.
-            durable: Make committed events and their checkpoints survive the loss of power.
+            path: Path of the file.
+            durable: Whether committed events and their checkpoints must survive a power loss.
             guard: Called before each commit; raises if this process must no longer write.
 
         Raises:
-            JournalError: It doesn't exist, or this version can't read it.
+            JournalError: The journal doesn't exist, or this version can't read it.
         """
         connection = connect(path)
         journal = cls(connection, path)
@@ -152,7 +152,7 @@ class Journal:
 
     @classmethod
     def read(cls, path: Path) -> Journal:
-        """Open a journal to read it, or to leave a request, while another process may be writing it."""
+        """Open a journal to read it or to write a request, while another process may write it."""
         return cls(connect_to_read(path), path)
 
     def __enter__(self) -> Journal:
@@ -162,19 +162,19 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Close the file; after writing, so that readers without write permission can read it."""
-        # What SQLite deletes here it finds by its name, which may be another journal's by now.
+        """Close the file. If it was written, make it readable for readers without write permission."""
+        # SQLite deletes files by name here, and another journal may have this name by now.
         if self._writes and self._path is not None and identity(self._path) == self._identity:
-            with contextlib.suppress(sqlite3.Error):  # another process reads it now: WAL does no harm
+            with contextlib.suppress(sqlite3.Error):  # another process is reading the journal, which stays in WAL mode
                 self._connection.execute("PRAGMA busy_timeout=100")
                 self._connection.execute("PRAGMA journal_mode=DELETE")
         self._connection.close()
 
     def study(self) -> dict[str, Any]:
-        """Return what was recorded with the study when it was created.
+        """Return the study's record, which was written when the study was created.
 
         Raises:
-            JournalError: It isn't what was recorded.
+            JournalError: The record is damaged.
         """
         with explained(self._path):
             rows = dict(self._connection.execute("SELECT key, value FROM study"))
@@ -191,19 +191,19 @@ class Journal:
     def append(
         self, events: Sequence[Event], followed: Sequence[Followed] | None = None, when: float | None = None
     ) -> list[tuple[int, float]]:
-        """Append events in one transaction; when this returns they survive the process.
+        """Append events in one transaction. Afterwards they survive the death of the process.
 
         Args:
             events: Events in order.
-            followed: What followed from each; None: nothing.
-            when: Their time, in seconds since the epoch; None: now.
+            followed: Decisions that followed from each event; None: none.
+            when: Time of the events, in seconds since the epoch; None: now.
 
         Returns:
             (number, time) of each; numbers count from 1 without gaps.
 
         Raises:
-            StudyInUseError: Another process has written since.
-            JournalError: They can't be written, for example to a full disk. None of them is.
+            StudyInUseError: Another process has written to the journal since.
+            JournalError: The events can't be written, for example to a full disk. No event is written.
         """
         when = time.time() if when is None else when
         texts = [""] * len(events) if followed is None else map(encode_followed, followed)
@@ -221,12 +221,12 @@ class Journal:
         return [(row[0], when) for row in rows]
 
     def added(self, after: Position = BEGINNING) -> tuple[list[Entry], Position] | None:
-        """Return the events after the known ones, and their end; None if the known ones aren't in this journal.
+        """Return the events after a position, and their end; None if the position isn't in this journal.
 
-        In that case the journal was replaced and must be read from its start.
+        None means that the journal was replaced, and must be read from its start.
 
         Args:
-            after: End of the events of the earlier call.
+            after: The end that an earlier call returned.
 
         Raises:
             JournalError: A row is damaged.
@@ -242,11 +242,11 @@ class Journal:
         return list(self.entries(after, end)), end
 
     def entries(self, after: Position = BEGINNING, end: Position | None = None) -> Iterator[Entry]:
-        """Yield the events, in the order of writing, with what followed from them.
+        """Yield the events, in the order of writing, with the decisions that followed from them.
 
         Args:
-            after: Begin after this event.
-            end: The last event; None: the newest one at the time of the call.
+            after: Position after which to start.
+            end: Position of the last event; None: the newest one at the time of the call.
 
         Raises:
             JournalError: A row is damaged.
@@ -274,12 +274,12 @@ class Journal:
                 except (KeyError, TypeError, ValueError) as error:
                     raise self._damage(seq, f"{kind!r}, {error!r}") from error
                 yield entry
-        if (seq, checksum) != end:  # it was taken for the newest by a damaged number
+        if (seq, checksum) != end:  # the number of this row is damaged: it isn't the newest event
             raise self._damage(seq + 1, "its number is damaged")
 
     @property
     def end(self) -> Position | None:
-        """Number and checksum of the last event, as the process that writes knows it."""
+        """Number and checksum of the last event that the writing process has read or written."""
         return self._end
 
     def last_time(self) -> float | None:
@@ -289,7 +289,7 @@ class Journal:
         return None if row is None else float(row[0])
 
     def trials(self) -> int:
-        """Count the trials that were started."""
+        """Return the number of trials that were started."""
         with explained(self._path):
             (newest,) = self._connection.execute("SELECT max(trial) FROM events WHERE kind = 'started'").fetchone()
         return 0 if newest is None else int(newest) + 1
@@ -338,7 +338,7 @@ class Journal:
         return [request for request in new if request.verb not in LABELS]
 
     def all_requests(self) -> list[Request]:
-        """Return all requests that were ever left, in their order."""
+        """Return all requests ever written, in order."""
         return self._requests_after(0)
 
     def _requests_after(self, number: int) -> list[Request]:
@@ -370,13 +370,13 @@ class Journal:
             yield
             self._connection.execute("COMMIT")
         except BaseException:
-            # A second Ctrl-C may strike on either side of the commit, and SQLite rolls some errors back itself.
+            # A second Ctrl-C may arrive before or after the commit, and SQLite rolls back on some errors itself.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
 
     def _check_place(self) -> None:
-        """Check that this is the file that others read, and that no other process may write it."""
+        """Check that the path still leads to this file, and that this process may still write it."""
         if self._identity is None or self._path is None:
             return
         if identity(self._path) != self._identity:
@@ -400,7 +400,7 @@ class Journal:
         """Return the number and checksum of the last event, within the transaction that appends.
 
         Raises:
-            StudyInUseError: It isn't the last event that this process knows.
+            StudyInUseError: Another process has appended events that this process hasn't read.
         """
         newest = self._newest()
         if self._end not in (None, newest):
@@ -411,7 +411,7 @@ class Journal:
         return newest
 
     def _newest(self) -> Position:
-        """Return number and checksum of the last event that there is."""
+        """Return the number and checksum of the newest event in the file."""
         rows = self._rows("ORDER BY seq DESC LIMIT 1")
         if not rows:
             return BEGINNING

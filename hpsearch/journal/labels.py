@@ -18,7 +18,7 @@ class Labels:
     """The tags and the note of a study."""
 
     tags: tuple[str, ...] = ()
-    """Tags in the order in which they were added."""
+    """Tags, in the order of addition."""
     note: str = ""
     """The newest note."""
 
@@ -65,7 +65,7 @@ def add_tags(study_dir: StudyDirectory, tags: Sequence[str]) -> Labels:
     """Add tags to a study; return all its labels.
 
     Raises:
-        HpsearchError: One isn't a word.
+        HpsearchError: A tag isn't a word.
         JournalError: There is no study here, or it can't be written.
     """
     return _request(study_dir, _TAG, {"tags": list(check_tags(tags))})
@@ -75,7 +75,7 @@ def remove_tags(study_dir: StudyDirectory, tags: Sequence[str]) -> Labels:
     """Remove tags from a study; return all its labels.
 
     Raises:
-        HpsearchError: It lacks one of them.
+        HpsearchError: The study doesn't have one of the tags.
         JournalError: There is no study here, or it can't be written.
     """
     existing = labels_of(study_dir).tags

@@ -36,7 +36,7 @@ _RECORDED = frozenset(
         *("PYTHONHASHSEED", "PYTHONOPTIMIZE", "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONUTF8"),
     }
 )
-"""Environment variables that a run depends on, none of which holds a secret."""
+"""Environment variables that affect a run and contain no secrets."""
 
 _GIT_SECONDS = 10.0
 
@@ -60,7 +60,7 @@ def provenance(directory: Path) -> dict[str, Any]:
 
 
 def identity_of(name: str, created: float, record: Mapping[str, Any]) -> str:
-    """Return which study this is, wherever it lies: its sweep's name, when it was made and by which process."""
+    """Return an identity of a study that doesn't depend on its path: sweep name, creation time and creating process."""
     return f"{name} {created!r} {record.get('process', '')}"
 
 
@@ -68,24 +68,24 @@ def process_name() -> str:
     """Return `user@host:pid`."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container may run a user id that has no name
+    except (KeyError, OSError):  # in a container, the user id may have no name
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}:{os.getpid()}"
 
 
 def command_line() -> str:
-    """Return the command that started this process, as a shell would take it; secrets in it are masked."""
+    """Return the command that started this process, quoted for a shell, with secrets masked."""
     return shlex.join(mask_words(sys.orig_argv))
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment variables on an allow-list, as any other may contain a secret."""
+    """Return the environment variables on an allow-list, since others may contain secrets."""
     return {name: os.environ[name] for name in sorted(_RECORDED) if name in os.environ}
 
 
-@cache  # of what this process has imported, or would
+@cache  # versions don't change in a process
 def _version(package: str) -> str | None:
-    import importlib.metadata  # takes a while, and who looks at a study doesn't need it
+    import importlib.metadata  # the import is slow, and reading a study doesn't need it
 
     try:
         return importlib.metadata.version(package)

@@ -1,1 +1,1 @@
-"""Carry a sweep out: the loop, the run of a study around it, the plan, and the Python API."""
+"""Run a sweep: the main loop, the run of a study, the plan, and the Python API."""

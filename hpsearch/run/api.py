@@ -174,7 +174,7 @@ def search(
     if backend != "simulated" and not is_table(sweep.trainable):
         check_end(sweep, code, folders)
     if backend != "ray" or is_table(sweep.trainable):
-        make_backend(backend, sweep, code, old.get("address"), folders)  # no study is created if it can't be run
+        make_backend(backend, sweep, code, old.get("address"), folders)  # before a study is created
     watching = checked_observers(observers, sweep, folders)
     begins_with = warm_start_of(sources, sweep, study_dir)
     if study_dir is None or not study_dir.exists():
@@ -200,15 +200,15 @@ def rerun(
 ) -> Rerun:
     """Run the best configurations of a study again, several times each, with other seeds and at full length.
 
-    The result is a study of its own. If the directory has this rerun already it is resumed.
+    The result is a separate study. If the directory already contains this rerun, it is resumed.
 
     Args:
         study: The directory of a study that has ended.
-        top: Number of configurations: the params of the best trials, equal ones once.
-        seeds: Runs of each.
-        iterations: Iterations of each run; None: the most of the study's trials.
+        top: Number of configurations, from the best trials. Equal configurations count once.
+        seeds: Number of runs of each configuration.
+        iterations: Iterations of each run; None: the largest number among the study's trials.
         trainable: A function or class, or its import path; None: the study's, which must be importable.
-        resources: What differs from the study's, as in `{"workers": 4}`; or all of them, as `Resources`. None: the
+        resources: Changes to the study's resources, as in `{"workers": 4}`; or all resources, as `Resources`. None: the
             study's.
         directory: The new study's directory; None: the next free `runs/<name>-rerun-<n>`.
         backend: See `search`.
@@ -273,7 +273,7 @@ def _settings(
     callbacks: Sequence[Callback],
     old: Mapping[str, Any],
 ) -> RunSettings:
-    """Return how a study is run by a call with these arguments, some of them old."""
+    """Return the run settings for the arguments of a call, including deprecated ones."""
     return RunSettings(
         trainable=code,
         backend=lambda sweep: make_backend(backend, sweep, code, old.get("address"), folders),
@@ -288,7 +288,7 @@ def _settings(
 
 
 def _import_path(trainable: str | Callable[..., Any] | Simulation | None) -> str:
-    """Return the name by which a study remembers its trainable."""
+    """Return the import path of the trainable that the study stores."""
     if isinstance(trainable, str):
         return trainable
     if isinstance(trainable, Simulation):
@@ -300,12 +300,12 @@ def _import_path(trainable: str | Callable[..., Any] | Simulation | None) -> str
             "search: the trainable must be a function, a class, or an import path 'package.module:name'; "
             f"got {trainable!r}"
         )
-    # What a partial adds to the function has no name by which another process could import it.
+    # The arguments of a partial have no name that another process could import.
     return f"{target.__module__ if target is trainable else '__main__'}:{name}"
 
 
 def _search_path(trainable: str | Callable[..., Any] | Simulation | None) -> tuple[str, ...]:
-    """Return the folders of the trainable's module: the current one, and the one that it was imported from."""
+    """Return the search path for the trainable's module: the current folder, and the module's own."""
     here = str(Path.cwd())
     module = sys.modules.get(getattr(unwrapped(trainable), "__module__", None) or "")
     file = getattr(module, "__file__", None)
@@ -316,15 +316,15 @@ def _search_path(trainable: str | Callable[..., Any] | Simulation | None) -> tup
 
 
 def _run_called(directory: StudyDirectory, sweep: Sweep, run: RunSettings, call: str) -> Study:
-    """Run a study as `run_study` does, and warn of what its results show. A signal that ends it is raised.
+    """Run a study as `run_study` does, and show warnings about its results. A signal that ends it is raised.
 
-    A study that a signal has ended isn't returned: the caller would continue with its best trial as if it were whole.
+    If a signal ended the study, it isn't returned: the caller could take its best trial for that of a complete study.
 
     Args:
         directory: The study's directory.
         sweep: The sweep.
         run: How it is run.
-        call: The function that the user called. It calls this function directly, for the location of warnings.
+        call: The function that the user called. It must call this function directly, for the location of warnings.
 
     Raises:
         KeyboardInterrupt: Ctrl-C ended it; its `directory` is the study's.
@@ -339,7 +339,7 @@ def _run_called(directory: StudyDirectory, sweep: Sweep, run: RunSettings, call:
         with passing_on(run.interrupts, message):
             study = run_study(directory, sweep, run)
         if study.state in ("interrupted", "killed") and not run.interrupts.signals:
-            raise interrupted(message)  # for example, a callback raised it
+            raise interrupted(message)  # for example, a callback raised KeyboardInterrupt
     except (KeyboardInterrupt, SystemExit) as error:
         vars(error)["directory"] = directory.path
         raise

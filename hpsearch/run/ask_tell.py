@@ -39,9 +39,9 @@ from hpsearch.trial import Failure, TrialState
 class AskTell:
     """A study whose trials run anywhere: ask for a trial, run it, tell its result.
 
-    Any number of processes may use the same study at the same time: calls run in sequence, and see the results of all
-    others. A trial stays open, whatever happens to the process that asked for it, until it is told or given up. Calls
-    are atomic, even if their process is killed.
+    Any number of processes may use the same study at the same time. Calls run in sequence, and each call sees the
+    results of all earlier ones. A trial stays open until it is told or given up, even if the process that asked for it
+    ends. Calls are atomic, even if their process is killed.
 
     Args:
         sweep: A `Sweep`, or the path of a sweep file; it needn't have a trainable. If the directory has a study, it
@@ -73,12 +73,12 @@ class AskTell:
         self.close()
 
     def close(self) -> None:
-        """Close the searcher, the only resource between calls. A later call starts it again."""
+        """Close the searcher, the only resource that is kept between calls. A later call starts it again."""
         self._turns.close()
 
     @property
     def directory(self) -> Path:
-        """The study's, for `hpsearch.load`."""
+        """The study's directory, for `hpsearch.load`."""
         return self._study_dir.path
 
     @property
@@ -88,7 +88,7 @@ class AskTell:
 
     @property
     def reason(self) -> str:
-        """Why it is finished, if by `metric.target` or `limits.patience`; else empty."""
+        """Why the sweep is finished, if `metric.target` or `limits.patience` ended it; else empty."""
         return self._reason
 
     def ask(self) -> AskedTrial | None:
@@ -129,11 +129,11 @@ class AskTell:
 
         Args:
             trial: A trial of `ask`, or its number.
-            reports: One per iteration, from the one after `trial.start` to `trial.end`, or as many as there were. Each
-                maps names to numbers, with all of the sweep's metrics. A single mapping is one report. A number is one
-                report of a sweep with a single metric.
-            iteration: Iteration of the only report: `trial.end`, if only that was measured.
-            ended: The trial ended before `trial.end`.
+            reports: One report per iteration, from `trial.start + 1` to `trial.end` or the last completed iteration.
+                Each report maps names to numbers, and contains all of the sweep's metrics. A single mapping is one
+                report. A number is one report of a sweep with a single metric.
+            iteration: Iteration of the only report: `trial.end`, if only that iteration was measured.
+            ended: Whether the trial ended before `trial.end`.
             failed: Why it failed, in place of reports: it is returned again by `ask`, up to `limits.max_retries` times.
             attempt: The attempt, if `trial` is a number that `ask` returned more than once.
 
@@ -166,7 +166,7 @@ class AskTell:
         iteration: int | None = None,
         attempt: int | None = None,
     ) -> TrialState:
-        """Tell the next iteration of an open trial; the one of `trial.end` closes it.
+        """Tell the next iteration of an open trial. The report of iteration `trial.end` closes the trial.
 
         If `trial.end` is None, a final `tell` closes it. Arguments and errors are those of `tell`.
         """
@@ -185,7 +185,7 @@ class AskTell:
         Reported iterations count, and the next attempt starts after them.
 
         Raises:
-            TellError: It isn't open.
+            TellError: The trial isn't open.
         """
         with self._turn() as turn:
             record = _open(turn, trial, attempt)
@@ -202,16 +202,16 @@ class AskTell:
         self.steer("retry", {"trials": list(trials)})
 
     def steer(self, verb: str, details: Mapping[str, Any]) -> None:
-        """Do what `hpsearch extend`, `add`, `prune` and `retry` do, by the same rules.
+        """Do the same as the commands `hpsearch extend`, `add`, `prune` and `retry`, by the same rules.
 
-        A trial that is open and pruned is given up for good.
+        An open trial that is pruned is given up for good.
 
         Args:
-            verb: One of these.
+            verb: `extend`, `add`, `prune` or `retry`.
             details: `run_cap` and `brackets`; `points`, a list of names to values; or `trials`, a list of numbers.
 
         Raises:
-            HpsearchError: It is refused; nothing was recorded.
+            HpsearchError: The request is refused. Nothing was recorded.
         """
         request = Request(time.time(), verb, process_name(), details)
         with self._turn() as turn:
@@ -248,9 +248,9 @@ class AskTell:
 
 
 def _check_first_rank() -> None:
-    """Check that ranks of one training don't each ask for a trial.
+    """Check that not every rank of a distributed training asks for a trial.
 
-    Independent processes may ask, whatever has started them.
+    Independent processes may ask, even if a launcher started them.
     """
     distributed = sys.modules.get("torch.distributed")  # unless it is imported there is no group
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -267,7 +267,7 @@ def _open(turn: Turn, trial: AskedTrial | int, attempt: int | None) -> TrialReco
     """Return the record of an open trial.
 
     Raises:
-        TellError: It isn't open.
+        TellError: The trial isn't open.
     """
     if isinstance(trial, AskedTrial):
         number, attempt = trial.number, trial.attempt

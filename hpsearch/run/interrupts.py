@@ -30,7 +30,7 @@ class Interrupts:
         self.signals: list[int] = []
         """Signal numbers, in order of arrival."""
         self._former: dict[int, Any] = {}
-        self._is_armed = False  # only then the second one raises: not while handlers are put in their places
+        self._is_armed = False  # whether the second signal raises: not while handlers are installed
 
     @property
     def count(self) -> int:
@@ -46,7 +46,7 @@ class Interrupts:
                         continue
                     self._former[number] = former
                     signal.signal(number, self._take)
-            except BaseException:  # a former handler's
+            except BaseException:  # an earlier handler raised
                 self.give_back()
                 raise
             self._is_armed = True
@@ -89,12 +89,12 @@ def passing_on(interrupts: Interrupts, message: str) -> Iterator[None]:
     try:
         yield
     finally:
-        interrupts.give_back()  # a signal may have struck as they were
+        interrupts.give_back()  # a signal may have interrupted the first restoration
         for number in sorted(set(interrupts.signals), key=lambda number: number == signal.SIGINT):
             handler = signal.getsignal(number)
             if callable(handler) and handler is not signal.default_int_handler:
                 signal.raise_signal(number)
-                if _is_ours(handler):  # the outer sweep received it, too; its trial must not continue
+                if _is_ours(handler):  # the outer sweep received the signal, too, and its trial must not continue
                     raise Interrupted(message)
             elif number == signal.SIGINT:
                 raise KeyboardInterrupt(message)
@@ -106,7 +106,7 @@ def passing_on(interrupts: Interrupts, message: str) -> Iterator[None]:
 
 def _is_taken(number: int, former: object) -> bool:
     """Return whether a signal should end the sweep, depending on the program's handler."""
-    if former is None:  # set before Python began: it couldn't be put back
+    if former is None:  # set before Python started: it couldn't be restored
         return False
     if number in PREEMPTION:  # a program may use them for something else
         return _is_ours(former) or _has_default_action(number)
@@ -114,7 +114,7 @@ def _is_taken(number: int, former: object) -> bool:
 
 
 def _has_default_action(number: int) -> bool:
-    """Read the kernel's handlers, as Python doesn't know those of `faulthandler` and native code."""
+    """Return whether the kernel neither handles nor ignores a signal. Python doesn't know handlers of native code."""
     status = Path("/proc/self/status").read_text("ascii", "replace")
     fields = dict(line.split(":", 1) for line in status.splitlines() if line.startswith(("SigCgt:", "SigIgn:")))
     return not any(int(mask, 16) >> (number - 1) & 1 for mask in fields.values())

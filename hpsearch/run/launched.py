@@ -18,7 +18,7 @@ def check_launched_once(call: str) -> None:
         call: The function that the user called.
 
     Raises:
-        SweepError: One has.
+        SweepError: A launcher has started several ranks.
     """
     launched = None if in_trial() else launched_rank(os.environ)
     if launched is not None:

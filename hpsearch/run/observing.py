@@ -23,11 +23,11 @@ from hpsearch.sweep.reader import listed
 from hpsearch.sweep.sweep import Sweep
 
 _MAKING_SECONDS = 5.0
-"""Seconds that a sweep waits for the creation of its observers, so that mistakes show before anything runs."""
+"""Seconds that a sweep waits for the creation of its observers, so that errors are reported before anything runs."""
 
 
 def observed_of(study_dir: StudyDirectory, sweep: Sweep, record: Mapping[str, Any]) -> Observed:
-    """Return the view of a study that observers get.
+    """Return the description of a study that observers receive.
 
     Args:
         study_dir: Its directory.
@@ -119,11 +119,11 @@ def records_of(entries: Iterable[Entry]) -> Iterator[Record]:
 
 
 def catch_up(threads: Iterable[ObserverThread], sweep: Sweep, history: Iterable[Entry]) -> None:
-    """Show a finished study to the observers that keep what they write, each within its deadline.
+    """Replay a finished study to the observers that write permanent output, each within its deadline.
 
     Args:
-        threads: Of all that are to watch.
-        sweep: As the study was created.
+        threads: Threads of all observers.
+        sweep: The sweep as the study was created.
         history: The journal's entries.
     """
     threads = [thread for thread in threads if thread.keeps]

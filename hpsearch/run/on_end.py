@@ -1,4 +1,4 @@
-"""The command that a sweep names for its end."""
+"""Run the sweep's `on_end` command when the sweep ends."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _environment(directory: Path, state: str) -> Mapping[str, str]:
     with suppress(HpsearchError, OSError):
         study = load(directory)
         variables |= {"HPSEARCH_NAME": study.sweep.name, "HPSEARCH_TRIALS": str(len(study.trials))}
-        # "killed": the run could write no word of its end, as on a disk that is full.
+        # "killed": the run couldn't journal its end, for example because the disk was full.
         state = state if state and study.state == "killed" else study.state
         variables |= {"HPSEARCH_STATE": state, "HPSEARCH_MESSAGE": study.message}
         variables |= _best(study)

@@ -96,30 +96,30 @@ class _Remarks:
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """How many segments could start at once, and on how many workers."""
+    """Available capacity: segments that could start at once, and workers."""
 
     starts: int
-    """Segments that could start, each as narrow as may be."""
+    """Number of segments that could start, each with the minimum number of workers."""
     workers: int
     """Available workers: those that would be free if each lane had its own."""
     least: int
-    """Workers that a segment takes, where it has no lane."""
+    """Minimum number of workers of a segment that isn't a lane."""
     lanes: int
     """As in `Task`, of a segment that may be a lane."""
 
     @classmethod
     def of(cls, backend: Backend, least: int, lanes: int) -> _Room:
-        """Ask a backend."""
+        """Return the capacity of a backend."""
         workers = backend.capacity()
         return cls(workers // least if lanes == 1 else backend.capacity(lanes), workers, least, lanes)
 
     def after(self, widths: Iterable[int]) -> _Room:
-        """Return the rest after segments of these widths have started."""
+        """Return the remaining capacity after segments of these widths have started."""
         started = list(widths)
         workers = max(self.workers - sum(started), 0)
         if self.lanes == 1:
             return _Room(workers // self.least, workers, self.least, 1)
-        # Which workers a gang takes, and how many lanes with them, is the backend's choice.
+        # The backend chooses the workers of a gang, and so the lanes that the gang occupies.
         is_known = all(width == 1 for width in started)
         return _Room(self.starts - len(started) if is_known else 0, workers, self.least, self.lanes)
 
@@ -138,7 +138,7 @@ class Orchestrator:
         discard: Callable[[Sequence[str]], None] = lambda _: None,
         edited: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """Join the parts.
+        """Create the loop.
 
         Args:
             sweep_state: The state of the sweep; the journal's events were applied to it.
@@ -146,7 +146,7 @@ class Orchestrator:
             backend: Where segments run; opened and closed here.
             observers: Receive every event after it was journaled, and live reports before.
             interrupts: Entered by the caller.
-            spent: Seconds that earlier runs took of `limits.max_time`.
+            spent: Seconds of `limits.max_time` that earlier runs used.
             discard: Deletes checkpoints that are no longer needed.
             edited: Returns a message if the trainable's code was edited since this run began, else None.
         """
@@ -198,8 +198,8 @@ class Orchestrator:
         except BaseException as error:
             self._backend.close(kill=True)
             broken = broken_off(error, self._interrupts.count > 0)
-            if self._ended is None and self._is_settled:  # else a signal struck in the middle of noting what happened
-                with suppress(HpsearchError, OSError):  # what can't be written may be why
+            if self._ended is None and self._is_settled:  # otherwise a signal interrupted the handling of an event
+                with suppress(HpsearchError, OSError):  # a write error may be the reason for the end
                     self._note(broken)
                     self._commit()
             if broken.state == "interrupted":
@@ -220,7 +220,7 @@ class Orchestrator:
             if self._sweep_state.idle:
                 if self._ending in CRITERIA:
                     # The report that reached the target may have been lost with its worker, and a trial that still ran
-                    # may have ended the row of those without a better value: then the sweep goes on.
+                    # may have improved the best value: then the sweep continues.
                     self._ending = self._sweep_state.stopping.met
                 if self._ending is not None or finished:
                     if self._take_requests("finished"):  # what was left since the last look may be more to do
@@ -234,9 +234,9 @@ class Orchestrator:
                 self._handle(message)
 
     def _fill(self) -> bool:
-        """Start what can be started, and request the next suggestion in advance, if the sweep does so.
+        """Start all segments that can start, and request the next suggestion in advance, if the sweep allows it.
 
-        Return whether the sweep has nothing more to start, ever.
+        Return whether the sweep will never start anything again.
         """
         try:
             finished = self._filled()
@@ -265,8 +265,8 @@ class Orchestrator:
             starts: list[Started] = []
             upcoming = self._sweep_state.upcoming(self._has_waited())
             answer: Next | None = None
-            # Those that have a company wait for workers of their own. What they take isn't known, so that nothing else
-            # starts before the backend has them.
+            # Segments with a company wait for separate workers. Their capacity isn't known, so nothing else starts
+            # until the backend has started them.
             restricted = self._sweep_state.restricted_count() if self._lanes > 1 else 0
             while len(starts) < (restricted or room.starts):
                 answer = next(upcoming)
@@ -286,7 +286,7 @@ class Orchestrator:
                 return not waiting and isinstance(self._sweep_state.next(), Done)
             if isinstance(answer, Asked | Exhausted):
                 self._note(answer)
-            elif not starts:  # else there may be more to start, now that these have
+            elif not starts:  # otherwise more segments may be able to start now
                 return isinstance(answer, Done)
 
     def _change_widths(self) -> None:
@@ -309,7 +309,7 @@ class Orchestrator:
         self._noted.append((event, self._sweep_state.apply(event)))
 
     def _commit(self) -> None:
-        """Write what was noted in one transaction, and only then act on it."""
+        """Journal all noted events in one transaction, and act on them only then."""
         if not self._noted:
             return
         events, consequences = zip(*self._noted, strict=True)
@@ -382,7 +382,7 @@ class Orchestrator:
             self._end_for(mistake)
 
     def _check(self) -> None:
-        """Handle users' requests, and check whether the sweep must end early."""
+        """Handle user requests, and check whether the sweep must end early."""
         now = self._backend.now()
         if due := now >= self._next_check or self._journal.is_asked:
             self._next_check = now + self._backend.tick
@@ -414,7 +414,7 @@ class Orchestrator:
         return bool(requests)
 
     def _take_request(self, request: Request, ending: str | None) -> None:
-        """Answer a request, and do what only this process can."""
+        """Answer a request, and do those parts of it that only this process can."""
         refused = refusal(request.verb, self._ending or ending, self._time.is_paused)
         steered, *events = answer(request, self._sweep_state, self._where, refused)
         assert isinstance(steered, Steered), "an answer begins with itself"
@@ -424,7 +424,7 @@ class Orchestrator:
         requester = person(request.by) or "someone"
         if request.verb == "cancel" and not steered.refused:
             self._note(Ended("cancelled", f"by {requester}"))
-        self._commit()  # also in the middle of a segment, where it runs in this thread
+        self._commit()  # also in the middle of a segment, if segments run in this thread
         text = f"{request.verb}, asked by {requester}"
         self._observers.say(text if not steered.refused else f"refused: {text}: {steered.refused}")
         if steered.refused:

@@ -30,7 +30,7 @@ from hpsearch.trial import Segment, Trial
 from hpsearch.worker.shapes import Shapes, shapes_of
 
 _MOST_BRACKETS = 12
-"""Brackets that the text lists one by one."""
+"""Maximum number of brackets that the text lists one by one."""
 
 _MOST_FIRST = 64
 
@@ -40,14 +40,14 @@ _DRAWS, _CALLED_DRAWS = 1_000, 100
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The makespan and load of a sweep's segments, if all iterations take equally long on one worker."""
+    """The makespan and load of a sweep's segments, if all iterations take the same time on one worker."""
 
     makespan: float
     """In iterations on one worker."""
     busy: float
-    """Part of the workers' time that they spend on segments."""
+    """Fraction of the workers' time that is spent on segments."""
     widths: Mapping[tuple[int, int], Sequence[int]]
-    """(bracket, rung) to the widths that its segments had, each once, rising."""
+    """(bracket, rung) to the distinct widths of its segments, in ascending order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +58,18 @@ class Plan:
     rungs: Sequence[RungView]
     trials: int
     segments: int
-    """Trial-rungs: one for each rung that a trial runs in."""
+    """Number of (trial, rung) pairs that run."""
     iterations: int
-    """When each promotion resumes from its checkpoint."""
+    """Iterations if each promotion resumes from its checkpoint."""
     iterations_from_zero: int
-    """When the trainable saves no checkpoints."""
+    """Iterations if the trainable saves no checkpoints."""
     workers: int
     fixed: Schedule
-    """When all trials run on `workers_per_trial`."""
+    """Schedule if all trials run on `workers_per_trial` workers."""
     elastic: Schedule | None
-    """When they may be widened; None where they may not."""
+    """Schedule if trials may be widened; None if they may not."""
     first: Sequence[Trial]
-    """The first trials that it creates; of a method that learns, others at random."""
+    """The first trials that it creates; for a method that learns, random ones in place of its suggestions."""
 
     @property
     def makespan(self) -> float:
@@ -107,11 +107,11 @@ def make_plan(sweep: Sweep, workers: int | None) -> Plan:
     """Run a sweep on a virtual clock where each iteration takes one second on one worker.
 
     Args:
-        sweep: What would be run; its limits and its target don't count.
-        workers: Side by side; None: one per CPU's worth of this machine.
+        sweep: The sweep; its limits and its target are ignored.
+        workers: Number of workers; None: as many as the CPUs of this machine allow.
 
     Raises:
-        SweepError: They are too few for a trial.
+        SweepError: There are too few workers for a trial.
     """
     resources = sweep.resources
     workers = workers or max((os.cpu_count() or 1) // resources.cpus_per_worker, 1)
@@ -149,14 +149,14 @@ def _schedule(sweep: Sweep, workers: int) -> tuple[Schedule, SweepState, _Counte
 
 
 def unlearned(sweep: Sweep) -> Sweep:
-    """Return the sweep with random configurations in place of a model's, as promotions are simulated anyway."""
+    """Return the sweep with a random search in place of a method that learns, since results are simulated anyway."""
     if not sweep.searcher.capabilities.learns:
         return sweep
     return replace(sweep, method=RandomSearcher.kind, search=Search())
 
 
 def plan_text(plan: Plan) -> str:
-    """Return the plan as a person reads it."""
+    """Return the plan as text for the user."""
     lines = [f"{plan.sweep.name}: {_method(plan.sweep)}", *_lag(plan.sweep), ""]
     sections = [*_goals(plan.sweep.objective), *_space_lines(plan.sweep), *_parallel(plan.sweep)]
     sections += [f"{'gpu':<13}{note}" for note in gpu_notes(plan.sweep)]
@@ -212,7 +212,7 @@ def _unbounded(plan: Plan) -> list[str]:
 
 
 def _goals(objective: Objective) -> list[str]:
-    """Return what decides, where that is more than one number."""
+    """Describe the goals and constraints, if there is more than one metric."""
     if not objective.joint:
         return []
     lines = [f"decides      {objective.aim}"]
@@ -220,7 +220,7 @@ def _goals(objective: Objective) -> list[str]:
 
 
 def _parallel(sweep: Sweep) -> list[str]:
-    """Return how several workers train one trial, where the sweep does, and what that means."""
+    """Describe how several workers train one trial, if the sweep uses several."""
     if not sweep.strategies.named:
         return []
     lines = [f"parallel     {', '.join(sweep.strategies.possible)}"]
@@ -228,12 +228,12 @@ def _parallel(sweep: Sweep) -> list[str]:
 
 
 def _step(plan: Plan, rung: RungView) -> str:
-    """Return how many trials a rung holds, and how wide they run where that differs."""
+    """Describe how many trials run in a rung, and their widths if these differ."""
     step = f"{rung.started if rung.size is None else rung.size:,} {up_to(rung.until)}"
     if plan.elastic is None:
         return step
     widths = plan.elastic.widths.get((rung.bracket, rung.rung), ())
-    if not widths:  # none got there, in that course of it
+    if not widths:  # no simulated trial reached this rung
         return step
     least, most = widths[0], widths[-1]
     span = counted(most, "worker") if least == most else f"{least} to {most} workers"
@@ -260,7 +260,7 @@ def _makespans(plan: Plan) -> list[str]:
 
 
 def _ends(plan: Plan) -> list[str]:
-    """Return what may end the sweep before all that, and where that would be its first rung."""
+    """Describe what may end the sweep early, and whether that could be in its first rung."""
     objective, patience = plan.sweep.objective, plan.sweep.limits.patience
     lines = []
     aimed = [f"{goal.name} {goal.target!r}" for goal in objective.goals if goal.target is not None]
@@ -301,7 +301,7 @@ def _method(sweep: Sweep) -> str:
 
 
 def _lag(sweep: Sweep) -> list[str]:
-    """Return what a suggestion knows, where its number alone fixes that."""
+    """Describe which results a suggestion is based on, if the sweep sets a lag."""
     lag = sweep.search.lag
     if lag is None:
         return []
@@ -314,7 +314,7 @@ def _lag(sweep: Sweep) -> list[str]:
 
 
 class _MadeUp(Simulation):
-    """Any fixed order of the trials will do: the plan doesn't depend on who wins."""
+    """A simulation with arbitrary metrics: the plan doesn't depend on which trials win."""
 
     def steps(self, trial: Trial, segment: Segment, state: bytes | None) -> Iterator[Step]:
         step = Step(dict.fromkeys(self.metrics, float(trial.seed)), 1.0)
@@ -357,7 +357,7 @@ _MOST_REASONS = 3
 _LONGEST = 100
 
 _SECONDS = 10.0
-"""For which trials are built."""
+"""Seconds for which trials are built."""
 
 
 def shapes_lines(plan: Plan, search_path: Sequence[str]) -> list[str]:

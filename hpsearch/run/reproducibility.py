@@ -12,7 +12,7 @@ from hpsearch.sweep.sweep import Sweep
 
 def bits_of(sweep: Sweep) -> dict[str, str]:
     """Return what a new study records of this process."""
-    # With it a product of matrices doesn't depend on where in memory they lie: lanes have the bits of each alone.
+    # With it, matrix products don't depend on memory alignment, so lanes and single trials give the same bits.
     return {} if sweep.trainable is None else {"mkl_cbwr": os.environ.get("MKL_CBWR", "AUTO")}
 
 
@@ -31,7 +31,7 @@ def bits_notes(record: Mapping[str, Any]) -> Iterator[str]:
 
 
 def gpu_notes(sweep: Sweep) -> list[str]:
-    """Warn that results on a GPU aren't reproducible to the bit, unless they are made so."""
+    """Warn that results on a GPU aren't reproducible to the bit by default."""
     if not sweep.resources.gpus_per_worker or sweep.resources.fuse == "rounding":
         return []
     return [

@@ -44,7 +44,7 @@ class Rerunning:
 
     @property
     def source(self) -> Path | None:
-        """The sweep file of the former study."""
+        """The sweep file of the original study."""
         return None if self.sweep.source is None else self.folder / self.sweep.source
 
     @property
@@ -162,9 +162,9 @@ def _fitting(study: Study, space: Space, row: TrialRow) -> dict[str, Value]:
 
 
 def _other_seed(study: Study, count: int) -> int:
-    """Return a sweep's seed by which so many trials have seeds of their own, and none that a trial of the study had.
+    """Return a sweep seed that gives `count` trials distinct seeds, none of which a trial of the study had.
 
-    A trial's seed is a hash of the sweep's and of its number, with 32 bits: of two sweeps some may be equal, by chance.
+    A trial's seed is a 32-bit hash of the sweep's seed and the trial's number, so seeds of two sweeps may collide.
     """
     former = {event.new.seed for event in study.events() if isinstance(event, Started) and event.new is not None}
     for step in itertools.count(1):

@@ -1,4 +1,4 @@
-"""The sweep that the arguments of `search` describe, which are read as a sweep file is, and its former keywords."""
+"""Create a sweep from the arguments of `search`, which are read like a sweep file, and from deprecated keywords."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sweep_of_search(arguments: Mapping[str, Any], trainable: str | None, folder:
         trainable: The import path of the trainable; None: the sweep's own.
         folder: The name of the study's directory, if there is one. It is the sweep's name unless a key says another;
             a mapping that is a sweep of its own, with a `method`, has its trainable's.
-        progress: Print what means something else than at W&B.
+        progress: Whether to print notes on keys with another meaning than in W&B.
 
     Raises:
         SweepError: They describe none, or a key has two values.
@@ -79,7 +79,7 @@ def sweep_of_search(arguments: Mapping[str, Any], trainable: str | None, folder:
 
 
 def _refuse(beside: Mapping[str, Any] | list[str], way: str) -> None:
-    """Refuse keys that a whole sweep has itself: only one of the two values would count."""
+    """Refuse keys in addition to a whole sweep, which already defines them."""
     if beside:
         raise SweepError(
             f"search: {' and '.join(beside)} must not be passed with a whole sweep, which has its own: put it there "
@@ -104,13 +104,13 @@ MOVED: Mapping[str, tuple[str, ...]] = {
     **{name: ("resources", name) for name in settings_fields(Resources)},
     **{name: ("limits", name) for name in settings_fields(Limits)},
 }
-"""Keywords to the keys of a sweep file that they are."""
+"""Deprecated keywords to the keys of a sweep file that replace them."""
 
 _WRITTEN = {
     "tensorboard": "observers=[] in place of tensorboard=False",
     "address": "ray.init(address=...) before it, or RAY_ADDRESS in the environment, in place of address",
 }
-"""Keywords that are no key of a sweep file, to what is written instead."""
+"""Deprecated keywords without a key of a sweep file, to their replacements."""
 
 _OTHERS = {
     "search": ("warm_start", "directory", "backend", "callbacks", "progress"),

@@ -1,6 +1,6 @@
-"""A searcher in a process of its own, so that the sweep continues while it computes.
+"""Run a searcher in a separate process, so that the sweep continues while it computes.
 
-It is a new Python process, not a fork, as the sweep's process has threads, and its main module may start a sweep.
+It is a new Python process, not a fork, since the sweep's process has threads, and its main module may start a sweep.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_SAID = 2000
 """Last bytes of a dead process's output."""
 
 _MOST_CALLS = 100
-"""Most calls of one message, as pickling blocks the sweep."""
+"""Maximum number of calls per message, since pickling blocks the sweep."""
 
 _Call = tuple[str, str, tuple[Any, ...]]
 """`tell` or `ask`, the method of the searcher, and its arguments."""
@@ -39,8 +39,8 @@ class ProcessCalls(Calls):
     """Makes a searcher's calls in a process that ends with this one, from a thread that waits for it.
 
     Args:
-        sweep: Whose searcher it is.
-        past: Trials of other searches that it begins with.
+        sweep: The sweep.
+        past: Trials of other searches, for a warm start.
     """
 
     def __init__(self, sweep: Sweep, past: Sequence[Past] = ()) -> None:
@@ -77,7 +77,7 @@ class ProcessCalls(Calls):
         self._queued = []
 
     def ready(self) -> bool:
-        """Return whether the next answer is there, or never will be."""
+        """Return whether `answer` would return or raise without waiting."""
         return self._answers[0].done()
 
     def answer(self) -> SearcherAnswer:
@@ -89,7 +89,7 @@ class ProcessCalls(Calls):
         return self._answers.pop(0).result()
 
     def close(self) -> None:
-        """End the process, at once: it holds nothing that isn't in the journal."""
+        """End the process at once. All its data is in the journal."""
         self._process.kill()
         self._process.wait()
         self._thread.shutdown(cancel_futures=True)
@@ -123,7 +123,7 @@ class ProcessCalls(Calls):
 
 
 def serve(descriptor: int) -> None:
-    """Be the process: execute calls until the pipe is closed."""
+    """Main function of the process: execute calls until the pipe is closed."""
     ignore_preemption()
     connection = Connection(descriptor)
     failed: SearcherError | None = None

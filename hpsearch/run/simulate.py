@@ -21,11 +21,11 @@ from hpsearch.task import Workers
 from hpsearch.trial import Report
 
 IN_MEMORY = ":memory:"
-"""Stands for the directory of a study of which nothing is written."""
+"""Replaces the directory of a study that isn't written to disk."""
 
 
 class Nobody:
-    """Watches nothing."""
+    """Observers that ignore everything."""
 
     def observe(self, record: Record) -> None:
         """Do nothing."""

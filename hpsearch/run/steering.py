@@ -61,7 +61,7 @@ def follows(request: Request, sweep_state: SweepState, where: str) -> list[Event
     """Return a request's events; none if it only concerns the process that runs the study.
 
     Raises:
-        HpsearchError: It is refused; the message has the reason and alternatives.
+        HpsearchError: The request is refused. The message has the reason and alternatives.
     """
     details = request.details
     match request.verb:

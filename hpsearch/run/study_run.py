@@ -121,7 +121,7 @@ def create_study(
             return study_dir
         except JournalError:
             if directory is not None or not os.path.lexists(study_dir.path):
-                raise  # else another process took the name in between
+                raise  # otherwise another process took the name in the meantime
 
 
 def warm_start_of(sources: Sequence[Given], sweep: Sweep, study_dir: StudyDirectory | None) -> WarmStart | None:
@@ -133,7 +133,7 @@ def warm_start_of(sources: Sequence[Given], sweep: Sweep, study_dir: StudyDirect
         study_dir: The study's directory, if requested.
 
     Raises:
-        SweepError: It can't be read; or it differs from an existing study's.
+        SweepError: A source can't be read; or the warm start differs from an existing study's.
         JournalError: The existing study's can't be read.
     """
     if not sources:
@@ -166,7 +166,7 @@ def run_study(
         StudyInUseError: A live process runs it.
         SweepError: The sweep differs from the study's, or a trial can't be retried.
         JournalError: The journal can't be read or doesn't replay.
-        BackendError, TrainableError: It can't be run here.
+        BackendError, TrainableError: The study can't be run here.
     """
     run = replace(run, display=UnfailingDisplay(run.display))
     started: list[Sweep] = []
@@ -216,7 +216,7 @@ def sweep_to_run(stored: Sweep, history: Sequence[Entry], requested: Sweep | Non
         requested: The requested sweep; None: the study's.
 
     Raises:
-        SweepError: It differs from the study's.
+        SweepError: The requested sweep differs from the study's.
     """
     current = stored
     for entry in history:

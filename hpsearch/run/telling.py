@@ -45,7 +45,7 @@ class AskedTrial:
     seed: int
     """Derived from the sweep's seed and the trial's number."""
     start: int
-    """Iterations told already: 0, or those of earlier rungs and of attempts that were given up."""
+    """Number of iterations that were told already, in earlier rungs and in attempts that were given up."""
     end: int | None
     """Last iteration to run; None where the sweep has no `max_iter`: as long as the training takes."""
     parent: Parent | None = None
@@ -54,7 +54,7 @@ class AskedTrial:
 
 @dataclass(frozen=True, slots=True)
 class CheckedReports:
-    """Reports that were checked, and how far they take the trial."""
+    """Checked reports, and the trial's progress after them."""
 
     reports: tuple[Report, ...]
     iteration: int
@@ -87,7 +87,7 @@ def open_segment(record: TrialRecord, attempt: int | None) -> Segment:
         attempt: The attempt; None: the only one.
 
     Raises:
-        TellError: It isn't open, or the attempt is ambiguous.
+        TellError: The trial isn't open, or the attempt is ambiguous.
     """
     number, segment = record.trial.number, record.segment
     if attempt is not None and not 1 <= attempt <= record.attempts:
@@ -95,7 +95,7 @@ def open_segment(record: TrialRecord, attempt: int | None) -> Segment:
     if segment is None:
         raise TellError(f"trial {number} isn't open: {_why_not_open(record)}")
     if attempt is None and segment.attempt > 1:
-        # A late word on a former attempt, or a second one on a former rung, would pass for this one's.
+        # A late call for an earlier attempt or rung would otherwise count for this one.
         raise TellError(
             f"trial {number} was given out {segment.attempt} times: say which attempt is meant, by the number that "
             f"came with it (attempt={segment.attempt} is the open one; on the command line --attempt)"
@@ -127,7 +127,7 @@ def check_reports(
         iteration: Iteration of the only report; it may be the segment's last, even if earlier ones were never told.
         seconds: Running time of all of them.
         ends: The trial ended, perhaps before its segment's end.
-        goes_on: More reports may follow; else these must complete the segment.
+        goes_on: Whether more reports may follow. If not, these must complete the segment.
 
     Raises:
         TellError: The iterations are wrong.

@@ -1,4 +1,4 @@
-"""A study that several processes move on in turns: each call reads what the others wrote, and writes once."""
+"""A study that several processes advance in turns. Each call reads what the others wrote, and writes once."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Turn:
         self.noted: list[tuple[Event, Followed]] = []
         """Applied events that aren't journaled yet."""
         self.touched = False
-        """It may be ahead of the journal."""
+        """Whether the state may be ahead of the journal."""
 
     def note(self, event: Event) -> None:
-        """Move on by an event."""
+        """Apply an event, to journal it at the end."""
         self.touched = True
         self.noted.append((event, self.sweep_state.apply(event)))
         self.finished = event == Ended("finished")
@@ -128,7 +128,7 @@ class Turns:
                 yield turn
                 self._write(journal, turn)
             finally:
-                if turn.touched:  # it has failed with something applied that the journal doesn't hold
+                if turn.touched:  # the call failed after it had applied events that aren't journaled
                     self._state = None
                     turn.sweep_state.close()
 
@@ -189,10 +189,10 @@ class Turns:
 
 
 def make_study(study_dir: StudyDirectory, sweep: Sweep | None, text: str | None) -> None:
-    """Make a study where there is none, also while another process does the same.
+    """Create a study if there is none. Safe if another process does the same at the same time.
 
     Raises:
-        JournalError: There is no sweep to make it of, or the directory is taken by something else.
+        JournalError: There is no sweep to create it from, or the directory contains something else.
     """
     if sweep is None:
         raise JournalError(

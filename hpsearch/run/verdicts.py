@@ -48,7 +48,7 @@ class Verdict:
 
 
 def broken_off(error: BaseException, is_asked: bool) -> Ended:
-    """Return how a run ended that an exception interrupted.
+    """Return the `Ended` event of a run that an exception interrupted.
 
     Args:
         error: The exception.
@@ -116,7 +116,7 @@ def _of_failure(ended: Result, failure: Failure, record: TrialRecord, rules: Rul
 
 
 def _with_more_memory(record: TrialRecord, rules: Rules) -> Literal["alone", "wider"] | None:
-    """Return how a trial may find the memory that it lacked; None: it had all it may have."""
+    """Return how a trial can get more memory after it ran out; None: it can't get more."""
     if rules.shares and record.width == 1 and not record.alone:
         return "alone"
     most = min(rules.workers, rules.sweep.resources.widest, record.widest or rules.workers)
@@ -140,7 +140,7 @@ def _of_loss(lost: Lost, record: TrialRecord, rules: Rules) -> Verdict:
 
 
 def _harm(result: Result, record: TrialRecord, rules: Rules) -> str | None:
-    """Return what more workers than before did to a trial; None: nothing."""
+    """Return how a trial failed or diverged on more workers than before; None if it didn't."""
     rollback_point, failure = record.rollback_point, result.failure
     if rollback_point is None or record.segment is None or result.cut:
         return None
@@ -150,7 +150,7 @@ def _harm(result: Result, record: TrialRecord, rules: Rules) -> str | None:
         tolerance = scaling.tolerance if scaling.batch == "per_worker" else None
         last = result.reports[-1].metrics if result.reports else record.result.metrics
         return diverged(last, rollback_point.result.metrics, rules.sweep.objective.goals, tolerance)
-    # One that has its workers for their memory wants more of them, and not fewer.
+    # A trial that was widened for its memory needs more workers, not fewer.
     lacks_memory = failure.kind == "memory" and record.width > rollback_point.width
     blamed = failure.kind == "raised" or (lacks_memory and record.narrowest == 1)
     blamed = blamed or (failure.kind == "contract" and rules.proven)

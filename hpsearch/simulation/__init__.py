@@ -1,6 +1,6 @@
 """Simulations of trials without training: recorded tables, and models in Python.
 
-The simulated backend runs them on a virtual clock. `hpsearch.simulation.table.Table` takes arrays.
+The simulated backend runs them on a virtual clock. To use recorded arrays, create a `hpsearch.simulation.table.Table`.
 """
 
 from __future__ import annotations

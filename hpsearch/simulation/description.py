@@ -1,4 +1,4 @@
-"""A table's description: columns of parameters, metrics and durations, and how they are read."""
+"""A table's description: the columns with parameters, metrics and durations, and how to read them."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ AXES: tuple[Axis, ...] = ("task", "row", "repetition", "iteration")
 
 @dataclass(frozen=True)
 class Quantity:
-    """A parameter, a metric or the durations."""
+    """Description of a parameter, a metric or the durations."""
 
     key: KeyPath
-    """Location in the description."""
+    """Its key in the description file."""
     name: str
-    """The column, or the array of an archive."""
+    """Name of the column, or of the array in an archive."""
     scale: float = 1.0
-    """Factor of its values."""
+    """Factor that multiplies the recorded values."""
     cumulative: bool | Literal["clipped"] = False
-    """For durations: values are cumulative; `clipped`: decreases count as 0."""
+    """Whether recorded durations are cumulative. `clipped`: cumulative, and decreases count as 0."""
     column: str | int | None = None
-    """Column of an array with several parameters; by name if `names` defines them."""
+    """Column in an array with several parameters: its index, or its name if `names` is given."""
     names: str | None = None
-    """The array of the columns' names."""
+    """Name of the array that contains the columns' names."""
     axes: tuple[Axis, ...] | None = None
-    """Names of the array's axes; None: defaults by their number."""
+    """Names of the array's axes; None: defaults according to the number of axes."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """Content of the YAML file."""
+    """Content of the YAML file that describes a table."""
 
     table: str
-    """The file, relative to this one: .npz, .csv or .parquet."""
+    """Path of the data file, relative to the YAML file: .npz, .csv or .parquet."""
     parameters: Mapping[str, Quantity]
     metrics: Mapping[str, Quantity]
     seconds: Quantity | float = 1.0
     tasks: str | None = None
-    """Several tables in one file: the column, or array, of their labels."""
+    """Column, or array, with the names of tasks, if the file contains several tables."""
     axes: tuple[Axis, ...] | None = None
-    """Default file of metrics and seconds."""
+    """Default axes of metrics and seconds."""
     iteration: str | None = None
-    """The column that counts iterations from 1; None: each row is one of its own."""
+    """The column that counts iterations from 1; None: each line is a run of one iteration."""
     repetition: str | None = None
     """The column that distinguishes runs of the same params."""
     failure: str | None = None
-    """The column or array with the error of a row's run; empty if it didn't fail."""
+    """The column or array with the error message of each run; an empty value: the run didn't fail."""
     rows: Literal["nearest", "exact"] = "nearest"
     start_seconds: float = 0.0
     checkpoint_seconds: float = 0.0
@@ -58,14 +58,14 @@ class Description:
 
 
 def check_task(task: str, tasks: Sequence[str] | None) -> None:
-    """Check that a table's file holds a task.
+    """Check that a table's file contains a task.
 
     Args:
-        task: Its name; empty without one.
-        tasks: Names of the file's tasks; None: it holds one, without a name.
+        task: Name of the task; empty if none was given.
+        tasks: Names of the file's tasks; None: the file contains a single table without a task name.
 
     Raises:
-        InvalidKey: It doesn't.
+        InvalidKey: The file doesn't contain the task.
     """
     if tasks is None:
         if task:

@@ -1,4 +1,4 @@
-"""Find a table's row for a trial's params: the equal one, or the nearest in the unit cube."""
+"""Find a table's row for a trial's params: the row with equal params, or the nearest one in the unit cube."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpsearch.space.distribution import Distribution, Numeric
 from hpsearch.trial import Params, Value
 
 _DUST = 1e-12
-"""Tolerance of equal distances, as positions are rounded."""
+"""Distances that differ by less than this are equal, since positions are rounded."""
 
 Columns = Mapping[str, Sequence[Value]]
 """Flat parameter names to a value for each row."""
@@ -26,7 +26,7 @@ def check_columns(columns: Columns, space: Space) -> None:
     """Check that table and space have the same parameters.
 
     Raises:
-        SweepError: One lacks a parameter of the other.
+        SweepError: The table or the space lacks a parameter.
     """
     if space.conditional:
         strange = next(name for name in space.some_names() if name not in space.columns([]))
@@ -50,7 +50,7 @@ def check_columns(columns: Columns, space: Space) -> None:
 
 
 def _looked_up(space: Space) -> list[str]:
-    """Return the parameters by which rows are found: all except derived and constant ones."""
+    """Return the parameters that identify a row: all except derived and constant ones."""
     return [
         parameter.name
         for parameter in space.parameters
@@ -59,7 +59,7 @@ def _looked_up(space: Space) -> list[str]:
 
 
 class ExactRows:
-    """Rows by their values; 1 and 1.0 are the same."""
+    """Finds rows with equal params; 1 and 1.0 are equal."""
 
     def __init__(self, columns: Columns, space: Space) -> None:
         self._names = _looked_up(space)
@@ -71,7 +71,7 @@ class ExactRows:
         """Return the row.
 
         Raises:
-            TrainableError: The table has none.
+            TrainableError: The table has no such row.
         """
         row = self._rows.get(tuple(identity(params[name]) for name in self._names))
         if row is None:
@@ -84,10 +84,10 @@ class ExactRows:
 
 
 class NearestRows:
-    """Rows by position in the unit cube of the space.
+    """Finds the nearest row, by positions in the unit cube of the space.
 
     A number's position is its fraction of the range, on a logarithmic axis for a logarithmic range, or its quantile for
-    a normal distribution. Equal choices have distance 0, others 1. Of equally near rows the first is used.
+    a normal distribution. Equal choices have distance 0, different ones 1. On a tie, the first row is used.
     """
 
     def __init__(self, columns: Columns, space: Space) -> None:

@@ -1,4 +1,4 @@
-"""Recorded curves from the arrays of an NPZ archive."""
+"""Read recorded curves from the arrays of an NPZ archive."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _USUAL: Mapping[int, tuple[Axis, ...]] = {
     2: ("row", "iteration"),
     3: ("row", "repetition", "iteration"),
 }
-"""Default axes by their number, without the tasks' axis."""
+"""Default names of axes by the number of axes, without the task axis."""
 
 
 def recorded_arrays(path: Path, described: Description, task: str) -> Recorded:
     """Read an archive.
 
     Raises:
-        InvalidKey: It can't be read, or doesn't match the description.
+        InvalidKey: The archive can't be read, or doesn't match the description.
     """
     for key in ("iteration", "repetition"):
         if getattr(described, key) is not None:
@@ -79,12 +79,12 @@ def _labels(arrays: Arrays, name: str, key: KeyPath) -> list[str]:
 
 
 def _plain(array: NDArray[Any]) -> Any:
-    """Return an array's values; texts in bytes are texts, as other programs write them."""
+    """Return an array's values. Bytes are decoded to text, since other programs write text as bytes."""
     return (np.strings.decode(array, "utf-8", "replace") if array.dtype.kind == "S" else array).tolist()
 
 
 def _task(arrays: Arrays, described: Description, task: str, sizes: dict[Axis, int]) -> int | None:
-    """Return the index of a task on the tasks' axis, and record the axis's size; None without such an axis."""
+    """Return the index of a task on the task axis, and record the axis's size; None if there is no task axis."""
     labels = None if described.tasks is None else _labels(arrays, described.tasks, ("tasks",))
     check_task(task, labels)
     if labels is None:
@@ -94,7 +94,7 @@ def _task(arrays: Arrays, described: Description, task: str, sizes: dict[Axis, i
 
 
 def _failures(arrays: Arrays, name: str, task: int | None, sizes: Mapping[Axis, int]) -> list[list[str]]:
-    """Return [rows][repetitions] of an array with these axes, or only rows, for one task or all."""
+    """Return the error messages as [rows][repetitions]. The array may lack the repetition and task axes."""
     values = _array(arrays, name, ("failure",))
     if task is not None and values.ndim > 1:
         values = values[min(task, len(values) - 1)]
@@ -110,7 +110,7 @@ def _failures(arrays: Arrays, name: str, task: int | None, sizes: Mapping[Axis, 
 
 
 def _column(arrays: Arrays, quantity: Quantity, task: int | None, sizes: Mapping[Axis, int]) -> list[Any]:
-    """Return a parameter's value for each row; where each task has rows of its own, those of one task."""
+    """Return a parameter's value for each row. If each task has its own rows, the rows of `task` are returned."""
     values = _array(arrays, quantity.name, quantity.key)
     column = quantity.column
     if task is not None and values.ndim == (2 if column is None else 3) and len(values) == sizes["task"]:
@@ -155,10 +155,10 @@ def _values(
 ) -> Floats:
     """Return a quantity as [rows, repetitions, iterations], with size 1 for missing axes.
 
-    `sizes` has the known sizes of axes, and is updated.
+    `sizes` contains the known sizes of axes, and is updated.
 
     Raises:
-        InvalidKey: It isn't numeric, or one of its axes has another size.
+        InvalidKey: The quantity isn't numeric, or the size of an axis differs.
     """
     values = _array(arrays, quantity.name, quantity.key)
     with_task: tuple[Axis, ...] = () if task is None else ("task",)

@@ -1,4 +1,4 @@
-"""Recorded curves from the columns of a CSV or Parquet file, with a line for each iteration."""
+"""Read recorded curves from the columns of a CSV or Parquet file with one line per iteration."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def recorded_columns(path: Path, described: Description, task: str) -> Recorded:
-    """Read a file. Lines with equal params are one row, in any order.
+    """Read a file. Lines with equal params, in any order, become one row.
 
     Raises:
-        InvalidKey: It can't be read, or doesn't match the description.
+        InvalidKey: The file can't be read, or doesn't match the description.
     """
     _check(described)
     lines = _lines(path)
@@ -74,8 +74,8 @@ def _lines(path: Path) -> pd.DataFrame:
 
     try:
         if path.suffix == ".csv":
-            # Without a word, columns would be shifted where lines are longer than the first, and the same value be
-            # a number in one part of a long file and a text in another.
+            # Otherwise pandas would silently shift the columns of lines that are longer than the first, and read the
+            # same value as a number in one part of a long file and as text in another.
             with warnings.catch_warnings():
                 warnings.simplefilter("error", pd.errors.ParserWarning)
                 lines = pd.read_csv(path, index_col=False, low_memory=False)
@@ -101,7 +101,7 @@ def _of_task(lines: pd.DataFrame, described: Description, task: str) -> pd.DataF
 
 
 def _scaled(lines: pd.DataFrame, quantity: Quantity) -> pd.Series:
-    """Return a parameter's column; missing cells are null."""
+    """Return a parameter's scaled column; missing cells are null."""
     import pandas as pd
 
     column = _column(lines, quantity.name, quantity.key)
@@ -115,7 +115,7 @@ def _scaled(lines: pd.DataFrame, quantity: Quantity) -> pd.Series:
 
 
 def _hashable(column: pd.Series) -> Any:
-    """Return the keys that lines are grouped by; mixed values and lists get hashable keys."""
+    """Return hashable keys to group lines by, also for mixed values and lists."""
     return column.map(identity) if column.dtype == object else column
 
 
@@ -128,7 +128,7 @@ def _numbers(lines: pd.DataFrame, quantity: Quantity) -> Floats:
 
 
 def _repetitions(lines: pd.DataFrame, rows: pd.Series, described: Description) -> pd.Series:
-    """Number the repetitions of each row from 0, without a gap."""
+    """Number the repetitions of each row from 0, without gaps."""
     if described.repetition is None:
         return rows * 0
     numbers = lines[described.repetition].groupby(rows).rank("dense")
@@ -151,7 +151,7 @@ def _iterations(lines: pd.DataFrame, described: Description) -> pd.Series:
 
 
 def _failures(column: pd.Series, shape: tuple[int, int, int], index: tuple[np.ndarray, ...]) -> list[list[str]]:
-    """Return each training's message, from any of its lines; of several the last iteration's."""
+    """Return each run's error message, from any of its lines; if there are several, that of the last iteration."""
     out = [[""] * shape[1] for _ in range(shape[0])]
     is_failed = column.notna().to_numpy()
     messages = zip(*(level[is_failed].tolist() for level in reversed(index)), column[is_failed], strict=True)

@@ -1,4 +1,4 @@
-"""What the simulated backend runs in place of a trainable: whole curves, or trials that have a state."""
+"""Base classes of simulations, which the simulated backend runs in place of a trainable: `Curves` and `Steps`."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ EFFICIENCY = 0.9
 
 
 class RecordedFailure(Exception):
-    """A trial fails here as it did when it was recorded; the text is its message."""
+    """The recorded failure of a trial. The text is the recorded error message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One iteration."""
+    """One simulated iteration."""
 
     metrics: Mapping[str, float]
     seconds: float
-    """Its seconds on one worker."""
+    """Duration on one worker."""
     state: bytes | None = None
-    """State for the next iteration; None if that depends only on params and seed."""
+    """State for the next iteration; None if the next iteration depends only on params and seed."""
 
 
 class Simulation(ABC):
-    """Simulates the iterations of trials. Equal trials must have equal iterations, in every process."""
+    """Simulates the iterations of trials. Equal trials must have equal iterations, in any process."""
 
     simulated: ClassVar[bool] = True
     """Distinguishes it from trainables."""
 
     start_seconds: float = 0.0
-    """Before each segment's first iteration: a process, data, a checkpoint to read."""
+    """Seconds before the first iteration of each segment: to start a process, load data and read a checkpoint."""
     checkpoint_seconds: float = 0.0
-    """For the checkpoint at a segment's end."""
+    """Seconds to write the checkpoint at the end of a segment."""
     has_state: ClassVar[bool] = False
-    """Its steps have states, which checkpoints keep."""
+    """Whether its steps have states, which are saved in checkpoints."""
     has_checkpoints: bool = True
-    """False: promoted trials start from zero."""
+    """Whether it saves checkpoints. If not, promoted trials restart from zero."""
     efficiency: float = EFFICIENCY
     """Efficiency of doubling a trial's workers, as a fraction of twice the speed."""
 
@@ -59,11 +59,11 @@ class Simulation(ABC):
         """Prepare for the trials of a sweep.
 
         Args:
-            space: The space of their params.
+            space: The sweep's search space.
             metrics: Metrics that each iteration must report.
 
         Raises:
-            SweepError: They don't match, or its durations are invalid.
+            SweepError: The space or the metrics don't match the simulation, or its durations are invalid.
         """
         self.space, self.metrics = space, metrics
         for name in ("start_seconds", "checkpoint_seconds"):
@@ -76,14 +76,14 @@ class Simulation(ABC):
             )
 
     def speed(self, width: int) -> float:
-        """Return how many times as fast so many workers run an iteration as one does."""
+        """Return the speedup of `width` workers over one worker."""
         return 1.0 / relative_time(width, self.efficiency)
 
     @abstractmethod
     def steps(self, trial: Trial, segment: Segment, state: bytes | None) -> Iterator[Step]:
         """Yield the iterations of a segment, from `segment.start` to its end or beyond.
 
-        There are fewer if the trial ends. An exception is the trial's failure, after the iterations before.
+        Fewer iterations mean that the trial ends. An exception is the trial's failure after the yielded iterations.
 
         Args:
             trial: The trial.
@@ -93,20 +93,20 @@ class Simulation(ABC):
 
 
 def relative_time(width: int, efficiency: float = EFFICIENCY) -> float:
-    """Return the time of an iteration at a width, in units of that on one worker.
+    """Return the time of an iteration at a width, relative to the time on one worker.
 
     Args:
-        width: How many workers run it.
-        efficiency: What each doubling of the width is worth, as a share of twice the speed.
+        width: Number of workers.
+        efficiency: Efficiency of doubling the width, as a fraction of twice the speed.
     """
     return float(1.0 / (width * efficiency ** math.log2(width)))
 
 
 def to_seconds(value: object) -> float:
-    """Check the duration of an iteration.
+    """Return the duration of an iteration as a float, after checking it.
 
     Raises:
-        TrainableError: It isn't a number, or less than 0.
+        TrainableError: The duration isn't a number, or is less than 0.
     """
     try:
         seconds = float(value)  # type: ignore[arg-type]
@@ -122,10 +122,10 @@ Floats: TypeAlias = "Sequence[float] | NDArray[np.floating[Any]]"
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """All that a trial reports."""
+    """All reports of a trial."""
 
     metrics: Mapping[str, Floats]
-    """Each metric's values by iteration, of equal length. At their end the trial ends."""
+    """Each metric's values by iteration, with equal lengths. The trial ends after the last value."""
     seconds: float | Floats = 1.0
     """Seconds of each iteration on one worker; a number applies to all."""
     failure: str = ""
@@ -148,8 +148,8 @@ class Curves(Simulation):
         """Return a trial's curve.
 
         Args:
-            params: Nested as the sweep's groups are; a copy.
-            seed: The trial's.
+            params: A copy of the trial's params, nested like the sweep's groups.
+            seed: The trial's seed.
         """
 
     def steps(self, trial: Trial, segment: Segment, state: bytes | None) -> Iterator[Step]:
@@ -200,13 +200,13 @@ class Steps(Simulation):
 
         Args:
             state: State of the previous iteration; None at the beginning.
-            params: A copy, nested as the sweep's groups. A fork has its own.
-            rng: Seeded from the trial's seed and the iteration's number, so that draws differ between iterations and
-                don't depend on segments.
+            params: A copy of the trial's params, nested like the sweep's groups. A fork has its own params.
+            rng: Seeded with the trial's seed and the iteration's number, so that random numbers differ between
+                iterations and don't depend on segments.
         """
 
     def steps(self, trial: Trial, segment: Segment, state: bytes | None) -> Iterator[Step]:
-        """Run iterations, without an end but the trial's own."""
+        """Run iterations until the trial ends."""
         import numpy as np
 
         reached = None if state is None else pickle.loads(state)

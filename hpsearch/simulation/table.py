@@ -21,16 +21,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Recorded:
-    """Curves of equal rows, as arrays."""
+    """Recorded curves, as arrays. Runs with equal params are repetitions of one row."""
 
     columns: Mapping[str, Sequence[Value]]
     """Flat parameter names to a value for each row."""
     metrics: Mapping[str, Floats]
-    """[rows, repetitions, iterations] each."""
+    """Values of each metric, as [rows, repetitions, iterations]."""
     seconds: Floats
-    """[rows, repetitions, iterations]: what each iteration took; NaN: it wasn't run."""
+    """Seconds of each iteration, as [rows, repetitions, iterations]; NaN: the iteration wasn't run."""
     failures: Sequence[Sequence[str]] = ()
-    """[rows][repetitions]: how it ended, where it failed; an empty text where it didn't. Empty: none did."""
+    """Error messages, as [rows][repetitions]; an empty text: the run didn't fail. Empty: no run failed."""
 
     def __post_init__(self) -> None:
         if not self.metrics or not self.columns:
@@ -72,7 +72,7 @@ def _plain(name: str, column: Sequence[Value]) -> list[Value]:
 
 
 def each_iteration(times: Floats, cumulative: bool | Literal["clipped"]) -> Floats:
-    """Return what each iteration took, from times as they were recorded: [rows, repetitions, iterations]."""
+    """Return the seconds of each iteration from recorded times. Both are [rows, repetitions, iterations]."""
     if not cumulative:
         return times
     if cumulative == "clipped":
@@ -81,11 +81,12 @@ def each_iteration(times: Floats, cumulative: bool | Literal["clipped"]) -> Floa
 
 
 class Table(Simulation):
-    """Recorded curves, by row and repetition; the trial's seed chooses the repetition.
+    """Replays recorded curves. The params select the row, and the trial's seed selects the repetition.
 
     Args:
         recorded: The arrays.
-        rows: `exact`: params without a row end the sweep; `nearest`: the nearest row in the unit cube is used.
+        rows: `exact`: a trial whose params have no row ends the sweep; `nearest`: the nearest row in the unit cube is
+            used.
     """
 
     def __init__(self, recorded: Recorded, rows: Literal["nearest", "exact"] = "nearest") -> None:
@@ -93,7 +94,7 @@ class Table(Simulation):
         self._kind = ExactRows if rows == "exact" else NearestRows
         ended = np.isnan(recorded.seconds)
         self.lengths = np.where(ended.any(axis=2), ended.argmax(axis=2), ended.shape[2])
-        """[rows, repetitions]: how many iterations were run."""
+        """Number of iterations that were run, as [rows, repetitions]."""
         ran = self.lengths > 0
         if not ran.any(axis=1).all():
             empty = int(ran.any(axis=1).argmin())

@@ -1,4 +1,4 @@
-"""A YAML file that describes recorded curves: which file holds them, and what its columns or arrays mean."""
+"""Read a table from a YAML file, which names the file of recorded curves and describes its columns or arrays."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def read_table(named: str, folders: Sequence[str] = ("",), data: Path | None = N
     """Read a table.
 
     Args:
-        named: The path of its description; with several tasks, followed by `#` and the task.
-        folders: Base folders of a relative path; the first that has it counts.
-        data: Folder of the curves' file, if it isn't next to the description.
+        named: Path of its description. If there are several tasks, it is followed by `#` and the task.
+        folders: Base folders of a relative path. The first folder that contains the path is used.
+        data: Folder of the file of curves, if it isn't next to the description.
 
     Raises:
         SweepError: There is no such table, or its description is invalid; the message has file, line and key.
@@ -52,7 +52,7 @@ def read_table(named: str, folders: Sequence[str] = ("",), data: Path | None = N
 
 
 def table_digest(named: str, data: Path | None = None) -> str:
-    """Name what a table's description and file hold, for all tasks in it; nothing where they can't be read."""
+    """Return a digest of a table's description and file, for all its tasks; empty if they can't be read."""
     path = Path(table_and_task(named)[0])
     digest = hashlib.blake2b(digest_size=8)
     try:
@@ -132,7 +132,7 @@ def _quantity(keys: Sequence[str], value: object, key: KeyPath) -> Quantity:
     """Parse a name, or a mapping with these keys.
 
     Raises:
-        InvalidKey: It is neither, or a key of the mapping is invalid.
+        InvalidKey: The value is neither, or a key of the mapping is invalid.
     """
     if isinstance(value, str):
         return Quantity(key, text(value, key))
@@ -154,7 +154,7 @@ def _axes(value: object, key: KeyPath) -> tuple[Axis, ...]:
     """Read the names of an array's axes.
 
     Raises:
-        InvalidKey: One is unknown or repeated, or `row` is missing.
+        InvalidKey: An axis is unknown or repeated, or `row` is missing.
     """
     axes = tuple(one_of(AXES, item, (*key, index)) for index, item in enumerate(listed(value, key)))
     if len(set(axes)) < len(axes) or "row" not in axes:

@@ -1,1 +1,1 @@
-"""One study on disk, and the state of its sweep, which follows from its events."""
+"""One study on disk, and the state of its sweep, which is computed from its events."""

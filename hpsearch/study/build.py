@@ -13,14 +13,14 @@ from hpsearch.sweep.sweep import Sweep
 
 
 def build_searcher(sweep: Sweep, past: Sequence[Past] = ()) -> Searcher:
-    """Build the searcher that a sweep's `method` asks for.
+    """Build the searcher for a sweep's `method`.
 
     Args:
-        sweep: What is searched.
-        past: Trials of other searches that it begins with.
+        sweep: The sweep.
+        past: Trials of other searches, for a warm start.
 
     Raises:
-        SearcherError: It can't begin with them.
+        SearcherError: The searcher can't use these trials.
     """
     searcher = sweep.searcher.build(sweep.problem)
     if past:
@@ -36,10 +36,10 @@ def build_searcher(sweep: Sweep, past: Sequence[Past] = ()) -> Searcher:
 
 
 def build_scheduler(sweep: Sweep) -> Scheduler:
-    """Build the scheduler that a sweep's `early_terminate`, `max_iter` and `run_cap` ask for.
+    """Build the scheduler for a sweep's `early_terminate`, `max_iter` and `run_cap`.
 
     Raises:
-        SweepError: Their numbers leave nothing to run.
+        SweepError: With these numbers no trial would run.
     """
     if sweep.early_terminate is None:
         return FullLength(sweep.max_iter, sweep.run_cap)

@@ -1,4 +1,4 @@
-"""How a sweep that has begun may be extended: it gets more to do."""
+"""Extension of a sweep that has begun: more trials or brackets."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hpsearch.sweep.sweep import Sweep
 
 
 def extension(stored: Sweep, requested: Sweep) -> Extended | None:
-    """Return by what `requested` extends a study's sweep; None when it has nothing more to do.
+    """Return the extension from a study's sweep to `requested`; None if `requested` has nothing more to do.
 
     Raises:
-        SweepError: It differs in anything else, or asks for less; the text lists the differences.
+        SweepError: `requested` differs in anything else, or has less to do; the message lists the differences.
     """
     before, after = stored.early_terminate, requested.early_terminate
     same_kind = before is not None and type(after) is type(before)
@@ -41,7 +41,7 @@ def extension(stored: Sweep, requested: Sweep) -> Extended | None:
 
 
 def extended(sweep: Sweep, more: Extended) -> Sweep:
-    """Return the sweep with more to do."""
+    """Return the sweep with an extension applied."""
     if more.run_cap is not None:
         sweep = replace(sweep, run_cap=more.run_cap, read_back=True)
     if more.settings and sweep.early_terminate is not None:
@@ -54,7 +54,7 @@ def _raises_run_cap(stored: Sweep, requested: Sweep) -> bool:
     if requested.run_cap is None:
         return False
     if stored.run_cap is None:
-        # One round of brackets becomes as many as fit; the scheduler says whether that is more. A whole
-        # grid can't become more.
+        # Without `run_cap`, one round of brackets runs; with it, as many brackets as fit. The scheduler checks that
+        # these are more. A full grid can't be extended.
         return stored.early_terminate is not None
     return requested.run_cap > stored.run_cap

@@ -1,7 +1,7 @@
 """The state of a sweep from its journal: every trial's record, updated by events and the decisions that followed.
 
-It needs no searcher or scheduler. A running sweep uses the same code, in `SweepState`, which asks the scheduler for the
-decisions, so a read state equals the one of the run.
+Reading the state needs no searcher or scheduler. A running sweep uses the same code through `SweepState`, which gets
+the decisions from the scheduler. So the state that is read equals the state of the run.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ class JournaledState:
             sweep.objective, sweep.resources.workers_per_trial, sweep.strategies.is_asynchronous
         )
         self.requeued: list[int] = []
-        """Trials whose segment must be started again, by number; first those that have a company, beside each other."""
+        """Trials whose segment must be started again, by number; those with a company first, grouped by company."""
         self.pruned: dict[int, bool] = {}
-        """Trials that go no further since the event that was applied last, and whether their segment was cut short."""
+        """Trials that the last applied event ended for good, and whether their segment was cut short."""
         self.is_ask_tell = False
-        """Trials run elsewhere: whoever runs them keeps their states, so each goes on where it last reported."""
+        """Whether trials run outside hpsearch. Their caller keeps their states: each resumes after its last report."""
         self.reached = 0
-        """Trials that reached the end of a segment, and have not failed."""
+        """Number of trials that reached the end of a segment and have not failed."""
         self.finished_segments = 0
         self.iterations = 0
-        """Iterations that count, repetitions from zero included."""
+        """Number of reported iterations, including repetitions after a restart from zero."""
         self.total: tuple[int, int] | None = None
-        """(trials, iterations with resume) of the whole sweep; None where it has no bound, or never ran."""
+        """(trials, iterations if promotions resume) of the whole sweep; None if it is unbounded or never ran."""
         self.brackets: dict[int, Rungs] = {}
-        """The plan of each bracket begun so far."""
+        """The plan of each bracket that has begun."""
         self._started: Counter[tuple[int, int]] = Counter()  # trials by (bracket, rung)
         self._finished: Counter[tuple[int, int]] = Counter()
 
@@ -75,7 +75,7 @@ class JournaledState:
         """Apply a journal's entries, and yield them.
 
         Raises:
-            JournalError: They don't belong to one sweep.
+            JournalError: The entries don't belong to one sweep.
         """
         for entry in entries:
             try:
@@ -89,10 +89,10 @@ class JournaledState:
             yield entry
 
     def apply(self, event: Event) -> None:
-        """Apply an event; `follow` comes next.
+        """Apply an event; call `follow` next.
 
         Raises:
-            ValueError: Its attempt doesn't run.
+            ValueError: The event's attempt isn't running.
         """
         self.pruned = {}
         match event:
@@ -112,10 +112,10 @@ class JournaledState:
                 if event.request is None and not self.is_ask_tell:
                     self._requeue_running()
             case Asked() | Retried() | Added() | Exhausted() | Extended():
-                pass  # all that they change follows from them
+                pass  # `follow` applies their effects
 
     def follow(self, followed: Followed) -> None:
-        """Apply what followed from the last event."""
+        """Apply the decisions that followed from the last event."""
         for decision in followed.decisions:
             if decision.action == "withdraw":
                 self._withdraw(decision.trial)
@@ -126,24 +126,24 @@ class JournaledState:
             self.brackets.update(followed.plan.brackets)
 
     def leave(self, ended: Ended) -> None:
-        """Mark the attempts of the last, dead process as lost.
+        """Mark the attempts of the last process, which died, as lost.
 
-        What had been pruned by then goes no further, as whoever runs the study next will write.
+        Trials that had been pruned by then end, as the next process that runs the study will record.
         """
         self.apply(ended)
         self.follow(Followed([Decision(trial, "stop", self.records.of(trial).pruned) for trial in self.pruned]))
 
     def turn(self, event: Event) -> int:
-        """Return how many segments are to be started again before that of an event, if that is one of them.
+        """Return the position of an event's segment among the segments to start again; 0 if it is none of them.
 
-        In which order they are changes nothing, and former versions had another one.
+        Their order doesn't affect results, and earlier versions had another order.
         """
         if isinstance(event, Started) and event.segment.trial in self.requeued:
             return self.requeued.index(event.segment.trial)
         return 0
 
     def rungs(self) -> Sequence[RungView]:
-        """Return the rungs of the brackets begun so far."""
+        """Return the rungs of the brackets that have begun."""
         return [
             RungView(bracket, rung, until, size, self._started[bracket, rung], self._finished[bracket, rung])
             for bracket, rungs in sorted(self.brackets.items())
@@ -155,7 +155,7 @@ class JournaledState:
         return self.records.rows()
 
     def leaders(self) -> list[TrialRow]:
-        """Return the non-dominated trials by number; with one goal the best one, ties to the lower number."""
+        """Return the non-dominated trials, by number. With one goal this is the best trial; on a tie, the first."""
         return self.records.leaders()
 
     def counts(self) -> dict[TrialState, int]:
@@ -163,12 +163,12 @@ class JournaledState:
         return dict(self.records.counts)
 
     def obsolete(self, fork_states: Collection[StateAt] = ()) -> list[str]:
-        """Return the checkpoints that nothing needs any more, each once, and the packs that held no others.
+        """Return the checkpoints that are no longer needed, each once, and the packs with only such checkpoints.
 
-        They are addresses, and the paths of packs, relative to the study's directory.
+        Checkpoints are addresses, and packs are paths, both relative to the study's directory.
 
         Args:
-            fork_states: What may still be forked, as searcher and scheduler say.
+            fork_states: Trial states that searcher or scheduler may still fork from.
         """
         return self.records.obsolete(fork_states, keep_all=self._keep_all)
 
@@ -284,7 +284,7 @@ class JournaledState:
         insort(self.requeued, trial, key=turn)
 
     def _cut_short(self, record: TrialRecord) -> None:
-        """End a segment that was to be started again."""
+        """End the segment of a pruned trial that was to be started again."""
         self.pruned[record.trial.number] = True
         self._finished[record.bracket, record.rung] += 1
 
@@ -299,7 +299,7 @@ class JournaledState:
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Turn the collector of cycles off while a journal is read: all of it is kept, and a tenth of the time is saved."""
+    """Disable Python's garbage collector while a journal is read: nothing is garbage, and 10 % of the time is saved."""
     rests = gc.isenabled()
     gc.disable()
     try:

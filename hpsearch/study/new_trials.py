@@ -1,4 +1,4 @@
-"""New trials: the points that they take before anything is suggested, and their first segment."""
+"""New trials: requested configurations, which run before new suggestions, and the first segment of a trial."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hpsearch.trial import Params, Parent, Segment, StateAt, Trial
 
 
 class Requested:
-    """Points that come before any suggestion: of failed trials that run once more, and those added by hand.
+    """Configurations that run before any suggestion: those of retried failed trials, and those that a user added.
 
-    They come in the order in which they were asked for, and don't count in the searcher's own order.
+    They run in the order of the requests, and have no number in the searcher's order.
 
     Args:
-        records: Of the sweep's trials.
-        space: What an added point leaves out is drawn from it.
-        seed: The sweep's.
+        records: Records of the sweep's trials.
+        space: The search space. Values that an added configuration omits are sampled from it.
+        seed: The sweep's seed.
     """
 
     def __init__(self, records: TrialRecords, space: Space, seed: int) -> None:
@@ -32,9 +32,9 @@ class Requested:
         self._space = space
         self._seed = seed
         self._queue: deque[int | Params] = deque()
-        """Failed trials by number, and points."""
+        """Numbers of failed trials, and added configurations."""
         self.retaken: set[int] = set()
-        """Failed trials of which there is, or will be, such another."""
+        """Failed trials whose configuration a new trial runs or will run."""
         self.added = 0
         """Number of configurations added so far."""
 
@@ -57,20 +57,20 @@ class Requested:
         self.added += 1
 
     def upcoming(self) -> Iterator[int | Params]:
-        """Yield what the next trials use, for `suggestion`."""
+        """Yield the requests that the next trials use, as arguments for `suggestion`."""
         return iter(tuple(self._queue))
 
     def suggestion(self, requested: int | Params, number: int) -> Suggestion:
-        """Return what trial `number` is to run."""
+        """Return the suggestion for trial `number`."""
         if isinstance(requested, int):
             trial = self._records.of(requested).trial
-            # With its weights, too, where it inherited some at its own beginning.
+            # If the failed trial inherited a parent's weights at iteration 0, the new one does, too.
             parent = trial.parent if trial.start == 0 else None
             return Suggestion(trial.params, RETRY, None if parent is None else StateAt(parent.number, parent.iteration))
         return Suggestion(self._space.complete(requested, self._seed, number), ADDED)
 
     def take(self) -> None:
-        """Remove the first one: a trial has it."""
+        """Remove the first request, which a trial has used."""
         self._queue.popleft()
 
 
@@ -80,14 +80,14 @@ def first_start(
     """Return the start of a new trial.
 
     Args:
-        answer: What the scheduler asked for.
-        suggestion: What is to be tried.
-        records: Of the trials before it.
-        seed: The sweep's.
-        is_ask_tell: Trials run elsewhere, and whoever runs them keeps their states.
+        answer: The scheduler's answer.
+        suggestion: The configuration to run.
+        records: Records of the earlier trials.
+        seed: The sweep's seed.
+        is_ask_tell: Whether trials run outside hpsearch, and their caller keeps their states.
 
     Raises:
-        ValueError: There is no such trial to fork, or the fork would start behind its end.
+        ValueError: The trial to fork doesn't exist, or the fork would start after its own end.
     """
     parent_state, start = (suggestion.parent, 0) if answer.parent is None else (answer.parent, answer.start)
     if answer.until is not None and start >= answer.until:
@@ -98,7 +98,7 @@ def first_start(
         iteration, checkpoint = records.checkpoint_at(parent_state)
         saved_by = forked if checkpoint is None else records.of(owner_of(checkpoint)).trial
         parent = Parent(forked.number, iteration, checkpoint, saved_by.params)
-        # What its checkpoint hasn't done, the fork has to do, as every trial does that goes on from an older one.
+        # The fork repeats the iterations after the parent's checkpoint, as any trial that resumes from an older one.
         start = min(start, parent.iteration) if parent.checkpoint is not None or is_ask_tell else 0
     trial = Trial(answer.number, suggestion.params, trial_seed(seed, answer.number), suggestion.origin, parent, start)
     checkpoint = None if parent is None else parent.checkpoint
@@ -107,10 +107,10 @@ def first_start(
 
 
 def record_of_parent(state: StateAt, records: TrialRecords) -> TrialRecord:
-    """Return the record of a trial that is to be forked.
+    """Return the record of a trial that will be forked.
 
     Raises:
-        ValueError: There is none.
+        ValueError: The trial doesn't exist.
     """
     if not 0 <= state.trial < len(records):
         raise ValueError(f"a trial must be forked from one of {len(records)}, got {state.trial}")

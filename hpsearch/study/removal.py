@@ -1,4 +1,4 @@
-"""Deletes a study, or the files in it that nothing needs, by a command or at the end of a run."""
+"""Delete a study, or its files that are no longer needed, on a command or at the end of a run."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from hpsearch.trial import TrialState
 _BESIDE = ("-wal", "-shm", "-journal")
 _OBSERVED = frozenset({"tensorboard", "trials.csv", "reports.csv", "mlflow.db", "wandb"})
 _PARTIAL = re.compile(r"\.(trials\.csv|reports\.csv|mlflow\.db|report\.html|summary\.json)(\.\d+)?\.partial.*")
-"""What was being written when its process was killed."""
+"""Matches partial files of a process that was killed while writing them."""
 _WRITTEN = frozenset({"on_end.log", "report.html", "sight.token", "summary.json"})
-"""What the command at the end printed, `hpsearch report` and `list` write, and a killed run on a cluster left."""
+"""Files that the `on_end` command, `hpsearch report`, `hpsearch list` and a killed run on a cluster write."""
 _OURS = _OBSERVED | _WRITTEN | {"trials", "sweep.yaml", "run.lock", "workers.lock"}
 _EXPORT = frozenset({"trials.csv", "reports.csv", "trials.parquet", "optuna.log"})
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What lies in a study's directory."""
+    """Contents of a study's directory."""
 
     ours: Sequence[Path]
-    """The study's, its journal last: while that is there, it can still be removed."""
+    """Files of the study. The journal is last: while it exists, the study can still be removed."""
     others: Sequence[Path]
-    """What somebody else put there."""
+    """Files that hpsearch didn't create."""
 
 
 def parts_of(directory: StudyDirectory) -> Parts:
-    """Return what of a study's directory is the study's, and what isn't.
+    """Return the study's own files in its directory, and the others.
 
     Raises:
-        JournalError: It holds no study.
-        HpsearchError: It is a link to a directory that lies elsewhere.
+        JournalError: The directory contains no study.
+        HpsearchError: The directory is a link to another one.
     """
     Journal.read(directory.journal).close()
     if directory.path.is_symlink():
@@ -65,7 +65,7 @@ def parts_of(directory: StudyDirectory) -> Parts:
 
 
 def _is_export(path: Path) -> bool:
-    """Return whether a folder holds nothing but what `hpsearch export` writes there."""
+    """Return whether a folder contains only files that `hpsearch export` writes."""
     return (
         path.name == "export"
         and path.is_dir()
@@ -75,14 +75,14 @@ def _is_export(path: Path) -> bool:
 
 
 def unneeded(directory: StudyDirectory, logs: bool = False) -> list[Path]:
-    """Return the files that neither going on with a study needs nor its best trials.
+    """Return the files that are needed neither to resume a study nor for its best trials.
 
-    These are the checkpoints that a sweep with `checkpoints.keep: best` would have deleted by now, and those that
-    attempts which were cut off left; the event files of TensorBoard, which can be written again.
+    These are the checkpoints that a sweep with `checkpoints.keep: best` would have deleted by now, the checkpoints of
+    interrupted attempts, and TensorBoard's event files, which can be written again.
 
     Args:
-        directory: The study.
-        logs: Also what trials printed that have ended well.
+        directory: The study's directory.
+        logs: Whether to include the output of trials that ended without failure.
 
     Raises:
         JournalError: There is no study here, or it can't be read.
@@ -108,15 +108,16 @@ def unneeded(directory: StudyDirectory, logs: bool = False) -> list[Path]:
 
 
 def settle(directory: StudyDirectory, sweep_state: SweepState, *, durable: bool = False) -> None:
-    """Write out the checkpoints that stay, and delete those that nothing needs, with the packs that held them.
+    """Extract the checkpoints to keep from their packs, and delete checkpoints and packs that are no longer needed.
 
-    Those stay that the best trials show, and those of trials that have ended. A trial that goes on leaves its own soon:
-    it is read from its pack. One that can't be written out now may be later, where it is asked for.
+    The needed checkpoints of the best trials and of ended trials are extracted. A trial that will resume soon replaces
+    its checkpoint, so that one stays in its pack. A checkpoint that can't be extracted now may be extracted later, when
+    it is requested.
 
     Args:
         directory: The study's directory.
-        sweep_state: How its sweep stands.
-        durable: Let what was written out survive the loss of power before the packs are deleted.
+        sweep_state: The state of its sweep.
+        durable: Whether extracted checkpoints must survive a power loss before their packs are deleted.
     """
     needed = sweep_state.checkpoints()
     staying = {address for address in needed if sweep_state.record(owner_of(address)).state in TERMINAL}
@@ -130,10 +131,10 @@ def settle(directory: StudyDirectory, sweep_state: SweepState, *, durable: bool 
 
 
 def remove(paths: Iterable[Path]) -> None:
-    """Delete files and folders; of a link the link alone.
+    """Delete files and folders. Links are deleted, but not their targets.
 
     Raises:
-        HpsearchError: One can't be deleted.
+        HpsearchError: A file can't be deleted.
     """
     for path in paths:
         try:

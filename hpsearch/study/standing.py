@@ -1,4 +1,4 @@
-"""A study's state by its journal: its extensions, and the word for its state."""
+"""A study's state according to its journal: its extended sweep, and the name of its state."""
 
 from __future__ import annotations
 
@@ -11,41 +11,46 @@ from hpsearch.sweep.sweep import Sweep
 
 
 class Standing:
-    """Follows a journal's entries.
+    """Tracks a study's state from its journal's entries.
 
     Args:
-        sweep: As the study was created.
+        sweep: The sweep as the study was created.
     """
 
     def __init__(self, sweep: Sweep) -> None:
         self.sweep = sweep
-        """With what it was extended by."""
+        """The sweep with its extensions."""
         self._opened: Opened | None = None
         self._ended: Ended | None = None
         self._paused = ""
 
     def ended(self, live: bool) -> Ended:
-        """Return the study's state, in the one word that all displays use, and a text on it.
+        """Return the name of the study's state, which all displays use, and a text on it.
 
-        `running`; `paused`; `open`, where it is run by ask and tell; what the last run ended with, if that
-        was normal; `extended`, given more to do when it was finished; `killed`, where its process ended without
-        an event; `not begun`, where none ran it.
+        The state is one of these:
+
+        - `running` or `paused`: a process runs the study.
+        - `open`: an ask/tell study.
+        - The state of the last run's `Ended` event.
+        - `extended`: trials or brackets were added after the study had finished.
+        - `killed`: the last process ended without writing an event.
+        - `not begun`: no process has run the study.
 
         Args:
-            live: A process runs it.
+            live: Whether a process runs the study.
         """
         if self._ended is not None:
             return self._ended
         if self._opened is not None and self._opened.backend == ASK_TELL:
-            return Ended("open")  # requested trials stay with who requested them, whether a process is there or not
+            return Ended("open")  # open trials belong to their callers, with or without a live process
         if live:
             return Ended("paused", self._paused) if self._paused else Ended("running")
         return Ended("not begun" if self._opened is None else "killed")
 
     def take(self, entry: Entry) -> None:
-        """Take the next entry."""
+        """Process the next entry."""
         if isinstance(entry.event, (Started, Saved, Finished)):
-            return  # nearly all of a journal, and nothing here turns on them
+            return  # most of a journal, and they don't affect this state
         match event := entry.event:
             case Opened():
                 self._opened, self._ended, self._paused = event, None, ""

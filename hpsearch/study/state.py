@@ -1,7 +1,7 @@
-"""The state of a sweep: searcher, scheduler, records, widths and stopping criteria, advanced by events alone.
+"""The state of a sweep: searcher, scheduler, records, widths and stopping criteria. Only events change it.
 
-It is pure. A running sweep asks it for the next event, writes that to the journal, and applies it; a resumed
-one applies the events of the journal. Both go through the same lines, so there is nothing else to restore.
+It has no side effects. A running sweep requests the next event, writes it to the journal, and applies it. A resumed
+sweep applies the events of the journal. Both use the same code, so there is nothing else to restore.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from hpsearch.trial import Report, Segment, Trial, TrialRow, TrialState
 from hpsearch.widths.widths import RESTART_SECONDS, Widths
 
 Next = Started | Asked | Exhausted | Wait | Done
-"""A sweep's possible next steps."""
+"""The possible next steps of a sweep."""
 
 
 class SweepState:
-    """The state of a sweep, and what comes next."""
+    """The state of a sweep, and its next event."""
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class SweepState:
         current: Sweep | None = None,
         restart: float = RESTART_SECONDS,
     ) -> None:
-        """Begin with nothing done.
+        """Create the state of a sweep that hasn't begun.
 
         Args:
-            sweep: As the study was created.
-            calls_of: Makes the calls of a searcher that learns, such as in a process of its own.
-            past: Trials of other searches that the searcher begins with.
-            current: As it is run now, where targets, limits or resources have changed; None: as it was created.
-            restart: Seconds that it costs to cut a segment and resume it, while nothing is measured.
+            sweep: The sweep as the study was created.
+            calls_of: Returns the object that calls a searcher that learns, for example in a separate process.
+            past: Trials of other searches, for the searcher's warm start.
+            current: The sweep as it is run now, if targets, limits or resources have changed; None: `sweep`.
+            restart: Estimated seconds to cut and resume a segment, until this has been measured.
         """
         self.sweep = sweep if current is None else current
         """The current sweep, with its extensions."""
@@ -66,7 +66,7 @@ class SweepState:
         self.requested = Requested(self.records, sweep.parameters, sweep.seed)
         """Configurations that new trials take before any suggestion."""
         self._exhausted = False
-        self._position = 0  # of the next suggestion in the searcher's order, which has no gaps
+        self._position = 0  # number of the next suggestion in the searcher's order, which has no gaps
         self._gone: list[str] = []  # checkpoints that `obsolete` hasn't returned yet
         resources = self.sweep.resources
         self.widths = Widths(
@@ -82,16 +82,16 @@ class SweepState:
         """Ends the sweep early."""
 
     def next(self) -> Next:
-        """Return the event that should come next, and change nothing: `apply` moves on."""
+        """Return the event that should come next. The state changes only in `apply`."""
         return next(self.upcoming())
 
     def upcoming(self, stand_in: bool = False) -> Iterator[Next]:
-        """Return the events that should come next, one by one; the first that is no `Started` is the last.
+        """Yield the events that should come next. The last one is the first that isn't `Started`.
 
-        It may have no end. The caller journals them, applies them, and acts on them.
+        There may be no last one. The caller journals each event, applies it, and acts on it.
 
         Args:
-            stand_in: A trial whose suggestion isn't there takes a random point, where the sweep allows that.
+            stand_in: Whether a trial whose suggestion isn't ready runs a random configuration, if the sweep allows it.
         """
 
         def suggest(answer: NewTrial, position: int, parent: Trial | None) -> Suggestion | Asked | NotYet | None:
@@ -100,7 +100,7 @@ class SweepState:
         return self._upcoming(suggest)
 
     def request(self) -> Asked | None:
-        """Return the event that asks for a suggestion before it is needed; None where there is none to ask for."""
+        """Return the event that requests a suggestion in advance; None if there is none to request."""
         if not self._suggestions.learns:
             return None
         new = next((answer for answer in self._scheduler.upcoming() if isinstance(answer, NewTrial)), None)
@@ -109,20 +109,20 @@ class SweepState:
         return self._suggestions.request(self._position, new.bracket)
 
     def prepare(self) -> None:
-        """Request again the suggestions that were requested earlier and not used."""
+        """Repeat the requests for suggestions that were requested earlier and not used."""
         self._suggestions.prepare()
 
     def has_more(self, starts: int) -> bool:
-        """Return whether more segments than so many could start now, if the searcher isn't exhausted."""
+        """Return whether more than `starts` segments could start now, if the searcher isn't exhausted."""
         remaining = starts - len(self._journaled.requeued)
         return remaining < 0 or any(True for _ in islice(self._scheduler.upcoming(), remaining, remaining + 1))
 
     def restricted_count(self) -> int:
-        """Return the number of segments that may share a worker only with certain trials; they come first."""
+        """Return the number of segments that may share a worker only with certain trials. These start first."""
         return sum(1 for trial in self._journaled.requeued if self.records.of(trial).company)
 
     def apply(self, event: Event) -> Followed:
-        """Apply an event; return what followed, which is journaled with it."""
+        """Apply an event; return the decisions that followed, which are journaled with it."""
         if isinstance(event, Started | Exhausted):
             self._record_start(event)
         self._journaled.apply(event)
@@ -133,17 +133,17 @@ class SweepState:
         for trial, cut_short in self._journaled.pruned.items():
             if cut_short:
                 self._suggestions.observe_pruned(trial, decisions)
-        # Here and not where files are removed: what was let go must be so in a replay, too.
+        # Done here, not where files are deleted: a replay must release the same checkpoints.
         self._gone += self._journaled.obsolete({*self._suggestions.needs(), *self._scheduler.needs()})
         self.widths.observe(event, decisions)
         self.stopping.observe(event, decisions)
         return followed
 
     def replay(self, events: Iterable[Event]) -> Iterator[tuple[Event, Followed]]:
-        """Apply the events of a journal, checking that each start is the one that this sweep would make.
+        """Apply the events of a journal, and check that this sweep would start the same segments.
 
         Raises:
-            JournalError: A start differs: the journal is of another sweep, or of a version with other decisions.
+            JournalError: A start differs: another sweep, or a version with other decisions, wrote the journal.
         """
         self._suggestions.replaying = True
         for event in events:
@@ -163,8 +163,8 @@ class SweepState:
                 raise _misfit(event, f"this sweep says: {error}") from error
             yield event, followed
         self._suggestions.replaying = False
-        self._gone.clear()  # who opens the study deletes what isn't named any more
-        for trial in sorted({*self.records.running, *self._journaled.requeued}):  # heard as they came, in that process
+        self._gone.clear()  # a process that opens the study deletes all checkpoints that no event names
+        for trial in sorted({*self.records.running, *self._journaled.requeued}):  # that process watched them live
             for report in self._reports.up_to(trial, self.records.of(trial).result.iterations):
                 self._scheduler.watch(report)
 
@@ -172,7 +172,7 @@ class SweepState:
         """Replay a journal's entries, and yield them.
 
         Raises:
-            JournalError: See `replay`; or something else followed from an event than in the journal.
+            JournalError: See `replay`; or the decisions that followed from an event differ from those in the journal.
         """
         entries, journaled = tee(entries)
         for (event, followed), entry in zip(self.replay(entry.event for entry in entries), journaled, strict=True):
@@ -190,25 +190,25 @@ class SweepState:
         return [trial for trial in rows if trial not in self.requested.retaken]
 
     def may_run_again(self, trial: int) -> bool:
-        """Return whether a failed trial's rung isn't decided, so that `Retried` runs the trial itself again."""
+        """Return whether `Retried` runs a failed trial itself again, because its rung isn't decided yet."""
         return self._scheduler.may_withdraw(trial)
 
     def room(self) -> int | None:
-        """Return the number of new trials that may still be created, besides the requested ones; None: unbounded."""
+        """Return the number of trials that may still be created, in addition to the requested ones; None: unbounded."""
         if not self._scheduler.busy and next(self._scheduler.upcoming(), None) is None:
             return 0
         total = self._scheduler.total()
         return None if total is None else total[0] - len(self.records) - len(self.requested)
 
     def rehearsal(self) -> Scheduler:
-        """Return a copy of the scheduler, to see what it would take; one that is exhausted as if it weren't."""
+        """Return a copy of the scheduler, to test what it would start. The copy ignores an exhausted searcher."""
         scheduler = copy.deepcopy(self._scheduler)
         if self._exhausted:
             scheduler.extend(None, {})
         return scheduler
 
     def tally(self) -> Tally:
-        """Return the number of failed trials, and of those that failed or reached the end of a segment."""
+        """Return the number of failed trials, and of trials that failed or reached the end of a segment."""
         failed = self.records.counts[TrialState.FAILED]
         return Tally(failed, failed + self._journaled.reached)
 
@@ -217,11 +217,11 @@ class SweepState:
         return self.records.segments()
 
     def ready(self) -> int:
-        """Count the segments that `next` would give now; where new trials have no known bound, at least one."""
+        """Return the number of segments that could start now; a lower bound if new trials are unbounded."""
         return len(self._journaled.requeued) + self._scheduler.ready()
 
     def watch(self, reports: Sequence[Report]) -> list[tuple[Segment, str]]:
-        """Receive live reports; return the running segments that the scheduler stops, each with the reason."""
+        """Process live reports; return the running segments that the scheduler stops, each with the reason."""
         self.widths.report(reports)
         self.stopping.report(reports)
         stopped = []
@@ -239,7 +239,7 @@ class SweepState:
 
     @property
     def iterations(self) -> int:
-        """Iterations that count, repetitions from zero included."""
+        """Number of reported iterations, including repetitions after a restart from zero."""
         return self._journaled.iterations
 
     def close(self) -> None:
@@ -248,7 +248,7 @@ class SweepState:
 
     @property
     def is_searching(self) -> bool:
-        """Whether a trial waits for the searcher, which must be asked again."""
+        """Whether a trial waits for a suggestion. The caller must poll the searcher."""
         return self._suggestions.working
 
     @property
@@ -261,7 +261,7 @@ class SweepState:
         return self._journaled.rows()
 
     def leaders(self) -> list[TrialRow]:
-        """Return the non-dominated trials by number; with one goal the best one, ties to the lower number."""
+        """Return the non-dominated trials, by number. With one goal this is the best trial; on a tie, the first."""
         return self._journaled.leaders()
 
     def counts(self) -> dict[TrialState, int]:
@@ -269,7 +269,7 @@ class SweepState:
         return self._journaled.counts()
 
     def rungs(self) -> Sequence[RungView]:
-        """Return the rungs of the brackets begun so far."""
+        """Return the rungs of the brackets that have begun."""
         return self._scheduler.rungs()
 
     def total(self) -> tuple[int, int] | None:
@@ -284,7 +284,7 @@ class SweepState:
         return None
 
     def obsolete(self) -> list[str]:
-        """Return the checkpoints that aren't needed any more, and packs without needed ones, each once."""
+        """Return the checkpoints that are no longer needed, and packs without needed checkpoints, each once."""
         gone, self._gone = self._gone, []
         return gone
 
@@ -323,7 +323,7 @@ class SweepState:
                 return
             yield first_start(answer, suggestion, self.records, self.sweep.seed, self._journaled.is_ask_tell)
             if suggestion.origin == STAND_IN:
-                yield Wait()  # for the next one, the searcher is asked once this one has started
+                yield Wait()  # the next suggestion is requested after this trial has started
                 return
         yield Done() if idle and not self._scheduler.busy else Wait()
 
@@ -398,7 +398,7 @@ class SweepState:
         return ()
 
     def _plan(self, event: Event) -> PlanChange | None:
-        """Return how the scheduler's plan changed on an event; None where it didn't."""
+        """Return how an event changed the scheduler's plan; None if it didn't."""
         brackets = self._journaled.brackets
         match event:
             case Started():
@@ -417,7 +417,7 @@ class SweepState:
 
 
 def _as_then(expected: Started, event: Started) -> Started:
-    """Return an expected start with what depended on who was free then, and on which checkpoints there were."""
+    """Return an expected start with the event's fields that depended on free workers and existing checkpoints."""
     segment = replace(expected.segment, width=event.segment.width)
     new, old = expected.new, event.new
     if new is not None and old is not None and new.parent is not None and old.parent is not None:
@@ -428,7 +428,7 @@ def _as_then(expected: Started, event: Started) -> Started:
 
 
 def _misfit(event: Event, instead: str) -> JournalError:
-    """Return the error of an event that isn't the one that its sweep gives; `instead` is what this sweep has."""
+    """Return the error for an event that this sweep wouldn't write; `instead` describes what it would do."""
     return JournalError(
         f"the journal doesn't replay: it holds {event}, where {instead}. "
         "It was written by a version of hpsearch that decides otherwise; resume with that one."

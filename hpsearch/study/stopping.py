@@ -1,7 +1,7 @@
-"""When a sweep ends on its own: a stopping criterion is met, or too many of its trials have failed.
+"""When a sweep ends automatically: a stopping criterion is met, or too many of its trials have failed.
 
-The criteria are the target (a trial has reached it) and patience (no better trial has come for long enough). They
-follow from the journal's events alone, so that a resumed study counts as one that wasn't interrupted.
+The criteria are the target (a trial has reached it) and patience (no trial has improved on the best for too long). They
+depend only on the journal's events, so they don't depend on interruptions of the study.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report, Score
 
 CRITERIA = ("target", "patience")
-"""The stopping criteria: how sweeps end that meet one, as `Ended.state` names it."""
+"""The stopping criteria, as values of `Ended.state`."""
 
 _FIRST_FAILED = 5
-"""Trials that fail before any other comes through say that the next one would fail, too."""
+"""If this many trials fail before any succeeds, the next one is assumed to fail, too."""
 
 _LEAST_TRIED = 20
-"""Trials from which on a share of failures says something."""
+"""Number of trials from which on the fraction of failures counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A report that is as good as all targets, or better."""
+    """A report that reaches all targets."""
 
     trial: int
     iteration: int
@@ -37,35 +37,35 @@ class Reached:
 
 
 class Target:
-    """The first report that reached the target, of those that weren't taken back.
+    """Finds the first report that reaches the target, among the reports that count.
 
-    Taken back are those of a trial that went back to fewer workers, beyond where it went back to, and those of a trial
-    that has failed for good, until it is retried. What a failing attempt reported last never counts.
+    If a trial is reverted to fewer workers, its reports after that iteration don't count. Reports of a trial that has
+    failed for good don't count until it is retried. The last reports of a failing attempt never count.
 
     Args:
-        objective: Says what reaches it.
+        objective: Defines the targets.
     """
 
     def __init__(self, objective: Objective) -> None:
         self._objective = objective
         self._journaled: dict[int, Reached] = {}
-        """Trials to their first such reports, in the order in which they came."""
+        """Trials to their first journaled report that reaches the target, in order of arrival."""
         self._live: dict[int, Reached] = {}
-        """Likewise of running attempts, which may be lost before they count."""
+        """Trials to their first live report that reaches the target. It is lost if the attempt is lost."""
         self._failed: set[int] = set()
 
     @property
     def reached(self) -> Reached | None:
-        """The first that counts."""
+        """The first report that counts; None if there is none."""
         return next((reached for trial, reached in self._journaled.items() if trial not in self._failed), None)
 
     @property
     def candidate(self) -> Reached | None:
-        """The first that counts, or may count soon."""
+        """The first report that counts, else the first live one, which may count soon; None if there is none."""
         return self.reached or next(iter(self._live.values()), None)
 
     def report(self, reports: Sequence[Report]) -> None:
-        """Take live reports."""
+        """Process live reports."""
         self._apply(self._live, reports)
 
     def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
@@ -93,51 +93,52 @@ class Target:
 
 @dataclass(slots=True)
 class _Row:
-    """What a log of values and ends amounts to."""
+    """State of `Patience`, computed from its log of values and ended trials."""
 
     count: int = 0
-    """Trials that have ended since one last gave what no other had."""
+    """Number of trials that have ended since the last improvement."""
     front: list[tuple[int, Score]] = field(default_factory=list)
-    """(trial, what it gave) that nothing given since was better than: of one goal the best one."""
+    """(trial, score) of the non-dominated scores; with one goal, of the best one."""
     trial: int | None = None
-    """The one that last joined it."""
+    """The trial of the last improvement."""
     bettered: set[int] = field(default_factory=set)
-    """Trials that joined it, at their time."""
+    """All trials that were an improvement at the time."""
 
 
 class Patience:
-    """Counts the trials that have ended since one last gave a better value than any before.
+    """Counts the trials that have ended since the last improvement.
 
-    With several goals that is one which no trial before was as good as in all of them.
+    A value is an improvement if it is better than all earlier values; with several goals, if no earlier trial was at
+    least as good in all goals.
 
-    A trial's value is looked at wherever a segment of it comes to its end, and only there: how often it was cut or
-    saved on the way changes nothing. The trial that gave the best value isn't counted when it ends itself. A trial that
-    fails for good has no value, not of former segments either; one that runs again hasn't ended.
+    A trial's value is compared only when one of its segments is complete, so that cuts and saves don't affect the
+    count. The trial of the last improvement isn't counted when it ends. A trial that fails for good has no value, even
+    from earlier segments. A trial that runs again hasn't ended.
 
     Args:
-        objective: Says what is better.
-        score_of: Gives a trial's score as it stands; None where it has none, or NaN.
+        objective: Defines which value is better.
+        score_of: Returns a trial's current score; None if it has none, or NaN.
     """
 
     def __init__(self, objective: Objective, score_of: Callable[[int], Score | None]) -> None:
         self._objective = objective
         self._score_of = score_of
         self._log: list[tuple[int, Score | None]] = []
-        """Trials with the scores that their segments gave, and with None where they ended."""
+        """(trial, score) for each completed segment, and (trial, None) for the end of each trial."""
         self._until: dict[int, int | None] = {}
-        """Of running trials: where their segments end."""
+        """Running trials to the last iteration of their segments."""
         self._ended: set[int] = set()
         self._failed: set[int] = set()
         self._row = _Row()
 
     @property
     def count(self) -> int:
-        """Trials that have ended since a better value came."""
+        """Number of trials that have ended since the last improvement."""
         return self._row.count
 
     @property
     def front(self) -> Sequence[tuple[int, Score]]:
-        """(trial, what it gave) that nothing given since was better than; empty where nothing was given."""
+        """(trial, score) of the non-dominated scores; empty if there are no scores."""
         return self._row.front
 
     def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
@@ -169,7 +170,7 @@ class Patience:
             self._add(trial, None)
 
     def _resume_trial(self, trial: int) -> None:
-        """Record that a trial which had ended runs again."""
+        """Record that an ended trial runs again."""
         if trial in self._ended:
             self._ended.remove(trial)
             self._log.remove((trial, None))
@@ -191,7 +192,7 @@ class Patience:
 
     def _is_new(self, score: Score) -> bool:
         front = [joined for _, joined in self._row.front]
-        # By how much constraints are kept is no goal: whoever differs in that alone is as good.
+        # The margin by which constraints are met is no goal: scores that differ only in it are equal.
         equal = (values_of(joined) == values_of(score) for joined in front if self._objective.is_feasible(joined))
         return self._objective.extends(score, front) and not any(equal)
 
@@ -202,10 +203,10 @@ class Patience:
 
 
 class StoppingCriteria:
-    """Says whether a sweep is to end early, by `metric.target` and `limits.patience`.
+    """Decides whether a sweep must end early, by `metric.target` and `limits.patience`.
 
     Args:
-        sweep: As it is to be run now: both may have changed since the study was made.
+        sweep: The sweep as it is run now: both keys may have changed since the study was created.
         score_of: As for `Patience`.
     """
 
@@ -225,13 +226,13 @@ class StoppingCriteria:
             self._patience.observe(event, decisions)
 
     def report(self, reports: Sequence[Report]) -> None:
-        """Take live reports: one that reaches the target will count, if its attempt isn't lost."""
+        """Process live reports. A report that reaches the target will count unless its attempt is lost."""
         if self._target is not None:
             self._target.report(reports)
 
     @property
     def met(self) -> str | None:
-        """The criterion that ends the sweep, one of `CRITERIA`; None: it goes on."""
+        """The criterion that ends the sweep, one of `CRITERIA`; None: the sweep continues."""
         if self._target is not None and self._target.candidate is not None:
             return "target"
         if self._patience is not None and self._limit is not None and self._patience.count >= self._limit:
@@ -240,7 +241,7 @@ class StoppingCriteria:
 
     @property
     def reason(self) -> str:
-        """Why it ends, in words; empty where it goes on."""
+        """Why the sweep ends, as text; empty if it continues."""
         match self.met:
             case "target":
                 return self._of_target()
@@ -283,15 +284,15 @@ def _shown(score: Score) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many trials failed."""
+    """Counts of failed and tried trials."""
 
     failed: int
     tried: int
-    """Those that failed or reached the end of a segment, each once."""
+    """Number of trials that failed or reached the end of a segment, each counted once."""
 
 
 def too_many(tally: Tally, limit: MaxFailures) -> bool:
-    """Return whether so many trials failed that the sweep should end."""
+    """Return whether too many trials failed, so that the sweep should end."""
     if limit == "none":
         return False
     if limit == "auto":
@@ -301,16 +302,16 @@ def too_many(tally: Tally, limit: MaxFailures) -> bool:
 
 
 def mistake_of(event: Failed, tally: Tally, limit: MaxFailures) -> TrainableError | None:
-    """Return the mistake for which a sweep ends, now that a trial has failed; None: it goes on.
+    """Return the error that ends the sweep after a trial's failure; None: the sweep continues.
 
     Args:
-        event: The failure, for good.
-        tally: With this failure.
+        event: The failure, which is not retried.
+        tally: The counts, including this failure.
         limit: `limits.max_failures`.
     """
     failure = event.failure
     if failure.kind == "contract" and tally.failed == tally.tried:
-        # Every trial would break it the same way.
+        # Every trial would break the contract in the same way.
         return TrainableError(failure.message, failure.key)
     if not too_many(tally, limit):
         return None

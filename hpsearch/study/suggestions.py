@@ -1,4 +1,4 @@
-"""What the searcher of a sweep knows and is asked, in an order that a resumed sweep can repeat."""
+"""Calls of a sweep's searcher: updates and requests for suggestions, in an order that a resumed sweep can repeat."""
 
 from __future__ import annotations
 
@@ -21,21 +21,20 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Failure, StateAt, Trial, TrialState
 
 CallsOf = Callable[[Sweep, Searcher], Calls]
-"""Makes the calls of a sweep's searcher; what it is given hasn't been called, but for `recall`."""
+"""Returns the object that calls a sweep's searcher. Only `recall` of the searcher may have been called before."""
 
 _Key = tuple[int, int | None]
-"""What is suggested: a number in the searcher's own order; of a trial that the scheduler forks, its own and its
-parent's."""
+"""Key of a suggestion: (number in the searcher's order, None); for a fork by the scheduler, (trial, parent)."""
 
 
 def direct_calls(sweep: Sweep, searcher: Searcher) -> Calls:
-    """Call the searcher here."""
+    """Return an object that calls the searcher directly, in this process."""
     return DirectCalls(searcher)
 
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
-    """The suggestion isn't there yet: ask again."""
+    """The suggestion isn't ready yet: ask again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,43 +44,44 @@ class Update:
     method: str
     arguments: tuple[Any, ...]
     state: StateAt
-    """To which it brought a trial."""
+    """The state that the trial reached."""
 
 
 class Updates:
-    """What a searcher is informed of before a suggestion: all that has happened, in its order."""
+    """Pending updates for a searcher. Before each suggestion, it receives all of them in order."""
 
     def __init__(self) -> None:
         self._pending: deque[Update] = deque()
 
     def add(self, update: Update) -> None:
-        """Take what happened."""
+        """Add an update."""
         self._pending.append(update)
 
     def settled(self, number: int, bracket: int) -> bool:
-        """Return whether all has happened that suggestion `number`, for a trial of this bracket, is to know."""
+        """Return whether all updates for suggestion `number` are there; `bracket` is that of its trial."""
         return True
 
     def before(self, number: int, bracket: int) -> list[Update]:
-        """Return what is new for the searcher before suggestion `number`."""
+        """Return the new updates that the searcher must receive before suggestion `number`."""
         new = list(self._pending)
         self._pending.clear()
         return new
 
     def pending(self) -> Iterator[StateAt]:
-        """Return the states to which trials were brought, and that are new to the searcher."""
+        """Return the trial states that the searcher hasn't received yet."""
         return (update.state for update in self._pending)
 
 
 class LaggedUpdates(Updates):
-    """Updates that depend on the number of a suggestion alone, in the order of the trials.
+    """Updates that depend only on the number of a suggestion, in the order of the trials.
 
-    Suggestion n knows all trials before it. It knows the results of the first rung of trials up to n - lag; and those
-    of all rungs of the brackets that are two or more before its own, which is why it waits for these.
+    Before suggestion n, the searcher receives the parameters of all earlier trials, the results of the first rung of
+    trials up to n - lag, and the results of all rungs of the brackets that are two or more before its own. The
+    suggestion waits for these results.
 
     Args:
         lag: At least 1.
-        records: Of the sweep, up to date.
+        records: The sweep's records, which the caller keeps up to date.
     """
 
     def __init__(self, lag: int, records: TrialRecords) -> None:
@@ -89,25 +89,24 @@ class LaggedUpdates(Updates):
         self._records = records
         self._trials: list[Trial] = []
         self._suggested: list[int] = []
-        """Of each suggestion, the trial that took it: those that are run once more as other trials, and those
-        that a user added, took none."""
+        """The trial of each suggestion. Retries as new trials and trials that a user added use no suggestion."""
         self._segments: list[list[Observation]] = []
-        """Of each trial, what came of its segments that have ended."""
+        """Results of each trial's ended segments."""
         self._reported: list[list[Observation]] = []
-        """Of each trial, what came of the segment that hasn't."""
+        """Results of each trial's current segment so far."""
         self._observed_counts: list[int] = []
-        """Of each trial, how many segments the searcher knows."""
+        """Number of each trial's segments that the searcher has received."""
         self._introduced = 0
-        """Trials that it knows."""
+        """Number of trials that the searcher has received."""
         self._first = 0
-        """Trials whose first segment it knows."""
+        """Number of trials whose first segment the searcher has received."""
         self._anew: dict[int, Update] = {}
-        """Trials that run again whose failure it knows, to the call that takes that back."""
+        """Retried trials whose failure the searcher has received, to the update that revokes it."""
         self._completed = 0
-        """Trials of which it knows all: those of a bracket have consecutive numbers."""
+        """Number of trials whose results the searcher has all received. A bracket's trials have consecutive numbers."""
 
     def add(self, update: Update) -> None:
-        """Take what happened; nothing is passed on yet."""
+        """Add an update. The searcher receives it later."""
         match update.method, update.arguments:
             case "started", (trial,):
                 self._trials.append(trial)
@@ -123,7 +122,7 @@ class LaggedUpdates(Updates):
                 self._take_back(update, trial.number)
 
     def settled(self, number: int, bracket: int) -> bool:
-        """Return whether the trials and brackets have ended that the suggestion is to know."""
+        """Return whether the trials and brackets whose results the suggestion needs have ended."""
         if len(self._suggested) < number:
             return False
         first = range(self._first, self._until(number - self._lag))
@@ -131,7 +130,7 @@ class LaggedUpdates(Updates):
         return ended and all(map(self._is_over, self._former(number, bracket)))
 
     def before(self, number: int, bracket: int) -> list[Update]:
-        """Return what is new of what the suggestion is to know."""
+        """Return the updates for the suggestion that the searcher hasn't received."""
         introduced = self._until(number - 1)
         out = [
             Update("started", (trial,), StateAt(trial.number, trial.start))
@@ -150,24 +149,24 @@ class LaggedUpdates(Updates):
         return out
 
     def _until(self, number: int) -> int:
-        """Count the trials up to the one that took a suggestion."""
+        """Return the number of trials up to and including the one that used suggestion `number`."""
         return self._suggested[number] + 1 if number >= 0 else 0
 
     def _new_results(self, trial: int, most: int) -> list[Update]:
-        """Return the results of a trial's first segments that are new to the searcher."""
+        """Return the results of a trial's first `most` segments that the searcher hasn't received."""
         new = self._segments[trial][self._observed_counts[trial] : most]
         self._observed_counts[trial] += len(new)
         return [Update("observe", (observation,), StateAt(trial, observation.iteration)) for observation in new]
 
     def _former(self, number: int, bracket: int) -> Iterator[int]:
-        """Return the trials of brackets two or more before this one of which the searcher doesn't know all."""
+        """Yield the trials of brackets two or more before this one whose results the searcher hasn't all received."""
         for trial in range(self._completed, self._until(number - 1)):
             if self._records.of(trial).bracket > bracket - 2:
                 return
             yield trial
 
     def pending(self) -> Iterator[StateAt]:
-        """Return nothing: no searcher that forks is asked with a lag."""
+        """Return nothing: searchers that fork don't support a lag."""
         return iter(())
 
     def _observe(self, observation: Observation) -> None:
@@ -177,19 +176,19 @@ class LaggedUpdates(Updates):
             return
         last = self._segments[trial][-1].iteration if self._segments[trial] else 0
         reports = [report for earlier in self._reported[trial] for report in earlier.reports if report.iteration > last]
-        # Which trials were decided by it depends on completion order.
+        # The decisions that followed from it depend on completion order.
         self._segments[trial].append(replace(observation, reports=tuple(reports), decisions=()))
         self._reported[trial] = []
 
     def _forget(self, trial: int, iteration: int) -> None:
-        """Drop what a trial reported after an iteration, but not the segments that have ended.
+        """Drop a trial's reports after an iteration, but keep its ended segments.
 
-        They were decided on. Which of them the searcher knows by then depends on completion order.
+        Decisions were already based on these. Which of them the searcher has received depends on completion order.
         """
         self._reported[trial] = [entry for entry in self._reported[trial] if entry.iteration <= iteration]
 
     def _take_back(self, update: Update, trial: int) -> None:
-        """Take back that a trial failed, where it runs again."""
+        """Remove a trial's failure if the trial runs again."""
         segments = self._segments[trial]
         if segments and segments[-1].failure is not None:
             segments.pop()
@@ -203,18 +202,19 @@ class LaggedUpdates(Updates):
 
 
 class Suggestions:
-    """Asks a sweep's searcher, and passes on what happened.
+    """Requests suggestions from a sweep's searcher, and informs it of events.
 
-    A searcher that learns is asked by an event, `Asked`, and knows what stands before that in the journal (with a lag:
-    a part of that which its number alone fixes). So its suggestion follows from the journal, whenever it is worked out:
-    a resumed sweep asks again for those that weren't used. At most one for a new trial is under way at a time, so that
-    each knows the ones before it.
+    A request to a searcher that learns is journaled as the event `Asked`. The searcher has then received everything
+    before this event in the journal; with a lag, a part that depends only on the suggestion's number. So a suggestion
+    is determined by the journal, regardless of when it is computed. A resumed sweep repeats the requests whose
+    suggestions weren't used. At most one suggestion for a new trial is computed at a time, so that the searcher knows
+    all earlier ones.
 
     Args:
-        sweep: What is searched.
-        journaled: Its state, kept up to date by whoever calls.
-        calls_of: Makes the searcher's calls.
-        past: Trials of other searches that it begins with.
+        sweep: The sweep.
+        journaled: Its state, which the caller keeps up to date.
+        calls_of: Returns the object that calls the searcher.
+        past: Trials of other searches, for a warm start.
     """
 
     def __init__(
@@ -226,9 +226,9 @@ class Suggestions:
     ) -> None:
         searcher = build_searcher(sweep, past)
         self.learns = searcher.capabilities.learns
-        """Whether what is suggested depends on what happened."""
+        """Whether suggestions depend on results."""
         self.replaying = False
-        """What is applied stands in the journal: nothing need be worked out that was used already."""
+        """Whether a journal is replayed: used suggestions are recorded there and needn't be computed."""
         self._sweep = sweep
         self._journaled = journaled
         self._searcher = searcher
@@ -237,7 +237,7 @@ class Suggestions:
         self._first = FirstTrials(searcher, sweep.points_to_try, sweep.parameters, sweep.seed)
         self._tried = TriedConfigurations(sweep.parameters)
         self._last_stand_ins = TriedConfigurations(sweep.parameters)
-        """Of these, what stood in for the suggestion that was asked for last."""
+        """Random configurations that trials ran in place of the last requested suggestion."""
         lag = sweep.search.lag
         self._updates = Updates() if lag is None else LaggedUpdates(lag, journaled.records)
         self._ahead = sweep.search.ahead or lag is not None
@@ -246,37 +246,37 @@ class Suggestions:
         self._queue: deque[Update | tuple[_Key, Trial | None]] = deque()
         """Calls that haven't been made: updates, and requests for suggestions."""
         self._requested: dict[_Key, int] = {}
-        """Suggestions that haven't been used, to the number of updates before them."""
+        """Requested suggestions that haven't been used, to the number of updates before them."""
         self._called: deque[_Key] = deque()
-        """Those that it was called for and hasn't given."""
+        """Suggestions that the searcher is computing or will compute."""
         self._answers: dict[_Key, SearcherAnswer] = {}
-        """Those that it has."""
+        """Suggestions that are ready."""
         self._has_answered = False
-        """Nothing stands in for the first suggestion: a process takes a second to start, and does so once."""
+        """Whether the first suggestion came. It has no stand-in, since the searcher's process only starts once."""
         self.working = False
-        """Whether a trial waits for a suggestion that is being worked out."""
+        """Whether a trial waits for a suggestion that is being computed."""
         self._sent = 0
         self._states: deque[tuple[int, StateAt]] = deque()
-        """Where trials were brought by the calls since the one after which it named its needs."""
+        """(number of the update, trial state) for updates after the searcher's last statement of `needs`."""
         self._needs: Collection[StateAt] = ()
 
     @property
     def size(self) -> int | None:
-        """Number of suggestions that there are; None where it is unbounded."""
+        """Total number of suggestions; None if it is unbounded."""
         remaining = self._searcher.size
         return None if remaining is None else self._first.count + remaining
 
     def suggest(
         self, number: int, trial: int, bracket: int, parent: Trial | None, stand_in: bool
     ) -> Suggestion | Asked | NotYet | None:
-        """Return a suggestion, or what must happen before.
+        """Return a suggestion, or what must happen before it is available.
 
         Args:
-            number: In the order of those that aren't forked by the scheduler.
-            trial: Who takes it.
-            bracket: The trial's.
-            parent: What the scheduler forks it from.
-            stand_in: Take a random point where the suggestion isn't there yet.
+            number: Its number among the suggestions for trials that the scheduler doesn't fork.
+            trial: Number of the trial that will run it.
+            bracket: The trial's bracket.
+            parent: The trial that the scheduler forks; None: no fork.
+            stand_in: Whether to return a random configuration if the suggestion isn't ready.
         """
         if parent is None and number < self._first.count:
             return self._first.suggest(number)
@@ -299,22 +299,22 @@ class Suggestions:
         return NotYet()
 
     def request(self, number: int, bracket: int) -> Asked | None:
-        """Return the request for a suggestion that will be needed; None where it needn't or can't be made yet."""
+        """Return the request for a suggestion that will be needed; None if it isn't needed or can't be made yet."""
         is_made = number < self._first.count or (number, None) in self._requested
         if not self.learns or not self._ahead or is_made or not self._updates.settled(number, bracket):
             return None
         return Asked(number, None, bracket)
 
     def suggested(self, number: int, parent: Trial | None, trial: Trial | None) -> Suggestion | None:
-        """Return what was suggested by the journal's word; of a searcher that remembers what it suggested, by its own.
+        """Return the suggestion that a journaled trial used. A searcher that remembers suggestions computes it again.
 
         Args:
-            number: As `suggest` takes it; of a trial that the scheduler forks, its own.
-            parent: Likewise.
-            trial: The one that took it; None: there was nothing to take.
+            number: As for `suggest`; for a fork by the scheduler, the trial's number.
+            parent: As for `suggest`.
+            trial: The trial that used it; None: there was no suggestion.
 
         Raises:
-            ValueError: It wasn't asked.
+            ValueError: The suggestion wasn't requested.
         """
         key = (number, None if parent is None else parent.number)
         if self.learns and self._is_asked(number, parent, trial):
@@ -333,7 +333,7 @@ class Suggestions:
         )
 
     def record_request(self, event: Asked) -> None:
-        """Ask for a suggestion, with what the searcher is to know by then."""
+        """Request a suggestion, after the updates that the searcher must receive before it."""
         parent = None if event.parent is None else self._journaled.records.of(event.parent).trial
         for update in self._updates.before(event.number, event.bracket):
             self._queue.append(update)
@@ -348,10 +348,10 @@ class Suggestions:
             self._flush()
 
     def used(self, number: int, parent: Trial | None, trial: Trial | None) -> bool:
-        """Drop a suggestion: the trial that took it is there, or there was none to take.
+        """Drop a suggestion after a trial has used it, or if there was none.
 
         Returns:
-            Whether it was in the searcher's order, so that the next one has the next number.
+            Whether the suggestion had a number in the searcher's order, so that the number must be increased.
         """
         if trial is not None and trial.origin == STAND_IN:
             return False
@@ -362,16 +362,16 @@ class Suggestions:
                 self._needs = self._answers.pop(key).needs
                 while self._states and self._states[0][0] <= before:
                     self._states.popleft()
-            else:  # a replay, which has it from the journal
+            else:  # a replay: the suggestion came from the journal
                 self._unqueue(key)
         return parent is None
 
     def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
-        """Receive an event, for the searcher to be informed of.
+        """Queue an event as an update for the searcher.
 
         Args:
-            event: It was applied.
-            decisions: What followed from it.
+            event: The event, which was applied.
+            decisions: The decisions that followed from it.
         """
         if isinstance(event, Asked):
             self.record_request(event)
@@ -388,7 +388,7 @@ class Suggestions:
             case Saved():
                 self._observe(Observation(trial, iteration, record.until, event.reports, False))
             case Finished():
-                # One that was pruned on its way has ended, too: `observe_pruned` says so.
+                # A trial that was pruned during its segment has ended, too: see `observe_pruned`.
                 ended = trial.number not in self._journaled.requeued and not self._journaled.pruned.get(trial.number)
                 self._observe(Observation(trial, iteration, record.until, event.reports, ended, None, decisions))
             case Failed(retry=False):
@@ -396,18 +396,18 @@ class Suggestions:
                     Observation(trial, iteration, record.until, event.reports, True, event.failure, decisions)
                 )
             case Retried() if not decisions:
-                pass  # another trial takes its point
+                pass  # another trial runs its configuration
             case Retried() | Reverted():
                 self._add("reverted", StateAt(trial.number, iteration), trial, iteration)
             case Dropped():
                 self._add("dropped", StateAt(trial.number, trial.start), trial)
 
     def observe_pruned(self, trial: int, decisions: Sequence[Decision]) -> None:
-        """Treat a trial as failed: its segment was cut short by hand, so no value of it is of that length.
+        """Treat a trial as failed: a user cut its segment short, so it has no value at the segment's end.
 
         Args:
             trial: Its number.
-            decisions: What followed.
+            decisions: The decisions that followed.
         """
         if self.learns:
             record = self._journaled.records.of(trial)
@@ -416,7 +416,7 @@ class Suggestions:
             self._observe(Observation(record.trial, iteration, record.until, (), True, failure, decisions))
 
     def needs(self) -> Collection[StateAt]:
-        """Return the states that the searcher may still name as parents, those that are still news to it among them."""
+        """Return the states that the searcher may still fork from, including those that it hasn't received yet."""
         if not self._searcher.capabilities.forks:
             return ()
         if not self.learns:
@@ -424,7 +424,7 @@ class Suggestions:
         return {*self._updates.pending(), *(state for _, state in self._states), *self._needs}
 
     def prepare(self) -> None:
-        """Make the calls that were kept back, and begin with what was asked for and not used."""
+        """Make the delayed calls, which request the suggestions that weren't used."""
         if self.learns:
             self._flush()
 
@@ -434,14 +434,14 @@ class Suggestions:
             self._calls.close()
 
     def _answered(self, key: _Key) -> Suggestion | None:
-        """Return an answer, or another point where a stand-in took that one while it was worked out."""
+        """Return an answer, or another configuration if a stand-in used the same one while it was computed."""
         suggestion = self._answers[key].suggestion
         if suggestion is None or suggestion.params not in self._last_stand_ins:
             return suggestion
         return self._first.replacement(key[0], self._tried)
 
     def _is_asked(self, number: int, parent: Trial | None, trial: Trial | None) -> bool:
-        """Return whether the searcher itself was asked for it."""
+        """Return whether the suggestion was requested from the searcher itself."""
         if trial is not None and trial.origin == STAND_IN:
             return False
         return parent is not None or number >= self._first.count
@@ -468,7 +468,7 @@ class Suggestions:
         self._queue.clear()
 
     def _unqueue(self, key: _Key) -> None:
-        """Take back a call; it was the last that asked."""
+        """Remove the last queued request for this suggestion."""
         for index in range(len(self._queue) - 1, -1, -1):
             call = self._queue[index]
             if not isinstance(call, Update) and call[0] == key:
@@ -476,13 +476,13 @@ class Suggestions:
                 return
 
     def _collect(self) -> None:
-        """Take the answers that are there."""
+        """Receive all answers that are ready."""
         assert self._calls is not None
         while self._called and self._calls.ready():
             self._receive_answer()
 
     def _receive_answer(self) -> None:
-        """Take the next answer; waits for it."""
+        """Wait for the next answer and receive it."""
         assert self._calls is not None
         answer = self._calls.answer()
         self._answers[self._called.popleft()] = answer

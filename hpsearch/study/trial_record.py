@@ -1,4 +1,4 @@
-"""The record of one trial: its state, its score, its newest checkpoint, and which of its checkpoints may go."""
+"""The record of one trial: its state, its score, its newest checkpoint, and the checkpoints that it still needs."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from hpsearch.trial import Failure, Report, Score, Segment, Trial, TrialRow, Tri
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """What a trial has to show: of its reports, those that count."""
+    """Result of a trial, from those of its reports that count."""
 
     iterations: int = 0
     """Highest iteration that counts."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """All that was reported at `iterations`."""
+    """All metrics of the report at `iterations`."""
     score: Score | None = None
-    """As the objective has it, NaN included."""
+    """Score according to the objective; it may be NaN."""
     value_iteration: int = 0
     """The iteration that reported `score`."""
     value_attempt: int = 0
-    """The attempt that did: another one's checkpoint at that iteration may hold another state."""
+    """The attempt that reported `score`. Another attempt's checkpoint at that iteration may contain another state."""
     value_checkpoint: str | None = None
-    """The state that gave `score`, where it was saved."""
+    """The checkpoint of the iteration that reported `score`, if it was saved."""
 
 
 @dataclass(frozen=True, slots=True)
 class RollbackPoint:
-    """Where a trial stood before it was widened."""
+    """State of a trial before it was widened."""
 
     result: TrialResult
     checkpoint: str | None
@@ -47,59 +47,59 @@ DECIDED = frozenset({TrialState.COMPLETE, TrialState.STOPPED})
 """Trials that never run again."""
 
 
-@dataclass(slots=True, eq=False)  # a sweep holds one for every trial that it ever made
+@dataclass(slots=True, eq=False)  # a sweep has one for every trial
 class TrialRecord:
     """One trial's record."""
 
     trial: Trial
     asynchronous: bool = False
-    """Its ranks don't wait for each other: run once more it gives other numbers."""
+    """Whether its ranks train asynchronously, so that its results aren't reproducible."""
     state: TrialState = TrialState.WAITING
     result: TrialResult = _NOTHING
     checkpoint: str | None = field(init=False)
-    """The newest; a fork's first is its parent's."""
+    """The newest checkpoint; for a fork without its own, the parent's."""
     checkpoint_iteration: int = field(init=False)
     code: tuple[int, ...] = ()
-    """Versions of the trainable's code that its reports are of."""
+    """Versions of the trainable's code that produced its reports."""
     attempts: int = 0
     failures: int = 0
-    """Attempts that failed by the trial's own fault, since it was last retried."""
+    """Number of attempts that failed by the trial's own fault since the last retry."""
     losses: int = 0
-    """Attempts lost in a row, without a checkpoint or a finished segment between them."""
+    """Number of consecutive lost attempts, without a checkpoint or a finished segment between them."""
     seconds: float = 0.0
-    """Wall time in workers, of all attempts that reported it."""
+    """Total wall time in workers, of all attempts that reported their time."""
     bracket: int = 0
     rung: int = 0
     excused: float = 0.0
-    """Those of `seconds` that don't count towards its timeout: lost with a worker, or before it was retried."""
+    """Part of `seconds` that doesn't count toward its timeout: time lost with a worker, or before a retry."""
     former_result: TrialResult = _NOTHING
-    """Where it stood before the reports of the attempt by which it failed."""
+    """Its result before the reports of the attempt that failed."""
     until: int | None = None
     segment: Segment | None = None
-    """What runs now."""
+    """The running segment."""
     failure: Failure | None = None
     reason: str = ""
     pruned: str = ""
-    """Why it is to go no further once nothing of it runs; empty: nobody pruned it."""
+    """Why it will end after its running segment; empty if it wasn't pruned."""
     width: int = 1
-    """Workers of the segment that was started last."""
+    """Number of workers of the last started segment."""
     lanes: int = 1
-    """Trials of which it was trained as one computation, at most."""
+    """Largest number of trials that it was trained with as one computation, including itself."""
     sure_width: int | None = None
-    """Workers of the last rung that it reached normally; None before the first."""
+    """Number of workers with which it last reached a rung normally; None before the first rung."""
     rollback_point: RollbackPoint | None = None
-    """Where it stood before it went beyond `sure_width`; None where it hasn't."""
+    """Its state before it was widened beyond `sure_width`; None if it wasn't."""
     company: Company = ()
-    """Those that it may share a worker with until its segment has come to its end, itself among them; if it is the only
-    one, it has a worker for itself. Empty: any."""
+    """Trials, including itself, that it may share a worker with until its segment is complete. Only itself: it needs a
+    worker alone. Empty: any trial."""
     narrowest: int = 1
-    """Workers that it needs, as there wasn't memory enough on fewer."""
+    """Minimum number of workers, since it ran out of memory on fewer."""
     widest: int | None = None
-    """Workers that it may have at most, since it went wrong on more."""
+    """Maximum number of workers, since it failed or diverged on more; None: no limit."""
     reverted: str = ""
-    """Why it was taken back from more workers."""
+    """Why it was reverted to fewer workers."""
     _saved: tuple[tuple[int, str], ...] = ()
-    """Checkpoints with their iterations, in the order of writing, except those returned as superseded."""
+    """(iteration, checkpoint) in the order of writing, except those returned by `take_superseded`."""
 
     def __post_init__(self) -> None:
         start = self.trial.start
@@ -109,47 +109,47 @@ class TrialRecord:
 
     @property
     def alone(self) -> bool:
-        """Whether it has a worker for itself."""
+        """Whether it needs a worker alone."""
         return len(self.company) == 1
 
     @property
     def source(self) -> str | None:
-        """The parent's checkpoint that a fork began with, and goes back to where its own is damaged."""
+        """The parent's checkpoint that a fork starts from, and restarts from if its own is damaged."""
         return None if self.trial.parent is None else self.trial.parent.checkpoint
 
     @property
     def charged(self) -> float:
-        """Seconds that count towards its timeout."""
+        """Seconds that count toward its timeout."""
         return self.seconds - self.excused
 
     @property
     def valid_score(self) -> Score | None:
-        """The score as tables show it and trials are compared by: none where it is NaN, or the trial has failed."""
+        """The score that tables show and that trials are compared by; None if it is NaN or the trial has failed."""
         score = self.result.score
         return score if is_valid(score) and self.state is not TrialState.FAILED else None
 
     @property
     def reached_rung(self) -> bool:
-        """Whether a segment of it came to its end."""
+        """Whether it has completed a segment."""
         return self.sure_width is not None
 
     def on(self, until: int | None) -> Segment:
-        """Return the segment that carries the trial on from its newest checkpoint."""
+        """Return the segment that resumes the trial from its newest checkpoint."""
         return Segment(self.trial.number, self.checkpoint_iteration, until, self.checkpoint, self.attempts + 1)
 
     def again(self) -> Segment:
-        """Return the rest of the segment that was started last."""
+        """Return the remaining part of the last started segment."""
         return self.on(self.until)
 
     def save(self, iteration: int, checkpoint: str) -> None:
-        """Take a newer checkpoint, of an iteration that was reported already or is counted next."""
+        """Record a newer checkpoint. Its iteration was reported already, or is counted next."""
         self._know(iteration, checkpoint)
         self.checkpoint, self.checkpoint_iteration = checkpoint, iteration
         if (iteration, self.attempts) == (self.result.value_iteration, self.result.value_attempt):
             self.result = replace(self.result, value_checkpoint=checkpoint)
 
     def count(self, reports: Iterable[Report], objective: Objective) -> None:
-        """Count reports, those whose iteration hasn't been passed before."""
+        """Count reports, except those of iterations before the last counted one."""
         iterations, score = self.result.iterations, self.result.score
         last: Report | None = None
         scored: Report | None = None
@@ -168,12 +168,12 @@ class TrialRecord:
             self.result = replace(self.result, iterations=iterations, metrics=last.metrics)
 
     def ran(self, code: int) -> None:
-        """Record which version of the code its newest reports are of."""
+        """Record the version of the code that produces its next reports."""
         if code not in self.code:
             self.code = (*self.code, code)
 
     def drop_checkpoint(self) -> None:
-        """Forget the newest checkpoint: it can't be read, and the trial starts again from where it began."""
+        """Drop the newest checkpoint, which can't be read. The trial restarts from scratch, or from its parent's."""
         self._saved = tuple(saved for saved in self._saved if saved[1] != self.checkpoint)
         if self.result.value_checkpoint == self.checkpoint:
             self.result = replace(self.result, value_checkpoint=None)
@@ -181,15 +181,15 @@ class TrialRecord:
         self.rollback_point = None
 
     def widen(self, width: int, least: int) -> None:
-        """Record that it runs on so many workers, and where it stood if that is more than is known to go well."""
+        """Record its number of workers, and a rollback point if that exceeds the widths that are known to work."""
         self.width = width
         sure = least if self.sure_width is None else self.sure_width
-        may_go_back = self.widest is None  # it does so once
+        may_go_back = self.widest is None  # a trial is reverted at most once
         if width > sure and may_go_back and self.rollback_point is None:
             self.rollback_point = RollbackPoint(self.result, self.checkpoint, self.checkpoint_iteration, sure)
 
     def lose(self, then: str, company: Company) -> None:
-        """Record how its segment is to run after an attempt of it was lost: `Lost.then` and `Lost.company`."""
+        """Record how its segment runs again after a lost attempt: `Lost.then` and `Lost.company`."""
         match then:
             case "halved":
                 self.company = company
@@ -203,13 +203,13 @@ class TrialRecord:
         self.sure_width, self.rollback_point, self.company = self.width, None, ()
 
     def revert(self, reason: str, left_behind: str | None) -> None:
-        """Go back to where it stood before it was widened; `left_behind` is a checkpoint that nothing needs."""
+        """Return to its state before it was widened. `left_behind` is a checkpoint that is no longer needed."""
         point = self.rollback_point
         if point is None:
             raise ValueError(f"only a trial that was widened can go back; trial {self.trial.number} was not")
         if left_behind is not None:
             self._know(sys.maxsize, left_behind)
-        # What it saved since is of no iteration that counts: nobody may be forked from there.
+        # Later checkpoints are of iterations that don't count: no trial may be forked from them.
         reached = point.checkpoint_iteration
         self._saved = tuple((at if at <= reached else sys.maxsize, path) for at, path in self._saved)
         self.result = point.result
@@ -217,16 +217,16 @@ class TrialRecord:
         self.widest, self.rollback_point, self.reverted = point.width, None, reason
 
     def retry(self) -> None:
-        """Go back to where it stood before the attempt by which it failed, with all its retries and all its time."""
+        """Return to its state before the attempt that failed, and reset its retries and its time."""
         self.result, self.former_result = self.former_result, _NOTHING
         self.failure, self.reason, self.pruned = None, "", ""
         self.failures = self.losses = 0
         self.excused = self.seconds
 
     def needed(self) -> set[str]:
-        """Return the checkpoints that it stands at or may have to go back to, and those of its value there.
+        """Return its newest checkpoint, those that it may have to go back to, and those of its best values.
 
-        And the one that its segment began with: its code may look at that as long as it runs.
+        Also the checkpoint that its running segment started from, since its code may still read it.
         """
         checkpoints = [self.checkpoint, self.result.value_checkpoint, self.former_result.value_checkpoint]
         if self.segment is not None:
@@ -238,28 +238,28 @@ class TrialRecord:
         return {checkpoint for checkpoint in checkpoints if checkpoint is not None}
 
     def checkpoint_at(self, iteration: int) -> tuple[int, str] | None:
-        """Return its newest checkpoint of this or an earlier iteration, with its iteration."""
+        """Return (iteration, checkpoint) of its newest checkpoint at or before an iteration; None if there is none."""
         before = [saved for saved in reversed(self._saved) if saved[0] <= iteration]
         return max(before, key=lambda saved: saved[0], default=None)
 
     def has(self, checkpoint: str) -> bool:
-        """Return whether it wrote this checkpoint, and the checkpoint is still there."""
+        """Return whether it wrote this checkpoint, and the checkpoint still exists."""
         return any(saved[1] == checkpoint for saved in self._saved)
 
     def take_superseded(self, *needed_elsewhere: Collection[str]) -> list[str]:
-        """Return the checkpoints that are no longer needed, each once, neither here nor in `needed_elsewhere`."""
+        """Return, each once, the checkpoints that neither this trial nor `needed_elsewhere` needs any longer."""
         needed = (self.needed(), *needed_elsewhere)
         gone = [path for _, path in self._saved if not any(path in some for some in needed)]
         self._saved = tuple(saved for saved in self._saved if saved[1] not in gone)
         return gone
 
     def retire(self) -> None:
-        """Need no checkpoint any more."""
+        """Mark all its checkpoints as no longer needed."""
         self.checkpoint, self.checkpoint_iteration = None, 0
         self.result = replace(self.result, value_checkpoint=None)
 
     def row(self) -> TrialRow:
-        """Return the trial as tables show it."""
+        """Return the trial's row in tables."""
         parent, address = self.trial.parent, self.result.value_checkpoint
         return TrialRow(
             number=self.trial.number,

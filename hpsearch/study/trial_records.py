@@ -1,4 +1,4 @@
-"""The records of all trials of a sweep, with the best one, the counts, and the checkpoints that nothing needs."""
+"""The records of all trials of a sweep: the best trials, the counts, and the checkpoints that are no longer needed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hpsearch.trainable.addresses import count_in_pack, pack_of, path_of
 from hpsearch.trial import Failure, Params, Report, Score, Segment, StateAt, TrialRow, TrialState
 
 TERMINAL = DECIDED | {TrialState.FAILED}
-"""States of trials that don't go on by themselves."""
+"""States of trials that only a user's request can continue."""
 
 
 class TrialRecords:
-    """The records of all trials, with the best and the counts kept up as they change."""
+    """The records of all trials. The best trials and the counts are updated incrementally."""
 
     def __init__(
         self,
@@ -26,19 +26,19 @@ class TrialRecords:
         is_asynchronous: Callable[[Params], bool] = lambda params: False,
     ) -> None:
         self.least_width = least_width
-        """Workers that a trial needs: as many are never too many."""
+        """Minimum number of workers of a trial. A trial is never reverted to fewer."""
         self._objective = objective
         self._is_asynchronous = is_asynchronous
         self._all: list[TrialRecord] = []
-        self._leaders: dict[int, Score | None] = {}  # as they were compared last
-        self._front: tuple[Score, ...] = ()  # of the leaders that keep the constraints
+        self._leaders: dict[int, Score | None] = {}  # with their scores at the last comparison
+        self._front: tuple[Score, ...] = ()  # scores of the leaders that meet the constraints
         self._front_points: tuple[Point, ...] = ()
-        self._changed: set[int] = set()  # since then
-        self._best_ended: set[int] = set()  # the front of those that never run again, when they were compared last
-        self._decided: set[int] = set()  # those that came to it since then
+        self._changed: set[int] = set()  # trials that changed since the last comparison
+        self._best_ended: set[int] = set()  # the Pareto front of trials that never run again, at the last comparison
+        self._decided: set[int] = set()  # trials that will never run again, since then
         self._touched: set[int] = set()
         self._forkable: set[str] = set()  # checkpoints that may still be forked
-        self._fork_counts: Counter[str] = Counter()  # checkpoints to the number of forks that may go back to them
+        self._fork_counts: Counter[str] = Counter()  # checkpoints to the number of forks that may restart from them
         self._packs = PackUsers()
         self._codes: dict[str, int] = {}  # versions of the trainable's code to their numbers, from 1
         self._code: int | None = None
@@ -56,11 +56,11 @@ class TrialRecords:
         return self._all[trial]
 
     def widest(self, trial: int) -> int | None:
-        """Return the workers that a trial may have at most, also of one that is to be created; None: as many as any."""
+        """Return the maximum number of workers of a trial, which needn't exist yet; None: no limit of its own."""
         return self._all[trial].widest if trial < len(self._all) else None
 
     def narrowest(self, trial: int) -> int:
-        """Return the workers that a trial needs for its memory, also of one that is to be created."""
+        """Return the minimum number of workers that a trial needs for its memory. The trial needn't exist yet."""
         return self._all[trial].narrowest if trial < len(self._all) else 1
 
     def rows(self) -> list[TrialRow]:
@@ -73,7 +73,7 @@ class TrialRecords:
         return [segment for segment in running if segment is not None]
 
     def open(self, code: str) -> None:
-        """Record the version of the code that trials run from here on; empty: it isn't known."""
+        """Record the version of the code that trials run from now on; empty if unknown."""
         self._code = self._codes.setdefault(code, len(self._codes) + 1) if code else None
 
     def start(self, event: Started) -> None:
@@ -115,7 +115,7 @@ class TrialRecords:
         self._changed.add(trial)
 
     def drop(self, trial: int) -> None:
-        """Forget a trial's newest checkpoint, and where it stood before it was widened: it goes back to neither."""
+        """Drop a trial's newest checkpoint and its rollback point."""
         self._all[trial].drop_checkpoint()
         self._touched.add(trial)
         self._changed.add(trial)
@@ -127,7 +127,7 @@ class TrialRecords:
         self._change(record, TrialState.WAITING)
 
     def decide(self, trial: int, state: TrialState, reason: str) -> None:
-        """Take the scheduler's decision on a paused trial."""
+        """Apply the scheduler's decision on a paused trial."""
         record = self._all[trial]
         record.reason = reason
         self._change(record, state)
@@ -140,12 +140,12 @@ class TrialRecords:
         self._end(record)
 
     def leaders(self) -> list[TrialRow]:
-        """Return the trials that no other one is better than, by number; of one goal the best, ties to the lower."""
+        """Return the non-dominated trials, by number. With one goal this is the best trial; on a tie, the first."""
         self._compare_changed()
         return [self._all[trial].row() for trial in self._leaders]
 
     def front(self) -> tuple[Score, ...]:
-        """Return the scores of the leaders that keep the constraints: the same object until one of them changes."""
+        """Return the scores of the leaders that meet the constraints: the same object until one of them changes."""
         self._compare_changed()
         return self._front
 
@@ -165,7 +165,7 @@ class TrialRecords:
         self._front_points = tuple(map(self._objective.point, self._front))
 
     def _is_dominated(self, trial: int) -> bool:
-        """Return whether a leader is better than a trial in a goal and worse in none: then it changes no leader."""
+        """Return whether a leader dominates a trial, so that the trial changes no leader."""
         if not self._front_points:
             return False
         score = self._all[trial].valid_score
@@ -175,19 +175,20 @@ class TrialRecords:
         return any(dominates(leader, point) for leader in self._front_points)
 
     def _is_worse(self, trial: int) -> bool:
-        """Return whether a leader became worse in at least one of the goals."""
+        """Return whether a leader became worse in at least one goal."""
         score, former = self._all[trial].valid_score, self._leaders[trial]
         return score != former and not self._objective.improves(score, former)
 
     def obsolete(self, fork_states: Collection[StateAt] = (), *, keep_all: bool) -> list[str]:
-        """Return the checkpoints that nothing needs any more, each once, and the packs that held no others.
+        """Return the checkpoints that are no longer needed, each once, and the packs with only such checkpoints.
 
-        A trial that may still run needs its newest, and one that has failed may be retried. Of the others that have
-        ended only the best ones' are kept: their values don't change any more, so a worse one can never become one.
+        A trial that may still run needs its newest checkpoint, and so does a failed trial, which may be retried. Of the
+        other ended trials, only the best ones keep checkpoints: their values are final, so no worse trial can become
+        one of the best.
 
         Args:
-            fork_states: What may still be forked.
-            keep_all: Nothing is ever obsolete.
+            fork_states: Trial states that may still be forked.
+            keep_all: Whether to keep all checkpoints.
         """
         if keep_all:
             return []
@@ -206,7 +207,7 @@ class TrialRecords:
         return gone + self._packs.release(gone)
 
     def checkpoint_at(self, state: StateAt) -> tuple[int, str | None]:
-        """Return the newest checkpoint that is there of what is to be forked, with its iteration; None without one."""
+        """Return (iteration, checkpoint) of the newest existing checkpoint for a fork; the checkpoint may be None."""
         record = self._all[state.trial]
         saved = record.checkpoint_at(state.iteration)
         if saved is not None:
@@ -229,14 +230,14 @@ class TrialRecords:
     def _end(self, record: TrialRecord) -> None:
         if record.state not in TERMINAL:
             return
-        record.rollback_point = None  # it goes nowhere any more
+        record.rollback_point = None  # it never runs again
         self._touched.add(record.trial.number)
         if record.state in DECIDED:
             self._release(record)
             self._decided.add(record.trial.number)
 
     def _compare_decided(self) -> None:
-        """Find the best of those that never run again; the others' checkpoints may go."""
+        """Find the best of the trials that never run again. The other trials' checkpoints are no longer needed."""
         compared = self._best_ended | self._decided
         scores = {trial: self._all[trial].valid_score for trial in compared}
         former, self._best_ended = self._best_ended, set(self._objective.front(scores, self._best_ended))
@@ -252,23 +253,23 @@ class TrialRecords:
 
 
 def owner_of(checkpoint: str) -> int:
-    """Return the trial that wrote a checkpoint, as `attempt_directory` names it; another one may have been forked."""
+    """Return the trial that wrote a checkpoint, from its path; forks may use it, too."""
     return int(path_of(checkpoint).split("/")[1])
 
 
 class PackUsers:
-    """The checkpoints in each pack that are no longer needed.
+    """Tracks which checkpoints in each pack are no longer needed.
 
-    A pack is deleted when all its checkpoints have been reported and none is needed. If a worker dies before it reports
-    a checkpoint, the pack stays until the run ends. It isn't enough that all checkpoints reported so far are unneeded:
-    the first one of a round may be unneeded before the second one is reported.
+    A pack is deleted when all its checkpoints have been reported and none is needed. It can't be deleted earlier: the
+    first checkpoint may become unneeded before the second one is reported. If a worker dies before it reports a
+    checkpoint, the pack stays until the run ends.
     """
 
     def __init__(self) -> None:
         self._unneeded: dict[str, set[str]] = {}
 
     def release(self, addresses: Iterable[str]) -> list[str]:
-        """Record that checkpoints are no longer needed, in packs or not; return the packs without needed ones."""
+        """Record checkpoints that are no longer needed, packed or not; return the packs without needed checkpoints."""
         unused = []
         for address in addresses:
             if (pack := pack_of(address)) is None:
@@ -282,26 +283,26 @@ class PackUsers:
 
 
 class SegmentReports:
-    """The reports of each trial since its scheduler last observed it, by iteration.
+    """The reports of each trial since the scheduler last observed it, by iteration.
 
-    They are the same whether a segment was saved, cut or lost on its way: if a trial runs an iteration again, the later
-    report replaces the earlier one.
+    They don't depend on whether a segment was saved, cut or lost: if a trial runs an iteration again, the later report
+    replaces the earlier one.
     """
 
     def __init__(self) -> None:
         self._reports: defaultdict[int, dict[int, Report]] = defaultdict(dict)
 
     def add(self, trial: int, reports: Sequence[Report]) -> None:
-        """Take reports that count."""
+        """Add reports that count."""
         self._reports[trial].update((report.iteration, report) for report in reports)
 
     def up_to(self, trial: int, iteration: int) -> Sequence[Report]:
-        """Return a trial's up to an iteration, by which they are sorted."""
+        """Return a trial's reports up to an iteration, sorted by iteration."""
         reports = self._reports.get(trial, {})
         return tuple(reports[at] for at in sorted(reports) if at <= iteration)
 
     def take(self, trial: int, iteration: int) -> Sequence[Report]:
-        """Return what `up_to` gives, and forget all of the trial."""
+        """Return the reports of `up_to`, and drop all reports of the trial."""
         reports = self.up_to(trial, iteration)
         self._reports.pop(trial, None)
         return reports

@@ -1,4 +1,4 @@
-"""What a study's search began with: trials of other searches, copied into its own record."""
+"""A study's warm start: trials of other searches, copied into the study's record."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from hpsearch.searchers import Past
 from hpsearch.trial import JointScore, Score
 
 _KEY = "warm_start"
-"""In the study's record."""
+"""Key in the study's record."""
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Trials of other searches, as they were when the study was made. What they were read from may be gone since."""
+    """Trials of other searches, as they were when the study was created. Their sources may no longer exist."""
 
     sources: tuple[str, ...] = ()
-    """Where they were read, each as it is told apart from others."""
+    """Identities of the sources that they were read from."""
     told: tuple[str, ...] = ()
-    """Of each source, how many were taken, and why the others weren't."""
+    """One message per source: how many trials were used, and why the others weren't."""
     past: tuple[Past, ...] = ()
 
     def to_record(self) -> dict[str, Any]:
-        """Return it as a part of a study's record; `stored_warm_start` reads it back."""
+        """Return the warm start as part of a study's record; `stored_warm_start` reads it."""
         past = [
             {
                 "params": dict(trial.params),
@@ -38,7 +38,7 @@ class WarmStart:
 
 
 def stored_warm_start(record: Mapping[str, Any]) -> WarmStart:
-    """Return what a study's search began with; where that is nothing, an empty one.
+    """Return a study's warm start; it is empty if there was none.
 
     Raises:
         JournalError: This version can't read it.

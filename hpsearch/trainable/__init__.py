@@ -1,1 +1,1 @@
-"""The side of the user's code: the running trial, its checkpoints, random state, metrics and failures."""
+"""What user code works with: the running trial, its checkpoints, random state, metrics and failures."""

@@ -5,8 +5,8 @@ directory, `trials/00012/3/hpsearch-checkpoint-9`, or the path of a pack, `#`, a
 the checkpoint is extracted on demand: `trials/packs/00007-2-9x16.zip#trials/00012/3/hpsearch-checkpoint-9`. If that
 directory exists, the checkpoint is read there, otherwise from the pack.
 
-The name of a pack contains its first checkpoint and the number of checkpoints. So a reader of some of the addresses
-knows whether the pack contains others.
+The name of a pack contains its first checkpoint and its number of checkpoints. Code that has only some of the addresses
+can therefore detect that the pack contains other checkpoints.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ _PATH = re.compile(r"trials/(\d+)/(\d+)/hpsearch-checkpoint-(\d+)")
 _NAME = r"\d+-\d+-\d+x(\d+)\.zip"
 _PACK = re.compile(rf"{_NAME}|\.{_NAME}\.part")
 _IN_PACK = re.compile(rf"(|.*/)({PACKS}/{_NAME})#(trials/\d+/\d+/hpsearch-checkpoint-\d+)", re.DOTALL)
-"""The study's directory, if the address is absolute; the pack; its number of checkpoints; the directory."""
+"""Groups: the study's directory (empty in a relative address), the pack's path, its number of checkpoints, and the path
+of the checkpoint's own directory."""
 
 
 def pack_of_all(paths: Sequence[str]) -> str:
-    """Return the path of the pack of these checkpoints. It is unique, since no attempt runs twice.
+    """Return the path of a pack of these checkpoints. It is unique, since no attempt runs twice.
 
     Args:
         paths: Directories of the checkpoints, relative to the study's directory.
@@ -41,26 +42,32 @@ def in_pack(pack: str, path: str) -> str:
 
 
 def pack_of(address: str) -> str | None:
-    """Return the path of the pack of an address, or None if there is none; absolute if the address is."""
+    """Return the path of the pack that an address names, or None if the checkpoint is not packed.
+
+    The path is absolute if the address is absolute.
+    """
     match = _parse(address)
     return None if match is None else f"{match[1]}{match[2]}"
 
 
 def count_in_pack(address: str) -> int:
-    """Return the number of checkpoints in the pack of an address."""
+    """Return the number of checkpoints in the pack that an address names."""
     match = _parse(address)
     assert match is not None, "an address in a pack"
     return int(match[3])
 
 
 def path_of(address: str) -> str:
-    """Return the path of a checkpoint's own directory, also if it is in a pack; absolute if the address is."""
+    """Return the path of a checkpoint's own directory, even if the checkpoint is in a pack.
+
+    The path is absolute if the address is absolute.
+    """
     match = _parse(address)
     return address if match is None else f"{match[1]}{match[4]}"
 
 
 def study_of(address: str) -> str:
-    """Return the study's directory, with a trailing slash, of the address of a packed checkpoint."""
+    """Return the study's directory, with a trailing slash, from the address of a packed checkpoint."""
     match = _parse(address)
     assert match is not None, "an address in a pack"
     return match[1]

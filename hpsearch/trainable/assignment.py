@@ -16,7 +16,7 @@ UNKNOWN_END = (
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A segment to run, with the paths of the machine that runs it."""
+    """A segment to run. Its paths are valid on the machine that runs it."""
 
     number: int
     params: dict[str, Any]
@@ -31,7 +31,7 @@ class Assignment:
     checkpoint: str | None
     """Checkpoint to start from, absolute."""
     objective: Objective
-    """Names the metrics that every report must contain, and the targets at which the segment ends."""
+    """The metrics that every report must contain, and the targets at which the segment ends."""
     save_every: int | None
     """Iterations between checkpoints inside the segment."""
     rank: int = 0
@@ -43,11 +43,11 @@ class Assignment:
     parallel: dict[str, Any] = field(default_factory=dict)
     """The sweep's `parallel`: `strategy` and its options. Empty if the sweep has none."""
     parent: int | None = None
-    """The trial that this one is forked from, until this one has its own checkpoint."""
+    """Number of the trial that this trial was forked from; None once this trial has its own checkpoint."""
     parent_checkpoint: str | None = None
-    """Checkpoint of the parent, absolute. The same as `checkpoint` if the fork starts at the parent's iteration."""
+    """Checkpoint of the parent, absolute. Equal to `checkpoint` if the fork starts at the parent's iteration."""
     changed: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Numeric parameters that differ from those of `parent_checkpoint`: flat names to (parent's value, own value)."""
+    """Numeric parameters that differ between this trial and its parent: flat names to (parent's value, own value)."""
 
     @property
     def strategy(self) -> str:
@@ -56,15 +56,18 @@ class Assignment:
 
     @property
     def must_report(self) -> bool:
-        """Whether the trial has no report yet. A resumed trial may have nothing to do."""
+        """Whether the segment must report at least once: True if the trial has no report yet.
+
+        A resumed trial may have nothing left to do.
+        """
         return self.start == 0 or self.parent is not None
 
     def reached(self, metrics: Mapping[str, float]) -> bool:
-        """Return whether a report reaches the targets."""
+        """Return whether the metrics of a report reach the targets."""
         return self.objective.reaches(self.objective.reported(metrics))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the assignment as JSON, for a script; `from_json` reads it."""
+        """Return the assignment as JSON, to pass it to a script; `from_json` reads it."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {**values, "objective": self.objective.to_json()}
 
@@ -79,7 +82,7 @@ class Assignment:
 
 
 def ignored_parallel(strategy: str) -> str:
-    """Return the error for a trainable that ignores the strategy of the sweep."""
+    """Return the error message for a trainable that ignores the sweep's strategy."""
     return (
         f"the sweep has parallel.strategy {strategy}, but the trainable never read trial.parallel: derive it from "
         "hpsearch_trainers.Trainer, let it do what trial.parallel says, or take the strategy out of the sweep"
@@ -87,7 +90,7 @@ def ignored_parallel(strategy: str) -> str:
 
 
 def ignored_checkpoint(trial: int, start: int) -> str:
-    """Return the error for a resumed trial that ignores its checkpoint."""
+    """Return the error message for a resumed trial that ignores its checkpoint."""
     return (
         f"trial {trial} resumes from its checkpoint at iteration {start}, but reported without reading "
         "trial.checkpoint and without trial.iterations(): load trial.checkpoint before the loop, and loop over "

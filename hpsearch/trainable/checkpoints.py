@@ -2,12 +2,13 @@
 
 A checkpoint is a directory `hpsearch-checkpoint-<iteration>` in an attempt's directory. It contains what the user
 saved: `state.pt` (tensors and plain containers), `files/` (a directory) or `file/<name>` (a single file). It also
-contains `random.pt`, the global random generators at the same report, and `manifest.json`, the list of its files with
-their sizes. It is written to a temporary directory, which is then renamed. Missing or truncated files are detected when
-it is read.
+contains `random.pt`, the state of the global random generators at the same report, and `manifest.json`, the list of its
+files with their sizes. A checkpoint is written to a temporary directory, which is then renamed. Missing or truncated
+files are detected when the checkpoint is read.
 
-States that are written together can share a file, a pack. All functions that read a checkpoint take an address as its
-path, and read a packed checkpoint from its pack. It is extracted to its own directory if a user needs a path.
+States that are written together can share a file, called a pack. All functions that read a checkpoint accept an address
+as its path, and read a packed checkpoint from its pack. A packed checkpoint is extracted to its own directory if a user
+needs a path.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def write(directory: Path, iteration: int, state: object, random_state: RandomSt
 
 
 def parts_of(state: object, random_state: RandomState) -> Parts:
-    """Return the files of a checkpoint, to be written later. They do not change with the state.
+    """Return the files of a checkpoint, to be written later. Later changes of the state do not affect them.
 
     Args:
         state: Tensors and plain containers.
@@ -183,7 +184,7 @@ def user_path(checkpoint: Path) -> Path:
 
 
 def shown_path(checkpoint: Path) -> Path:
-    """Return the same as `user_path`; if the checkpoint cannot be extracted, a path in the pack, for display.
+    """Return the path of what the user saved, for display: as `user_path`, or a path in the pack if extraction fails.
 
     Raises:
         UnreadableCheckpointError: The checkpoint is missing or damaged.
@@ -210,7 +211,8 @@ def extract(checkpoint: Path) -> Path:
     except UnwritableError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
-        return _extract(checkpoint)  # the study's process deleted the temporary directory as a dead process's
+        # The study's process took this process for dead, and deleted its temporary directory.
+        return _extract(checkpoint)
 
 
 def pack(checkpoint: Path) -> bytes:
@@ -263,7 +265,7 @@ def _directory(checkpoint: Path) -> Path:
 
 
 def _packed(checkpoint: Path) -> Parts | None:
-    """Return the files of a checkpoint that is only in a pack; None if it has its own directory."""
+    """Return the files of a checkpoint that exists only in a pack; None if it has its own directory."""
     address = os.fspath(checkpoint)
     pack, directory = addresses.pack_of(address), Path(addresses.path_of(address))
     if pack is None or os.path.lexists(directory):
@@ -279,11 +281,11 @@ def _packed(checkpoint: Path) -> Parts | None:
 
 @contextlib.contextmanager
 def _staged(checkpoint: Path, shared: bool = False) -> Iterator[Path]:
-    """Yield a temporary directory that is renamed to the checkpoint's directory at the end, and replaces it.
+    """Yield a temporary directory. At the end of the block it is renamed to the checkpoint's directory, replacing it.
 
     Args:
         checkpoint: Directory of the checkpoint.
-        shared: Other processes may write the same checkpoint. The first one wins.
+        shared: Whether other processes may write the same checkpoint. The first process wins.
     """
     mark = f".{secrets.token_hex(4)}" if shared else ""
     staging = checkpoint.with_name(f".{checkpoint.name}{mark}.part")
@@ -313,12 +315,12 @@ def _with_manifest(parts: Parts) -> Parts:
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Return a file or directory as it is; None, which leaves the entry out, for anything else."""
+    """Return a file or directory unchanged; return None, which skips the entry, for any other type."""
     return member if member.isfile() or member.isdir() else None
 
 
 def _parts(checkpoint: Path) -> Collection[str]:
-    """Return the files of a checkpoint, relative to its directory, after checking that each is complete."""
+    """Check that each file of a checkpoint is complete, and return the files, relative to its directory."""
     with reading(checkpoint):
         if not checkpoint.exists():
             raise UnreadableCheckpointError(_GONE.format(checkpoint))
@@ -373,7 +375,7 @@ def _copy_tree(source: Path, target: Path, above: frozenset[tuple[int, int]] = f
     Args:
         source: Directory or file to copy.
         target: Path of the copy. It must not exist.
-        above: The enclosing directories that are being copied, as (device, inode).
+        above: The parent directories that are being copied, as (device, inode).
 
     Raises:
         CheckpointError: An entry is neither file nor directory, or a link is broken or circular.

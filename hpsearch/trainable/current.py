@@ -1,6 +1,6 @@
-"""The trial that this process runs: set by a worker, or in a script, the one that started it.
+"""The trial that this process runs. A worker sets it; in a script, it is the trial that started the script.
 
-A script and its worker exchange report lines and answers. Any program can write such lines, see `LineReader`.
+A script writes report lines, and its worker answers them. Any program can write such lines, see `LineReader`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GO_ON, CUT = b".", b"c"
 """The answers: the segment continues, or ends with this report."""
 
 KIND = "hpsearch"
-"""Key of the type of a line that hpsearch wrote."""
+"""Key in a report line, written only by `hpsearch.current_trial()`. Its value is the type of the line."""
 
 _LONGEST_NAP = 0.005
 """Maximum seconds between two polls for an answer."""
@@ -51,10 +51,10 @@ def set_current_trial(trial: RunningTrial | None) -> RunningTrial | None:
 
 
 def current_trial() -> RunningTrial:
-    """Return the trial that this process runs: in a script that the sweep started, or in a function or class.
+    """Return the trial that this process runs. Works in a script that the sweep started, and in a function or class.
 
-    In a script, the first call seeds the global random generators. Those of libraries that are imported later are
-    seeded when they are imported.
+    In a script, the first call seeds the global random generators. The generators of libraries that are imported later
+    are seeded on import.
 
     Raises:
         TrainableError: This process does not run a trial.
@@ -74,7 +74,7 @@ def current_trial() -> RunningTrial:
 
 
 def in_trial() -> bool:
-    """Return whether this process runs a trial, or is the script of one."""
+    """Return whether this process runs a trial, or is the script of a trial."""
     return _current is not None or "HPSEARCH_TRIAL" in os.environ
 
 
@@ -92,7 +92,7 @@ def _open_script_trial(assignment: Path) -> RunningTrial:
 
 
 def _end_at_exit(trial: RunningTrial) -> None:
-    """Send the reports that were delayed until the end of the script, and the last checkpoint."""
+    """Send the delayed reports and the last checkpoint at the end of the script."""
     try:
         if trial.at_end is not None:
             trial.at_end(getattr(sys, "last_value", None))  # the script's uncaught error
@@ -125,7 +125,10 @@ class _LineWriter:
             self._trace.reported(iteration)
 
     def cut_requested(self) -> bool:
-        """Wait for the worker's answer. A script that does not wait would run past the end of its segment."""
+        """Wait for the worker's answer, and return whether the segment must end.
+
+        A script that does not wait would run past the end of its segment.
+        """
         nap = 0.0002
         with self._answers.open("rb") as file:
             while not (answer := os.pread(file.fileno(), 1, self._reports - 1)):
@@ -151,7 +154,7 @@ def _append_line(path: Path, line: Mapping[str, Any]) -> None:
 
 
 def _report_uncaught_errors(trial: RunningTrial, lines: Path) -> None:
-    """Report the kind of an uncaught error to the worker if the error is hpsearch's, or was caused by another rank."""
+    """Report uncaught errors that hpsearch raised, or that another rank caused, with their kind to the worker."""
     previous_hook = sys.excepthook
 
     def report_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -167,7 +170,7 @@ def _report_uncaught_errors(trial: RunningTrial, lines: Path) -> None:
 
 
 _BEGINNING = 256
-"""Number of first bytes that are compared to detect that the file was overwritten."""
+"""Number of bytes at the start of the file that are compared to detect that the file was overwritten."""
 
 
 class LineReader:
@@ -178,8 +181,8 @@ class LineReader:
 
         {"accuracy": 0.91, "checkpoint": "model-3"}
 
-    `hpsearch.current_trial()` writes lines with their type under `"hpsearch"`. For these, the trial object in the
-    script has already checked the metrics and written the checkpoint.
+    `hpsearch.current_trial()` writes lines with their type under `"hpsearch"`. The trial object in the script has
+    already checked the metrics of such a line and written its checkpoint.
 
         {"hpsearch": "report", "iteration": 3, "seconds": 0.2, "metrics": {"accuracy": 0.91}}
         {"hpsearch": "saved", "iteration": 3, "checkpoint": "hpsearch-checkpoint-3"}
@@ -201,7 +204,7 @@ class LineReader:
         """Yield the new complete lines, with their numbers from 1.
 
         Args:
-            ended: Nothing more will be appended, so the last line needs no line feed.
+            ended: Whether the script has ended. Then the last line needs no line feed.
 
         Raises:
             TrainableError: A line is not a JSON object, or the file was overwritten.

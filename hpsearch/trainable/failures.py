@@ -22,18 +22,18 @@ from hpsearch.errors import (
 from hpsearch.trial import Failure
 
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
-"""Folder of the package, whose frames are removed from tracebacks."""
+"""Folder of hpsearch. Frames in this folder are removed from tracebacks."""
 
 _MAX_MESSAGE = 2_000
 _MAX_TRACEBACK = 32_000
-"""Limits in characters, since every command that reads the journal reads these texts."""
+"""Limits in characters. Every command that reads the journal reads these texts."""
 
 _PEERS = ("CommTimeoutError", "GroupClosedError", "PeerLost", "RefusedError", "RendezvousError")
-"""Errors of hpsearch_comm in a rank that ends because of another rank."""
+"""Names of the hpsearch_comm errors in a rank that ends because of another rank."""
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return the failure of an exception: kind, message, and traceback without frames of hpsearch."""
+    """Return the failure for an exception: kind, message, and traceback without frames of hpsearch."""
     report = traceback.TracebackException.from_exception(error)
     _drop_our_frames(report)
     text = "".join(report.format())
@@ -57,7 +57,7 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def bounded(failure: Failure) -> Failure:
-    """Return the failure with texts shortened for the journal: beginning and end of long ones."""
+    """Return the failure with long texts shortened for the journal: their beginning and end are kept."""
     message, trace = _shortened(failure.message, _MAX_MESSAGE, " ... "), failure.traceback
     if len(trace) > _MAX_TRACEBACK:
         left_out = f"\n... {len(trace) - _MAX_TRACEBACK} characters left out: the whole is in output.log ...\n"
@@ -71,7 +71,7 @@ def _shortened(text: str, limit: int, between: str) -> str:
 
 
 def _peer_error(error: BaseException) -> BaseException | None:
-    """Return the error among the causes that another rank caused, if there is one."""
+    """Return the error that another rank caused, from the chain of causes; None if there is none."""
     if (errors := sys.modules.get("hpsearch_comm.errors")) is None:  # importing it would import torch
         return None
     kinds = tuple(getattr(errors, name) for name in _PEERS)
@@ -79,13 +79,13 @@ def _peer_error(error: BaseException) -> BaseException | None:
 
 
 def _is_disk_full(error: BaseException) -> bool:
-    """Return whether the disk was full for what the trainable itself wrote or printed."""
+    """Return whether a full disk stopped the trainable's own writes or output."""
     numbers = (cause.errno for cause in causes(error) if isinstance(cause, OSError))
     return any(number in (errno.ENOSPC, errno.EDQUOT) for number in numbers)
 
 
 def _memory_if_exhausted(error: BaseException) -> str | None:
-    """Return a description of the memory if an allocator failed; else None."""
+    """Return a description of the memory usage if an allocation failed; else None."""
     from hpsearch_trainers.memory import is_out_of_memory, memory_usage  # it imports torch
 
     return memory_usage() if is_out_of_memory(error) else None

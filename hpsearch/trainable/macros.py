@@ -14,7 +14,7 @@ from typing import Any
 from hpsearch.errors import TrainableError
 
 DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
-"""The default of `command`."""
+"""Default of a sweep's `command`."""
 
 _ONE_WORD = ("env", "interpreter", "program", "args_json", "args_json_file")
 _MANY_WORDS = (
@@ -26,19 +26,20 @@ _MANY_WORDS = (
     "args_override_hydra",
 )
 MACROS = (*_ONE_WORD, *_MANY_WORDS)
-"""Names of macros, without those of environment variables."""
+"""Names of macros, except `${envvar:NAME}`."""
 
 _VARIABLE = "envvar:"
 _MACRO = re.compile(r"\$\{(envvar:[^}]*|[\w./+-]+)\}")
 _OTHERS = re.compile(r"[+~]*[A-Za-z_][\w./@-]*=|.*\s")
-"""Words in which another program may expand `${NAME}`: an override of Hydra, `key=...`, or a shell command."""
+"""Matches words in which another program may expand `${NAME}`: a Hydra override `key=...`, or a shell command."""
 
 
 def check_command(command: Sequence[str], parameters: Collection[str] = ()) -> None:
     """Check the macros of a command.
 
-    A macro that expands to several words must be a word of its own. `${NAME}` of a parameter is its value. Any other
-    `${NAME}` is kept in an override of Hydra, such as `run.dir=${now}`, and in a word with spaces, for a shell.
+    A macro that expands to several words must be a separate word. `${NAME}` is replaced by the value of the parameter
+    NAME. An unknown `${NAME}` is kept unchanged in a Hydra override, such as `run.dir=${now}`, and in a word with
+    spaces, which is for a shell.
 
     Args:
         command: Words with macros.
@@ -64,9 +65,9 @@ def check_command(command: Sequence[str], parameters: Collection[str] = ()) -> N
 
 
 def check_names(command: Sequence[str], parameters: Collection[str]) -> None:
-    """Check that no macro is used like a parameter of the same name, as in `--env=${env}`.
+    """Check that no macro is used where a parameter of the same name could be meant, as in `--env=${env}`.
 
-    A word of its own that is not the value of an option is the macro.
+    A separate word that is not the value of an option is always the macro.
 
     Args:
         command: Words with macros.
@@ -103,7 +104,7 @@ def expand(
         program: The sweep's `program`.
         flat: Flat names to values, for `--optimizer.lr=0.1`.
         nested: Nested params, for `${args_json}`.
-        json_file: The file to write for `${args_json_file}`, if that is used.
+        json_file: The file to write if the command contains `${args_json_file}`.
         environment: Environment variables, for `${envvar:NAME}`.
 
     Raises:

@@ -34,14 +34,14 @@ def to_numbers(metrics: object, names: tuple[str, ...]) -> dict[str, float]:
 
 
 def refuse_keywords(unknown: Collection[str], names: tuple[str, ...]) -> None:
-    """Check that a report has no further keyword arguments, such as metrics or a step in other libraries.
+    """Check that a report has no unknown keyword arguments, such as metrics or a step, which other libraries accept.
 
     Args:
-        unknown: Names of the further keyword arguments.
+        unknown: Names of the unknown keyword arguments.
         names: The sweep's metrics.
 
     Raises:
-        TrainableError: There are further keyword arguments.
+        TrainableError: There are unknown keyword arguments.
     """
     if unknown:
         raise TrainableError(
@@ -69,7 +69,7 @@ def example(names: tuple[str, ...], value: str = "0.9") -> str:
 
 
 def lacking(metric: str, reported: Iterable[str], lead_in: str) -> str:
-    """Return a message that a metric of the sweep is missing, what was reported, and which name was probably meant.
+    """Return a message that names the missing metric, the reported names, and the name that was probably meant.
 
     Args:
         metric: Name of the missing metric.

@@ -1,9 +1,9 @@
-"""The files of a checkpoint: its manifest, and packs, which hold the checkpoints of several trials.
+"""Manifests of checkpoints, and packs, which contain the checkpoints of several trials.
 
-A manifest lists the files and their sizes, so that a missing or truncated one is detected before the others are used.
+A manifest lists the files and their sizes. A missing or truncated file is detected before the other files are used.
 
-A pack is an uncompressed zip archive with a checksum of each file. Its paths are relative to the study's directory, so
-that any zip tool can extract the checkpoints there.
+A pack is an uncompressed zip archive with a checksum of each file. Its paths are relative to the study's directory. Any
+zip tool can extract the checkpoints in the study's directory.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def read_parts(checkpoint: Path) -> dict[str, int | None]:
     """Return the checkpoint's files, relative to its directory, and their sizes in bytes.
 
     Returns:
-        Paths to sizes. Without a manifest, as in a pack that `unzip` wrote out: the files in the directory, with None
-        as sizes.
+        Paths to sizes. Without a manifest, as after extracting a pack with `unzip`: the files in the directory, with
+        None as sizes.
 
     Raises:
         OSError: The manifest cannot be read.
@@ -123,13 +123,13 @@ def read_parts(checkpoint: Path) -> dict[str, int | None]:
 
 
 def check_part(path: Path, size: int | None) -> None:
-    """Check that a file exists, has its size, and can be opened.
+    """Check that a file exists, has the expected size, and can be opened.
 
-    It is opened because the user's code may read it later, and would raise its own error.
+    The file is opened because the user's code may read it later, and would raise its own error.
 
     Raises:
         OSError: The file cannot be opened.
-        UnreadableCheckpointError: It is not a file, or has another size.
+        UnreadableCheckpointError: The path is not a file, or the file has another size.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):  # opening a FIFO would block

@@ -14,20 +14,24 @@ from hpsearch.trainable.checkpoints import read_state
 
 _MAX_DEPTH = 20
 _ZIP = b"PK"
-"""Files that torch saves begin so."""
+"""First bytes of a file that `torch.save` wrote."""
 
 
 def check_own_settings(state: object, assignment: Assignment) -> None:
-    """Check that the optimizers and schedulers that a fork saves in its first segment have the fork's own settings.
+    """Check that the optimizers and schedulers of a fork use the fork's own settings in its first checkpoint.
 
-    A setting counts as the parent's if its name is that of a parameter that differs between the two trials, it has the
-    parent's value both here and in the same entry of the parent's checkpoint, and no setting of that name has the
-    fork's value. All of this is required because a schedule may pass the parent's value, and other code may use the
+    A setting counts as the parent's if all of these hold:
+
+    - It has the name of a parameter that differs between the fork and its parent.
+    - It has the parent's value, both here and in the same entry of the parent's checkpoint.
+    - No setting of this name has the fork's value.
+
+    All three are required: a learning rate schedule may pass through the parent's value, and other code may use the
     same constant.
 
     Args:
-        state: What is saved: a state, or the path of a directory or file.
-        assignment: The segment that saves it.
+        state: What the fork saves: a state, or the path of a directory or file.
+        assignment: The segment that saves the state.
 
     Raises:
         CheckpointError: A setting is the parent's.
@@ -60,7 +64,7 @@ def _settings_of(saved: object) -> Iterator[tuple[tuple[str, str], float]]:
 
 
 def _stored_in(path: Path) -> Iterator[tuple[str, object]]:
-    """Yield the states in the files of a user's checkpoint, as far as torch can read them."""
+    """Yield the states in the files of a user's checkpoint that torch can read."""
     import torch
 
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]

@@ -1,8 +1,8 @@
 """Seeding, capture and restoration of the global random generators of Python, NumPy and torch.
 
-Only imported libraries are used, so that a script without torch does not import it. A worker imports torch before its
-first segment, so that all segments have the same generators. CUDA's generators are captured once CUDA is initialized.
-Before that, torch stores a seed until then.
+Libraries that are not imported are skipped, so that a script without torch does not import it. A worker imports torch
+before its first segment, so that all segments have the same generators. CUDA's generators are captured only after CUDA
+is initialized. Until then, torch stores the seed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 RandomState = Mapping[str, Any]
-"""Plain containers and tensors, which `torch.load(weights_only=True)` can read."""
+"""Plain containers and tensors that `torch.load(weights_only=True)` can read."""
 
 
 def seed_all(seed: int) -> None:
-    """Seed the global generators of all imported libraries; 0 <= seed < 2**32, the range of NumPy."""
+    """Seed the global generators of all imported libraries. The seed is in NumPy's range: 0 <= seed < 2**32."""
     random.seed(seed)
     for library, seed_library in _SEEDERS.items():
         if (module := sys.modules.get(library)) is not None:
@@ -43,7 +43,7 @@ def _seed_numpy(numpy: Any, seed: int) -> None:
 
 
 def _seed_torch(torch: Any, seed: int) -> None:
-    # Not torch.manual_seed, which also formats the call stack for each type of device, 0.1 ms per call.
+    # torch.manual_seed also formats the call stack for each type of device, which takes 0.1 ms per call.
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(seed)  # torch stores it until CUDA is initialized
@@ -53,13 +53,13 @@ _SEEDERS: Mapping[str, Callable[[Any, int], None]] = {"numpy": _seed_numpy, "tor
 
 
 class _SeedingFinder(MetaPathFinder):
-    """Finds the libraries with generators by the next finders, and wraps their loaders to seed them."""
+    """Import hook for NumPy and torch: finds them with the next finders, and wraps their loaders to seed them."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return the spec of a library with a generator; None for all others."""
+        """Return the spec of a library that has generators; None for all other modules."""
         if name not in _SEEDERS:
             return None
         next_finders = sys.meta_path[sys.meta_path.index(self) + 1 :]
@@ -124,7 +124,7 @@ def to_text(state: RandomState) -> str:
 
 
 def from_text(text: str) -> RandomState:
-    """Undo `to_text`."""
+    """Return the state that `to_text` converted to text."""
     import torch
 
     state: RandomState = torch.load(io.BytesIO(base64.b64decode(text)), weights_only=True, map_location="cpu")
@@ -138,7 +138,7 @@ def _tensor(buffer: array[int]) -> Tensor:
 
 
 def _with_tensors(state: Any) -> Any:
-    """Return NumPy's state with arrays as tensors of bytes, since `weights_only` does not allow NumPy."""
+    """Return NumPy's state with arrays converted to tensors of bytes, since `weights_only` does not allow arrays."""
     import numpy
     import torch
 
@@ -150,7 +150,7 @@ def _with_tensors(state: Any) -> Any:
 
 
 def _with_arrays(state: Any) -> Any:
-    """Undo `_with_tensors`."""
+    """Return NumPy's state with the tensors of `_with_tensors` converted back to arrays."""
     if not isinstance(state, dict):
         return state
     if state.keys() == {"bytes", "dtype"}:

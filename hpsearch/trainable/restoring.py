@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
 _MADE = "_hpsearch_made_lr"
-"""Attribute of an optimizer: the learning rates it was created with, until a scheduler is restored."""
+"""Attribute of a restored optimizer: the learning rates it was created with. Removed when a scheduler is restored."""
 
 
 def restore(target: Optimizer | LRScheduler, state: Mapping[str, Any]) -> None:
     """Load the saved state of an optimizer or a learning rate scheduler, like `target.load_state_dict(state)`.
 
     In a fork that starts from its parent's checkpoint, `target` keeps the settings it was created with (`lr`,
-    `weight_decay`, `gamma`, ...). An optimizer only loads moments and velocities. A scheduler is stepped as often as
-    the parent's was; a ReduceLROnPlateau starts anew.
+    `weight_decay`, `gamma`, ...). An optimizer only loads moments and velocities. A scheduler is stepped as many times
+    as the parent's scheduler; a ReduceLROnPlateau starts from scratch.
 
     Args:
         target: A torch optimizer or scheduler, created from the trial's own parameters. Create schedulers before their
@@ -29,7 +29,7 @@ def restore(target: Optimizer | LRScheduler, state: Mapping[str, Any]) -> None:
         state: What its `state_dict()` returned.
 
     Raises:
-        TrainableError: `target` is something else.
+        TrainableError: `target` is neither an optimizer nor a scheduler.
     """
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
@@ -65,14 +65,14 @@ def _load_moments(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
         print(f"the optimizer's state begins anew for {fresh} parameters: the one forked from had another")
     setattr(optimizer, _MADE, [group["lr"] for group in optimizer.param_groups])
     for group, other in zip(optimizer.param_groups, state["param_groups"], strict=False):
-        if "initial_lr" in other:  # a scheduler set the rate: apply the same factor to the initial rate
+        if "initial_lr" in other:  # a scheduler changed the learning rate: apply the same factor to the fork's own rate
             rate, theirs = group.setdefault("initial_lr", group["lr"]), float(other["initial_lr"])
             if theirs != 0:
                 group["lr"] = rate * (float(other["lr"]) / theirs)
 
 
 def _reset_rates(optimizer: Optimizer) -> None:
-    """Reset a restored optimizer to the rates it was created with, once: schedulers set them again."""
+    """Reset a restored optimizer once to the learning rates it was created with; schedulers then change them again."""
     created_rates = optimizer.__dict__.pop(_MADE, None)
     for group, rate in zip(optimizer.param_groups, created_rates or (), strict=False):
         group["lr"] = rate

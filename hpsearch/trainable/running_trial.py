@@ -35,7 +35,7 @@ class SegmentEnd(SystemExit):
 
 
 class Listener(Protocol):
-    """Receives the messages of a running trial."""
+    """Protocol of an object that receives the messages of a running trial."""
 
     def reported(self, iteration: int, metrics: Mapping[str, float], seconds: float) -> None:
         """Handle the report of an iteration."""
@@ -44,10 +44,10 @@ class Listener(Protocol):
         """Return whether the segment should end at the last report."""
 
     def was_cut(self) -> None:
-        """Handle the end of the segment at the last report, after a request."""
+        """Handle that the segment ended at the last report because `cut_requested` returned True."""
 
     def saved(self, iteration: int, name: str) -> None:
-        """Handle a new checkpoint in the attempt's directory; called after its report."""
+        """Handle a new checkpoint in the attempt's directory; called after the report of its iteration."""
 
 
 class RunningTrial:
@@ -56,14 +56,14 @@ class RunningTrial:
     Attributes:
         number: Number of the trial, from 0, in order of creation.
         params: The parameters, nested like the sweep's groups; a copy that you may modify.
-        seed: Seed of the trial. The global generators of Python, NumPy and torch are already seeded with it.
+        seed: Seed of the trial. The global generators of Python, NumPy and torch were already seeded with it.
         start: Number of finished iterations. The first report is that of iteration `start + 1`.
         end: Last iteration of this segment; None if the sweep has no `max_iter`.
-        rank: Rank of this worker, from 0, among those that run the segment. Only the reports of rank 0 count.
+        rank: Rank of this worker, from 0, among the workers that run the segment. Only the reports of rank 0 count.
         world_size: Number of workers that run the segment. It may differ between segments.
         scaling: The sweep's `scaling`: how batch size and learning rate depend on the number of workers.
-        parent: Number of the trial that this one was forked from, while it starts from that trial's checkpoint; None
-            once it has its own checkpoint, or if it is not a fork.
+        parent: Number of the trial that this trial was forked from. None if this trial is not a fork or already has its
+            own checkpoint.
     """
 
     def __init__(self, assignment: Assignment, listener: Listener, form: Callable[[], Group] | None = None) -> None:
@@ -84,11 +84,11 @@ class RunningTrial:
         self._form = _group_of_one if form is None else form
         self._group: Group | None = None
         self.generators = random_state.capture
-        """Returns the state of the trial's generators. Not those of the process if trials take turns in it."""
+        """Returns the state of the trial's random generators. If trials take turns, they differ from the process's."""
         self.write_checkpoint = checkpoints.write
-        """Writes a checkpoint and returns its name. It may wait for other trials that take turns with this one."""
+        """Writes a checkpoint and returns its name. If trials take turns in this process, it may be written later."""
         self.at_end: Callable[[BaseException | None], None] | None = None
-        """Called by the worker when a function ends, with its exception: sends delayed reports."""
+        """Sends delayed reports. The worker calls it when a function returns or raises, with the exception or None."""
         self.assign(assignment, listener, None)
 
     def assign(self, assignment: Assignment, listener: Listener, saved: RandomState | None) -> None:
@@ -97,7 +97,7 @@ class RunningTrial:
         Args:
             assignment: The segment.
             listener: Receives the trial's messages.
-            saved: The random state of the segment's checkpoint, if it is in memory; None: read it from there.
+            saved: The random state of the segment's checkpoint, if it is in memory; None: it is read from disk.
         """
         self.parent = assignment.parent
         self.start = assignment.start
@@ -110,7 +110,7 @@ class RunningTrial:
         self._iteration = assignment.start
         self._step: int | None = None
         self._provisional: tuple[int, str] | None = None
-        """(process id, name) of the last report's checkpoint, if it was not sent to the listener."""
+        """(process id, name) of the last report's checkpoint, if the listener has not received it."""
         self._looped = False
         self._has_read_checkpoint = False
         self._ended = False
@@ -138,7 +138,7 @@ class RunningTrial:
         """Close the group if there is one; called by the worker.
 
         Args:
-            error: The reason if this rank ends early. It is sent to the other ranks.
+            error: Why this rank ends early; None if it does not. The other ranks receive it.
         """
         group, self._group = self._group, None
         if group is not None:
@@ -148,18 +148,18 @@ class RunningTrial:
     def parallel(self) -> dict[str, Any]:
         """The sweep's `parallel`: `strategy` and its options, which set how several workers train; may be empty.
 
-        Unless `strategy` is `allreduce`, a trial fails if it reports without reading this property, since its result
-        would be attributed to a strategy that it did not use.
+        If `strategy` is not `allreduce`, a trial that reports without reading this property fails: its result would be
+        attributed to a strategy that it did not use.
         """
         self._parallel_is_known = True
         return dict(self._assignment.parallel)
 
     @property
     def directory(self) -> Path:
-        """The directory of this attempt, for any files. It is created when it is first used.
+        """The directory of this attempt, for any files. It is created on first access.
 
         Raises:
-            StorageError: It cannot be created.
+            StorageError: The directory cannot be created.
         """
         directory = Path(self._assignment.directory)
         with writing(f"the attempt's directory {directory}"):
@@ -177,8 +177,8 @@ class RunningTrial:
         checkpoint is read on first access. Later accesses return the same object until the segment ends.
 
         If the checkpoint was saved by a trainable that does not use `iterations()`, each access before the first report
-        restores the global generators of Python, NumPy and torch to their state at that checkpoint. In this case,
-        access it directly before the loop.
+        restores the global generators of Python, NumPy and torch to their state at that checkpoint. Such a trainable
+        should access `checkpoint` directly before its loop.
 
         Raises:
             UnreadableCheckpointError: The checkpoint is missing or damaged.
@@ -192,7 +192,8 @@ class RunningTrial:
     def parent_checkpoint(self) -> Any:
         """What the parent of this fork saved, in the same form as `checkpoint`; None if this trial is not a fork.
 
-        It is None as soon as the trial has its own checkpoint, which should contain what it took from the parent's.
+        It is None as soon as the trial has its own checkpoint. That checkpoint should contain everything that the trial
+        needs from its parent's.
 
         Raises:
             UnreadableCheckpointError: The checkpoint is missing or damaged.
@@ -201,7 +202,7 @@ class RunningTrial:
         return self._read(self._assignment.parent_checkpoint)
 
     def drop_state(self) -> None:
-        """Release the checkpoint's state after an object has loaded it; called by the worker."""
+        """Release the memory of the checkpoint's state after an object has loaded it; called by the worker."""
         self._state = None
 
     @property
@@ -215,7 +216,7 @@ class RunningTrial:
         return self._iteration
 
     def iterations(self) -> Iterator[int]:
-        """Yield the numbers of the iterations to run, from `start + 1` to `end`. Report once in each step.
+        """Yield the numbers of the iterations to run, from `start + 1` to `end`. Call `report` once in each step.
 
         If the trial resumes from a checkpoint, the global generators of Python, NumPy and torch are restored to their
         state at the checkpoint before the first step. The loop ends early if the sweep requests it.
@@ -243,8 +244,8 @@ class RunningTrial:
     def report(self, metrics: Mapping[str, Any] = _NO_METRICS, checkpoint: object = None, **others: Never) -> None:
         """Report the metrics of an iteration. This may end the segment.
 
-        Call it last in an iteration: changes after the report are not in the checkpoint. A checkpoint is written at the
-        end of the segment, when `checkpoints.every` is due, and when the segment is cut. If the sweep has no
+        Call it at the end of an iteration: the checkpoint does not contain later changes. A checkpoint is written at
+        the end of the segment, when `checkpoints.every` is due, and when the segment is cut. If the sweep has no
         `max_iter`, every report may be the last, so each one writes a checkpoint that replaces the previous one.
 
         In a segment with several workers, every rank must report. Metrics and checkpoint of rank 0 are used. The
@@ -255,12 +256,12 @@ class RunningTrial:
             checkpoint: The state to resume from: tensors and plain containers; or the path of a directory or file,
                 which is copied; or a function without arguments that returns one of these, called only when a
                 checkpoint is written. None: the trial cannot be resumed from here.
-            others: Not allowed. Metrics or a step as keywords raise an error that explains the call.
+            others: Not allowed. Metrics or a step as keywords raise an error that shows the correct call.
 
         Raises:
             TrainableError: The metrics are not numbers, lack one of the sweep's metrics, or are reported at the wrong
                 time; the checkpoint is a number; or there are other keywords.
-            CheckpointError: The checkpoint could not be read again.
+            CheckpointError: The checkpoint could not be read back.
             UnwritableError: The checkpoint cannot be written, for a reason other than the storage.
             StorageError: The storage is full or failing.
             SegmentEnd: The segment ends, and the trainable has its own loop.
@@ -290,27 +291,27 @@ class RunningTrial:
         self._clock = time.perf_counter()
 
     def took(self, seconds: float) -> None:
-        """Set the time of the iteration so far; called if trials take turns in this process."""
+        """Set the duration of the current iteration so far; called if trials take turns in this process."""
         self._clock = time.perf_counter() - seconds
 
     def returned(self) -> None:
-        """Send the checkpoint of the last report, which turned out to be the last; called by the worker.
+        """Send the kept checkpoint of the last report to the listener; called by the worker after the trainable.
 
-        A checkpoint is not written now, since state and generators may have changed after that report.
+        No checkpoint is written here, since state and generators may have changed after the last report.
         """
         provisional, self._provisional = self._provisional, None
         if provisional is not None and provisional[0] == os.getpid():  # not in a forked child that returns
             self._listener.saved(self._iteration, provisional[1])
 
     def drop_kept(self) -> None:
-        """Delete the checkpoint that was kept in case its report was the last; also called by the worker."""
+        """Delete the checkpoint that was kept in case its report was the last one; also called by the worker."""
         provisional, self._provisional = self._provisional, None
         if provisional is not None and provisional[0] == os.getpid():
             shutil.rmtree(Path(self._assignment.directory, provisional[1]), ignore_errors=True)
 
     def _write(self, checkpoint: object) -> str | None:
-        """Write a checkpoint of this report, and return its name; None if `checkpoint` is a function without result."""
-        # Captured first and restored at the end, so that saving does not change the random numbers that follow.
+        """Write the checkpoint of this report, and return its name; None if the function `checkpoint` returned None."""
+        # Captured before saving and restored after it, so that saving does not change the following random numbers.
         saved = {**self.generators(), _OWN_LOOP: not self._looped}
         state = checkpoint() if callable(checkpoint) and not _is_module(checkpoint) else checkpoint
         if state is None:
@@ -324,8 +325,8 @@ class RunningTrial:
     def _is_cut(self, numbers: Mapping[str, float]) -> bool:
         """Return whether the segment ends early: on request, or because this report reaches the sweep's target.
 
-        Rank 0 decides and sends its random state, since a checkpoint contains only one: without this, the other ranks
-        would continue with other random numbers after a resume.
+        Rank 0 decides, and sends its random state to the other ranks. A checkpoint contains only one random state, so
+        without this the other ranks would get different random numbers after a resume.
         """
         if self.world_size == 1:
             return self._listener.cut_requested() or self._assignment.reached(numbers)
@@ -350,9 +351,9 @@ class RunningTrial:
         """Restore the generators to their state at the checkpoint.
 
         Args:
-            on_access: Called because the checkpoint was accessed. Then the generators are only restored for a trainable
-                that does not use `iterations()`. Others may draw between the two, such as to split data, and these
-                random numbers must be the same in each segment.
+            on_access: Whether the reason is an access to the checkpoint. If so, the generators are only restored for a
+                trainable that does not use `iterations()`. Other trainables may draw random numbers between the access
+                and the loop, for example to split data, and these must be the same in each segment.
         """
         path = self._assignment.checkpoint
         if path is None or self._iteration != self.start or (on_access and self._looped):
@@ -367,7 +368,7 @@ class RunningTrial:
 
     def _check_turn(self) -> None:
         if self.ignores_checkpoint and not self._looped:
-            # Its generators are in the state of the first segment, so it would draw the same numbers again.
+            # The generators are in the state at the trial's start, so the trial would draw the same numbers again.
             raise TrainableError(ignored_checkpoint(self.number, self.start))
         if not self._parallel_is_known:
             raise TrainableError(ignored_parallel(self._assignment.strategy))
@@ -392,5 +393,5 @@ def _group_of_one() -> Group:
 
 
 def _is_module(checkpoint: object) -> bool:
-    """Return whether a value has a `state_dict`. It may be callable, and `write` raises an error for it."""
+    """Return whether a value has a `state_dict`. Such a value may be callable, but `write` must refuse it."""
     return callable(getattr(checkpoint, "state_dict", None))

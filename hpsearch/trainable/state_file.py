@@ -27,7 +27,7 @@ from hpsearch.errors import CheckpointError, UnreadableCheckpointError
 from hpsearch.trainable.storage import os_error_behind, reading
 
 _LARGEST_PLAIN = 2**63
-"""Larger integers are pickled differently."""
+"""Integers from this size on are pickled in another form."""
 
 
 def save_state(state: object, target: Path | io.BytesIO) -> None:
@@ -38,7 +38,7 @@ def save_state(state: object, target: Path | io.BytesIO) -> None:
         target: A file or a buffer.
 
     Raises:
-        CheckpointError: The state cannot be read with `weights_only=True`. Names the entry.
+        CheckpointError: The state cannot be read with `weights_only=True`; the message names the entry.
         OSError: The file cannot be written.
     """
     import torch
@@ -58,14 +58,14 @@ def save_state(state: object, target: Path | io.BytesIO) -> None:
             else:
                 target.seek(0)
                 torch.load(target, weights_only=True, map_location="cpu")
-    except Exception as error:  # pickle raises whatever an object's reduction raises
+    except Exception as error:  # an object's `__reduce__` may raise any exception
         if (os_error := os_error_behind(error, outer)) is not None:
             raise os_error from None
         refuse_unreadable(state, error)
 
 
 def dump(state: object, target: Path | io.BytesIO) -> None:
-    """Save a state that is known to be readable.
+    """Save a state without checking that it can be read.
 
     Raises:
         OSError: The file cannot be written.
@@ -88,7 +88,7 @@ def dump(state: object, target: Path | io.BytesIO) -> None:
 
 @contextmanager
 def _checksums() -> Iterator[None]:
-    """Make torch.save write checksums, which `load_file` verifies, whatever the user's code has set."""
+    """Make torch.save write checksums, which `load_file` verifies, even if the user's code disabled them."""
     import torch
 
     if not hasattr(torch.serialization, "set_crc32_options"):  # torch before 2.6 always writes them
@@ -105,8 +105,8 @@ def _checksums() -> Iterator[None]:
 def load_file(path: Path) -> Any:
     """Return the state in a file, with its tensors on the CPU, after verifying its checksums.
 
-    torch.save writes a checksum of each tensor, and torch.load does not verify them. This adds a quarter to a half of
-    the time of torch.load.
+    torch.save writes a checksum of each tensor, but torch.load does not verify it. Verification takes 25 to 50 % of the
+    time of torch.load.
 
     Raises:
         UnreadableCheckpointError: The file is missing or damaged.
@@ -120,7 +120,7 @@ def load_file(path: Path) -> Any:
 
 
 def _damage(file: BinaryIO) -> str | None:
-    """Return what is wrong with a file of torch.save, by its checksums; None if nothing is."""
+    """Verify the checksums of a file that torch.save wrote; return a description of the damage, or None."""
     outer = sys.exception()
     try:
         with zipfile.ZipFile(file) as archive:
@@ -150,7 +150,7 @@ def load(file: BinaryIO, path: Path) -> Any:
 
     outer = sys.exception()
     try:
-        # On the CPU, since the device that saved it may not exist here. load_state_dict copies to the model's device.
+        # To the CPU: the device that saved the state may not exist here. load_state_dict copies to the model's device.
         return torch.load(file, weights_only=True, map_location="cpu")
     except MemoryError:
         raise  # the file may be intact
@@ -177,7 +177,12 @@ def _all_plain(values: Iterable[Any], above: set[int]) -> bool:
 
 
 def _plain(value: Any, above: set[int]) -> bool:
-    """Return whether a value is plain. `above` has the ids of its containers: a container of itself is not plain."""
+    """Return whether a value is plain. A container that contains itself is not.
+
+    Args:
+        value: The value.
+        above: The ids of the containers around it.
+    """
     kind = type(value)
     if kind in (float, bool, str, type(None)):
         return True
@@ -212,13 +217,13 @@ _MAX_DEPTH = 50
 
 
 def refuse_unreadable(state: object, cause: Exception) -> NoReturn:
-    """Raise the error for a state that could not be saved and read again.
+    """Raise the error for a state that could not be saved and read back.
 
-    Descends into the first entry of each container that cannot be read on its own. This saves every entry on the way,
-    but only runs when a checkpoint is refused.
+    In each container, searches for the first entry that cannot be saved and read back alone, and descends into it. The
+    search is slow, but it only runs when a checkpoint is refused.
 
     Raises:
-        CheckpointError: Always. Names the entry, such as `state["scaler"]`, its type, and what to do.
+        CheckpointError: Always. The message names the entry, such as `state["scaler"]`, its type, and the fix.
     """
     path, entry = _offender("state", state, 0)
     raise CheckpointError(
@@ -230,7 +235,7 @@ def _offender(path: str, value: object, depth: int) -> tuple[str, object]:
     for child_path, child in _children(path, value) if depth < _MAX_DEPTH else ():
         if not _is_readable(child):
             return _offender(child_path, child, depth + 1)
-    return path, value  # a value, or a container of a refused type whose entries are readable
+    return path, value  # not a container, or a container of a refused type with readable entries
 
 
 def _children(path: str, value: object) -> Iterator[tuple[str, object]]:
@@ -256,7 +261,7 @@ def _is_readable(value: object) -> bool:
         torch.save(value, buffer)
         buffer.seek(0)
         torch.load(buffer, weights_only=True)
-    except Exception:  # whatever the object's own reduction raises
+    except Exception:  # the object's `__reduce__` may raise any exception
         return False
     return True
 
@@ -275,13 +280,13 @@ def _type_name(entry: object) -> str:
 
 
 def _advice(entry: object) -> str:
-    """Return what to save instead of an entry: a converted form that can be read, if there is one."""
+    """Return advice on what to save instead of an entry, such as a conversion that can be read back."""
     import torch
 
     for form in _forms(entry):
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of torch, about memory that is not writable
+                warnings.simplefilter("ignore")  # torch warns about memory that is not writable
                 if _is_readable(eval(form, {"dataclasses": dataclasses, "torch": torch, "value": entry})):
                     return f"save {form}"
         except Exception:  # the conversion failed
@@ -294,7 +299,7 @@ def _advice(entry: object) -> str:
 
 
 def _forms(entry: object) -> Sequence[str]:
-    """Return the possible conversions of an entry by its type, as code."""
+    """Return the possible conversions of an entry's type, as code."""
     import numpy
     import torch
 

@@ -1,8 +1,8 @@
 """Classification of OSErrors when a checkpoint is written or read.
 
-- A storage error is not the fault of a trial: the sweep ends and can be resumed.
-- Another error in writing is the trial's fault: its checkpoint cannot be copied, or a limit of its process is reached.
-- A missing or replaced file in reading means that the checkpoint is damaged: its trial starts again from scratch.
+- A storage error is not the trial's fault: the sweep ends and can be resumed.
+- Any other write error is the trial's fault: its checkpoint cannot be copied, or its process reached a limit.
+- On reading, a missing or replaced file means that the checkpoint is damaged: the trial restarts from scratch.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _OF_STORAGE = _FULL | {
 }
 
 _OF_CHECKPOINT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
-"""A file is missing or replaced. Other errors in reading do not mean that the checkpoint is damaged (permissions, an
-unreachable server, too many open files), so that the user has to look at them."""
+"""Error numbers of a missing or replaced file. Other read errors (permissions, an unreachable server, too many open
+files) do not mean that the checkpoint is damaged, and the user has to resolve them."""
 
 
 @contextlib.contextmanager
 def writing(subject: str) -> Iterator[None]:
-    """Convert an OSError in the context.
+    """Convert an OSError that the block raises.
 
     Args:
-        subject: What is written, the beginning of the message.
+        subject: What is written; the start of the error message.
 
     Raises:
         StorageError: The storage is full or failing.
@@ -56,7 +56,7 @@ def writing(subject: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(checkpoint: Path) -> Iterator[None]:
-    """Convert an OSError in the context.
+    """Convert an OSError that the block raises.
 
     Raises:
         StorageError: The storage cannot be read. The checkpoint may be intact.
@@ -73,11 +73,11 @@ def reading(checkpoint: Path) -> Iterator[None]:
 
 
 def os_error_behind(error: BaseException, outer: BaseException | None) -> OSError | None:
-    """Return the OSError among the causes of an error of torch, which raises another one when it closes a full file.
+    """Return the OSError in the chain of an error; torch raises another error when it closes a file on a full disk.
 
     Args:
         error: The error.
-        outer: The exception that the caller was already handling, which is unrelated.
+        outer: The unrelated exception that the caller was already handling.
     """
     related = itertools.takewhile(lambda cause: cause is not outer, causes(error))
     return next((cause for cause in related if isinstance(cause, OSError)), None)

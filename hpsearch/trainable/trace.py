@@ -1,7 +1,7 @@
-"""Records the inputs of the first optimizer step of each iteration, so that two runs of a trial can be compared.
+"""Record the inputs of the first optimizer step of each iteration, so that two runs of a trial can be compared.
 
-One torch hook records each optimizer's parameters, state and options before its first step. Another one records the
-batch before it.
+One torch hook records each optimizer's parameters, state and options before its first step. Another hook records the
+last batch before this step.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ TRACE = "HPSEARCH_TRACE"
 
 
 class Trace:
-    """Appends a line of JSON to a file for each iteration.
+    """Appends one line of JSON per iteration to a file.
 
     Args:
-        path: The file.
+        path: Path of the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -31,7 +31,7 @@ class Trace:
         """The last input of a module."""
         self._data: str | None = None
         self._optimizers: dict[int, tuple[Any, dict[str, Any]]] = {}
-        """By id: the optimizer, and its record before the first step of this iteration."""
+        """Each optimizer and its record before its first step in this iteration, by the optimizer's id."""
         self._hooks: list[Any] = []
         self._begin()
 
@@ -56,7 +56,7 @@ class Trace:
     def _begin(self) -> None:
         self.close()
         self._batch, self._data, self._optimizers = [], None, {}
-        if "torch" not in sys.modules:  # the script does not use it, or imports it later
+        if "torch" not in sys.modules:  # the script does not use torch, or imports it later
             return
         from torch.nn.modules.module import register_module_forward_pre_hook
         from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -70,7 +70,7 @@ class Trace:
         if torch.compiler.is_compiling():
             return
         tensors = [value for value in _leaves(inputs) if isinstance(value, torch.Tensor)]
-        if tensors and not any(tensor.requires_grad for tensor in tensors):  # otherwise the output of a module
+        if tensors and not any(tensor.requires_grad for tensor in tensors):  # not a module's output
             self._batch = tensors
 
     def _record_step(self, optimizer: Any, arguments: Any, options: Any) -> None:
@@ -94,7 +94,7 @@ class Trace:
 
 
 def read_trace(path: Path) -> dict[int, dict[str, Any]]:
-    """Return the records by iteration; empty if there is no such file."""
+    """Return the records by iteration; empty if the file does not exist."""
     with contextlib.suppress(FileNotFoundError):
         lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
         return {line["iteration"]: line for line in lines}

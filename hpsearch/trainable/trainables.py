@@ -15,7 +15,7 @@ Trainable = Callable[..., Any]
 
 
 def unwrapped(target: Any) -> Any:
-    """Return the function or class that a `functools.partial` calls; other values are returned unchanged."""
+    """Return the function or class that a `functools.partial` calls; return other values unchanged."""
     while isinstance(target, functools.partial):
         target = target.func
     return target
@@ -32,7 +32,7 @@ def resolve_trainable(spec: str | Trainable, search_path: Sequence[str] = ()) ->
 
     Args:
         spec: `package.module:name`, or a function or class.
-        search_path: Folders that are prepended to `sys.path`. They stay there for later imports of the trainable.
+        search_path: Folders that are prepended to `sys.path`. They stay there, because the trainable may import later.
 
     Raises:
         TrainableError: The path cannot be imported, or the object is not a trainable.

@@ -1,1 +1,1 @@
-"""One segment in one process: a function, an object or a script, alone or as one of a gang."""
+"""Run one segment in one process: a function, an object or a script, alone or as one rank of a gang."""

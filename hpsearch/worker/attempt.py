@@ -1,4 +1,4 @@
-"""An attempt: its directory, its record as the `Listener` of a running trial, and its output.
+"""An attempt: its directory, its reports and checkpoints, and its output.
 
 Output goes to a shared file, which is moved to the attempt's directory once it has content: creating a directory and a
 file for every attempt costs more than a trial that prints nothing.
@@ -37,7 +37,7 @@ class Attempt:
         segment: The segment.
         channel: Receives its messages.
         rank: This worker's rank.
-        timeout: Seconds after which it is cut; None: no limit.
+        timeout: Seconds after which the attempt is cut; None: no limit.
         ran: Returns the seconds that count toward the timeout.
     """
 
@@ -64,15 +64,15 @@ class Attempt:
         self.reports: list[Report] = []
         """Reports since the last checkpoint that the channel received."""
         self.cut = False
-        """The segment ended early on request."""
+        """Whether the segment ended early on request."""
         self.ignored_checkpoint = False
-        """It resumed from a checkpoint that it never read."""
+        """Whether it resumed from a checkpoint that it never read."""
         self.settings: Kept = Kept()
         """Settings of the process that it changed."""
         self.module_changes: tuple[str, ...] = ()
         """Values of the trainable's modules that it changed, by name."""
         self.channel_error: Exception | None = None
-        """Exception of the channel, which passes through the user's code but isn't its failure."""
+        """Exception of the channel. It passes through the user's code but isn't the attempt's failure."""
 
     @property
     def checkpoint(self) -> str | None:
@@ -97,7 +97,7 @@ class Attempt:
             self._channel.reported(report)
 
     def cut_requested(self) -> bool:
-        """Return whether the segment exceeded its timeout, or the channel requests its end."""
+        """Return whether the segment must end: it exceeded its timeout, or the channel requests it."""
         self._late = self._timeout is not None and self._ran() > self._timeout
         with self._channel_at_fault():
             return self._leads and (self._late or self._channel.cut_requested())
@@ -107,7 +107,7 @@ class Attempt:
         self.cut = True
 
     def wrote(self, address: str) -> None:
-        """Record the address of the checkpoint at `iteration`, which was saved before and is now written."""
+        """Record the address of the checkpoint at `iteration`, whose pending write is now complete."""
         self._saved = (self.iteration, address)
 
     def returned(self) -> None:
@@ -126,11 +126,11 @@ class Attempt:
             self.reports.clear()
 
     def result(self, seconds: float, failure: Failure | None, lanes: int = 1) -> Result:
-        """Return the attempt's result. If it was cut because it exceeded its timeout, that is its failure.
+        """Return the attempt's result. If it was cut because it exceeded its timeout, the timeout is its failure.
 
         Args:
-            seconds: Its time.
-            failure: Its failure; None without one.
+            seconds: Duration of the attempt.
+            failure: Its failure; None if it didn't fail.
             lanes: Largest number of trials that trained an iteration together.
         """
         if is_late := self._late and self.cut and failure is None:
@@ -165,10 +165,10 @@ LOG = "output.log"
 
 
 class AttemptLog:
-    """The output of attempts in sequence. `file` may be called from another thread.
+    """The output of attempts that run in sequence. `file` may be called from another thread.
 
     Args:
-        at_hand: The shared file; None: each attempt writes to its own from the start.
+        at_hand: The shared file; None: each attempt writes to its own file from the start.
     """
 
     def __init__(self, at_hand: Path | None) -> None:
@@ -193,7 +193,7 @@ class AttemptLog:
                 file_log(self._at_hand, Path(self._directory))
 
     def end(self) -> None:
-        """End the attempt; an empty file stays for the next one."""
+        """End the attempt. An empty shared file is reused by the next attempt."""
         with contextlib.suppress(FileNotFoundError):
             if self._at_hand is not None and self._directory is not None and self._at_hand.stat().st_size:
                 self.file()
@@ -207,7 +207,13 @@ class AttemptLog:
 
 
 def file_log(log: Path, directory: Path, *, shared: bool = False) -> None:
-    """Append a log, if it exists, to the one in an attempt's directory, to which others may write if it is shared."""
+    """Append a log, if it exists, to the log in an attempt's directory.
+
+    Args:
+        log: Path of the log. The file is removed.
+        directory: The attempt's directory.
+        shared: Whether other processes may write to the log in the directory.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     target = directory / LOG
     with contextlib.suppress(FileNotFoundError):
@@ -221,12 +227,12 @@ def file_log(log: Path, directory: Path, *, shared: bool = False) -> None:
 
 
 class LaneLog:
-    """The output of one lane, whose turns alternate with others'.
+    """The output of one lane, which takes turns with other lanes.
 
     Args:
-        at_hand: A file that all lanes of a process write to in turn, until they have written something.
-        directory: The attempt's.
-        shared: Other processes write to the same log in the directory.
+        at_hand: A shared file that all lanes of a process write to in turn. Content is moved to the lane's directory.
+        directory: The attempt's directory.
+        shared: Whether other processes write to the same log in the directory.
     """
 
     def __init__(self, at_hand: Path, directory: Path, *, shared: bool = False) -> None:

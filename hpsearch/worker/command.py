@@ -45,7 +45,7 @@ _FAILURES = (TrainableError, CheckpointError, UnwritableError, StorageError)
 class CommandRunner:
     """Runs each segment as a process, in a process group that ends with it.
 
-    If this process has no guardian yet it gets one, as a script must not outlive it.
+    If this process has no guardian yet, one is started, since a script must not outlive this process.
 
     Args:
         command: The command.
@@ -72,7 +72,7 @@ class CommandRunner:
     ) -> Failure | None:
         """Run one segment. Errors of the script or its reports are the trial's failure.
 
-        The scripts of a gang end together: when one has failed, and when rank 0's must end.
+        All scripts of a gang end when one of them has failed, or when rank 0's script must end.
         """
         meeting: dict[str, str] = {}
         board = Board(None)
@@ -85,7 +85,7 @@ class CommandRunner:
                 return failure
             first = board.post(Ending(assignment.rank, True, failure.message))
             if not first.failed:
-                return None  # rank 0's had to end, and this one failed without it
+                return None  # rank 0's script had to end, and this one failed because of that
             return failure if first.rank == assignment.rank else lost(first, end_of_log(log))
         except StoreLostError as error:
             return Failure("peer", str(error), "")
@@ -159,7 +159,7 @@ class CommandRunner:
             "HPSEARCH_CHECKPOINT": _user_path(assignment.checkpoint),
             "HPSEARCH_PARENT_CHECKPOINT": _user_path(assignment.parent_checkpoint),
         }
-        environment.setdefault("PYTHONUNBUFFERED", "1")  # else the last output of a killed script is lost
+        environment.setdefault("PYTHONUNBUFFERED", "1")  # otherwise the last output of a killed script is lost
         if self._guardian is not None:
             environment[MARK] = self._guardian.mark
         return environment
@@ -201,23 +201,23 @@ class _Script:
         self._directory = Path(assignment.directory)
         self._lines = LineReader(lines)
         self._queue: deque[tuple[int, dict[str, Any]]] = deque()
-        """Lines that were read and not handled."""
+        """Lines that were read but not handled yet."""
         self._read = 0
         self._named = _NamedCheckpoints(self._directory, lines)
         self._board = board
         self.ended_by: Ending | None = None
-        """What ended the gang's scripts, if it wasn't this one."""
+        """What ended the gang's scripts; None if this script ended them."""
         self.reported_failure: Failure | None = None
         """The failure that the script reported, if it uses the trial object."""
         self._offered: Path | None = None
         """The last line's checkpoint, if it isn't copied yet."""
         self._copy: _Copy | None = None
-        """The newest copy, while it doesn't count yet."""
+        """The newest copy, until it is verified."""
         self._kill_at: float | None = None
         self._clock = time.perf_counter()
 
     def follow(self) -> int:
-        """Handle the script's lines until it has ended; return its exit status, 0 if it had to end."""
+        """Handle the script's lines until it has ended; return its exit status, or 0 if it was ended on purpose."""
         nap = 0.001
         try:
             while not _has_ended(self._process.pid):
@@ -257,7 +257,7 @@ class _Script:
     def _take_lines(self, ended: bool = False) -> None:
         try:
             self._read_lines(ended)
-        finally:  # lines before a wrong one count
+        finally:  # lines before an invalid one count
             self._take_queue(ended)
 
     def _read_lines(self, ended: bool = False) -> None:
@@ -322,7 +322,7 @@ class _Script:
         if self._attempt.ended or self._assignment.due(iteration):
             self._copy_offered(number)
         if cut and self._copy is None:
-            self._end_all()  # else the next line does
+            self._end_all()  # otherwise the next line ends it
 
     def _copy_offered(self, number: int) -> None:
         """Copy the last line's checkpoint, if it names one."""
@@ -335,7 +335,7 @@ class _Script:
         self._copy = _Copy(iteration, name, path, number, self._read + 1)
 
     def _settle(self) -> None:
-        """Count the newest copy, if its source wasn't overwritten before the copy."""
+        """Record the newest copy as a checkpoint, if its source wasn't overwritten before it was copied."""
         copy, self._copy = self._copy, None
         if copy is None:
             return
@@ -344,7 +344,7 @@ class _Script:
         except TrainableError:
             if not self._attempt.cut:
                 raise
-            return  # whoever cuts a script may not fail it thereby: it goes on from the checkpoint before
+            return  # a cut must not make the trial fail: it resumes from the previous checkpoint
         self._attempt.saved(copy.iteration, copy.name)
 
     def _answer(self) -> None:
@@ -362,7 +362,7 @@ class _Script:
                 self._terminate()
 
     def _end_all(self) -> None:
-        """End this script, after the others' runners can know: their scripts may fail without it."""
+        """End this script, after informing the runners of the other scripts, which may fail without it."""
         if self._assignment.rank == 0:
             self._board.post(Ending(0, False))
         self._terminate()
@@ -378,7 +378,7 @@ _ADVICE = "write each one to a new path, such as $HPSEARCH_DIRECTORY/model-<iter
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A copied checkpoint that doesn't count yet."""
+    """A copied checkpoint that isn't verified yet."""
 
     iteration: int
     name: str
@@ -394,11 +394,10 @@ class _Copy:
 class _NamedCheckpoints:
     """Checkpoints that the lines of one attempt named: when they are copied, and when a copy counts.
 
-    A script continues while its line is read, so the path may already have a later iteration's checkpoint, or half of
-    it. Therefore each line should name a path of its own. A script that overwrites a path before it is copied names the
-    path again, in its next line at the latest. So a copy counts once the script has appended one line more than it had
-    at the end of the copy, or has ended. Modification times don't suffice: a file's is set before its new content can
-    be read.
+    A script continues while its line is read, so the path may already contain a later iteration's checkpoint, or a part
+    of it. Therefore each line should name a different path. A script that overwrites a path before it is copied names
+    the path again, in its next line at the latest. So a copy counts once the script has appended one line after the end
+    of the copy, or has ended. Modification times aren't sufficient: they are set before the new content can be read.
     """
 
     def __init__(self, directory: Path, lines: Path) -> None:
@@ -409,7 +408,7 @@ class _NamedCheckpoints:
         self._copied: set[str] = set()
 
     def note(self, number: int, line: dict[str, Any]) -> None:
-        """Record what a line names when it is read; it is handled later."""
+        """Record the path that a line names, when the line is read; the line is handled later."""
         offered = line.get("checkpoint")
         if isinstance(offered, str):
             self._last_named.update(dict.fromkeys(_names(self._directory / offered), number))
@@ -418,7 +417,7 @@ class _NamedCheckpoints:
         """Return the path that a line names, when it is handled.
 
         Raises:
-            TrainableError: It is no path, or was copied for another line.
+            TrainableError: The value is not a path, or the path was copied for another line.
         """
         if offered is None:
             return None
@@ -433,8 +432,8 @@ class _NamedCheckpoints:
         """Copy the path that an iteration's line named; return the checkpoint's name.
 
         Raises:
-            CheckpointError, UnwritableError, StorageError: It can't be copied.
-            TrainableError: It was changed meanwhile.
+            CheckpointError, UnwritableError, StorageError: The path can't be copied.
+            TrainableError: The path was changed during the copy.
         """
         self._copied |= _names(path)
         try:
@@ -448,7 +447,7 @@ class _NamedCheckpoints:
         """Check that the last line's path didn't change until the script ended.
 
         Raises:
-            TrainableError: It did.
+            TrainableError: The path changed.
         """
         appended = self._lines.stat()
         for stat in _stats(path):
@@ -456,10 +455,10 @@ class _NamedCheckpoints:
                 raise TrainableError(f"the checkpoint {path} was changed after the line that names it: {_ADVICE}")
 
     def check(self, copy: _Copy) -> None:
-        """Check that no line has named a copy's path again.
+        """Check that no later line has named a copy's path.
 
         Raises:
-            TrainableError: One has.
+            TrainableError: A later line has named it.
         """
         last = max(self._last_named.get(name, 0) for name in _names(copy.path))
         if last > copy.line:

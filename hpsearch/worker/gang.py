@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RankInfo:
-    """What a worker of a gang needs to know of the others: plain data, sent with the call."""
+    """A worker's rank, and the addresses of the other ranks of its gang: plain data, sent with the call."""
 
     rank: int
     """This worker's rank, from 0; rank 0 reports and saves."""
     addresses: tuple[str, ...]
-    """Address of each rank, as it announced it."""
+    """Announced address of each rank."""
     nodes: tuple[str, ...]
-    """Node of each rank; ranks of a node are in sequence."""
+    """Node of each rank. The ranks of a node are consecutive."""
     secret: bytes = field(repr=False)
     """32 bytes that only this gang knows."""
 
@@ -51,7 +51,7 @@ class RankInfo:
 
 
 def ranks_of_gang(addresses: Sequence[str], nodes: Sequence[str]) -> Sequence[RankInfo | None]:
-    """Return the `RankInfo`s of a new gang, by rank; None for a worker alone.
+    """Return the `RankInfo` of each rank of a new gang; None for a single worker.
 
     Args:
         addresses: Address of each rank.
@@ -64,7 +64,7 @@ def ranks_of_gang(addresses: Sequence[str], nodes: Sequence[str]) -> Sequence[Ra
 
 
 class GangListener:
-    """Listens for gangs in sequence, where the trainable is called in this process.
+    """Listens for one gang after another, for a trainable that is called in this process.
 
     Args:
         node: Splits one machine into several hosts, by a name for this one; empty: as the machine itself does.
@@ -93,12 +93,12 @@ class GangListener:
         """Form the group of the gang, with the options of the HPSEARCH_COMM_ variables.
 
         Raises:
-            hpsearch_comm.CommError: It couldn't be formed.
+            hpsearch_comm.CommError: The group couldn't be formed.
         """
         from hpsearch_comm import Group, KnownAddresses
         from hpsearch_comm.environment import VARIABLES, read_environment
 
-        # Only these: variables of another launcher concern the process that started this one.
+        # Only these: variables of another launcher apply to the process that started this one.
         variables = {name: os.environ[name] for name in VARIABLES if name in os.environ}
         seated = {
             "rank": rank_info.rank,
@@ -110,14 +110,14 @@ class GangListener:
         return Group(**read_environment(variables).for_group(seated))
 
     def close(self) -> None:
-        """Stop listening: the next address is a new one."""
+        """Stop listening. The next address will be a new one."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
 
 
 LAUNCHERS = frozenset({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
-"""Set by mpirun or srun if it started the backend's processes: their number, which isn't the trial's."""
+"""Variables that mpirun or srun sets for the backend's processes. Their number isn't the trial's world size."""
 
 _PATIENCE = timedelta(seconds=10)
 """Limit of one call of the store."""
@@ -138,7 +138,7 @@ class StoreLostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What ends the scripts of a gang: a failed one, or rank 0's, which its runner has ended."""
+    """Why the scripts of a gang end: one of them failed, or the runner of rank 0 ended its script."""
 
     rank: int
     failed: bool
@@ -146,7 +146,7 @@ class Ending:
 
 
 class GangStore:
-    """Holds a store for gangs in sequence, and knows the environment of their scripts.
+    """Holds a store for one gang after another, and returns the environment of their scripts.
 
     Args:
         node: Splits one machine into several hosts, by a name for this one; empty: as the machine itself does.
@@ -173,7 +173,7 @@ class GangStore:
             from hpsearch_comm.bootstrap.interface import local_address
 
             ip = local_address(interface=self._interface)
-            # Bound here, as a store on its own listens on every address.
+            # Bound here, since the store itself would listen on every address.
             family = socket.AF_INET6 if ":" in ip else socket.AF_INET
             listening = socket.create_server((ip, 0), family=family, backlog=4096)
             port = listening.getsockname()[1]
@@ -246,7 +246,7 @@ class GangStore:
 
 
 class Board:
-    """Where the runners of a gang's scripts read what ends them all. The first posted ending counts.
+    """Where the runners of a gang's scripts post and read why all scripts end. The first posted ending counts.
 
     Args:
         store: The gang's; None for a script alone.

@@ -101,7 +101,7 @@ def check_one_gpu(target: Any, gpus: float) -> None:
         gpus: Number of GPUs of its worker.
 
     Raises:
-        TrainableError: It has more.
+        TrainableError: The worker has more GPUs than the trainable uses.
     """
     kind = class_of(target)
     if gpus <= 1 or kind is None:

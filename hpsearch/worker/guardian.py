@@ -1,6 +1,6 @@
 """A small process that briefly outlives a worker, to end the worker's children.
 
-A killed worker can't end its children itself. Its guardian waits for the worker's end, whatever the cause, and kills
+A killed worker can't end its children itself. Its guardian waits for the worker's end, for any reason, and kills
 the worker's process group, and every process with the worker's mark in its environment: the children that left the
 group, and their children. A child that left the group and never ran another program has the worker's own environment,
 without the mark; it is recognized by an inherited file, which has the mark as its name.
@@ -26,7 +26,7 @@ MARK = "HPSEARCH_WORKER"
 """Environment variable that marks a worker's children."""
 
 _GIVE_UP_AFTER = 10.0
-"""Seconds; a process that can't be killed for so long hangs in the kernel."""
+"""Seconds after which a process that can't be killed is assumed to hang in the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Guardian:
             text: Empty: it writes nothing.
         """
         assert self.pipe is not None, "it was made by `start_guardian`"
-        with contextlib.suppress(OSError, ValueError):  # it was killed or stopped
+        with contextlib.suppress(OSError, ValueError):  # the guardian was killed or stopped
             self.pipe.write(f"{text}\n".encode())
 
     def stop(self) -> None:
@@ -68,7 +68,7 @@ class Guardian:
 def start_guardian(scratch: Path | None = None, *, own_group: bool = True, mark: str | None = None) -> Guardian:
     """Start a guardian for this process.
 
-    The guardian detaches from this process, as Ray's workers kill their children when they end.
+    The guardian detaches from this process, since Ray's workers kill their children when they end.
 
     Args:
         scratch: A directory to delete when the process has ended, if it exists by then.
@@ -114,9 +114,9 @@ def _badge(mark: str) -> str:
 
 
 def kill_marked(name: str, value: str, group: int = 0, badge: str = "") -> None:
-    """Kill all processes with this entry in their environment, this group or this badge, until none is left.
+    """Kill all processes with this environment variable, process group or badge, until none is left.
 
-    Returns after ten seconds if some can't be killed. This process itself is spared.
+    Returns after ten seconds if some can't be killed. This process itself isn't killed.
     """
     entry = os.fsencode(f"{name}={value}")
     deadline = time.monotonic() + _GIVE_UP_AFTER
@@ -201,7 +201,7 @@ def _main(worker: int, group: int, mark: str, scratch: str) -> None:
     # Descriptors of the worker without close-on-exec must close when the worker ends.
     for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
         if descriptor > 2:
-            with contextlib.suppress(OSError):  # the listing's own is closed already
+            with contextlib.suppress(OSError):  # the descriptor of the listing is closed already
                 os.close(descriptor)
     os.chdir("/")
     # A pipe wouldn't show the worker's end, as its forked children hold the pipe open, too.
@@ -219,7 +219,7 @@ def _main(worker: int, group: int, mark: str, scratch: str) -> None:
 
 
 def _write_last_words() -> None:
-    """Write the last line that came through the pipe, which forked children may hold open."""
+    """Write the last line from the pipe, which forked children may hold open."""
     os.set_blocking(0, False)
     text = b""
     with contextlib.suppress(BlockingIOError):

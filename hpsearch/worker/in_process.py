@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class InProcess:
-    """Runs segments by calling a function, or by stepping an object that may stay warm.
+    """Runs segments by calling a function, or by stepping an object that may be kept between segments.
 
     torch is imported before the trainable, so that a segment finds the same generators and threads in a fresh worker
     and in a warm one. (An import inside the trainable may draw random numbers, once per worker: imports belong at the
@@ -44,7 +44,7 @@ class InProcess:
         listener: Address of this process for gangs.
 
     Raises:
-        TrainableError: The trainable can't be imported, or has another shape.
+        TrainableError: The trainable can't be imported, or isn't a trainable.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class InProcess:
     def run(
         self, trial: Trial, assignment: Assignment, attempt: Attempt, log: Path, rank_info: RankInfo | None
     ) -> Failure | None:
-        """Run one segment. What the trainable raises is its failure, except the user's interruption."""
+        """Run one segment. Exceptions of the trainable are its failure, except the user's interruption."""
         process = os.getpid()
         outer = set_current_trial(None)
         failure = None
@@ -115,16 +115,16 @@ class InProcess:
         return callable(getattr(class_of(self.target), "close", None))
 
     def close_object(self, unless: int | None) -> None:
-        """Close the warm object, unless it is this trial's; its output goes to its last attempt's log."""
+        """Close the warm object, unless it belongs to trial `unless`; its output goes to its last attempt's log."""
         trial = self._warm.trial
         if trial is None or trial.number == unless:
             return
-        # If its log can't be opened the next segment closes it.
+        # If its log can't be opened, the next segment closes the object.
         with contextlib.suppress(OSError, StorageError, UnwritableError), self.output.to(trial.directory / LOG):
             self._warm.close()
 
     def forget(self) -> None:
-        """Drop the warm object, so that its trial is built again; it has no `close`."""
+        """Drop the warm object, which has no `close`. Its trial is built again when it continues."""
         assert not self.closes, "`close_object` has a place for what that prints"
         self._warm.close()
 
@@ -184,7 +184,7 @@ def _call(target: Trainable, trial: RunningTrial, attempt: Attempt) -> object:
 
 
 def _call_function(target: Trainable, trial: RunningTrial) -> object:
-    """Call a function, and report what it held back."""
+    """Call a function, and send its delayed reports."""
     try:
         returned = target(trial)
     except SegmentEnd:
@@ -224,7 +224,7 @@ class _WarmObject:
         self.trial: RunningTrial | None = None
         """Its trial; None if there is no object."""
         self._settings: Mapping[str, Any] = {}
-        """Settings of the process that its build changed; restored when it continues, as if it were built anew."""
+        """Settings of the process that its build changed. They are applied again when it continues."""
         self._stands_at: tuple[int, str] | None = None
         """(trial number, absolute path of the checkpoint written at its last report)"""
 
@@ -234,7 +234,7 @@ class _WarmObject:
         """Step an object through a segment: the warm one, if it corresponds to the segment's checkpoint."""
         try:
             trial = self._continue(assignment, attempt) or self._build(target, assignment, attempt, form)
-            # From here to the end the object corresponds to no checkpoint: after a failure it is built anew.
+            # Until the end the object corresponds to no checkpoint: after a failure it is rebuilt.
             self._stands_at = None
             offers = getattr(self._object, "state_dict", None)
             for _ in trial.iterations():
@@ -250,7 +250,7 @@ class _WarmObject:
                 self.close()  # the object belongs to this segment's group
 
     def close(self) -> None:
-        """Close the object and its group. Errors of its `close` are printed, and fail no trial."""
+        """Close the object and its group. Errors of its `close` are printed, but no trial fails."""
         former, trial = self._object, self.trial
         self._object, self.trial, self._stands_at = None, None, None
         if callable(close := getattr(former, "close", None)):

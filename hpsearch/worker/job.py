@@ -18,7 +18,7 @@ class CommandLine:
     """A script in any language as a trainable."""
 
     program: str | None
-    """The sweep file's `program`."""
+    """The sweep's `program`."""
     command: tuple[str, ...]
     """Words with W&B's macros, e.g. `("${env}", "${interpreter}", "${program}", "${args}")`."""
     directory: str
@@ -27,7 +27,7 @@ class CommandLine:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What all segments of a study share; it is sent by cloudpickle."""
+    """Data that all segments of a study share; it is sent by cloudpickle."""
 
     study: str
     """Absolute path of the study's directory on the driver's machine."""
@@ -50,19 +50,19 @@ class Job:
     strategies: Strategies | None = None
     """How several workers synchronize; None: by allreduce."""
     widest: int = 1
-    """Most workers of a trial."""
+    """Maximum number of workers of a trial."""
     lanes: int = 1
-    """Most lanes of a worker."""
+    """Maximum number of lanes of a worker."""
     rounded: bool = False
-    """Lanes may round differently from a trial alone: as `lanes` trials do, whatever their number."""
+    """Whether lanes may round differently from a single trial. They then always round as `lanes` trials do."""
     packs: bool = True
-    """Checkpoints that lanes write at the same time share a file; most of them are soon deleted."""
+    """Whether checkpoints that lanes write at the same time share a file. Most of them are soon deleted."""
     mkl_cbwr: str | None = None
     """MKL_CBWR of processes that train; None: as in their environment."""
     gpus: float = 0
     """Number of GPUs of a worker, or its fraction of one."""
     live: bool = False
-    """The scheduler may stop a segment at any report: a worker waits for its decision after each."""
+    """Whether the scheduler may stop a segment at any report. If so, a worker waits for its decision after each."""
 
 
 class Channel(Protocol):

@@ -1,4 +1,4 @@
-"""A segment that runs as a lane: its attempt, the state of the process in its turns, its checkpoint, and its object."""
+"""A segment that runs as a lane: its attempt, its own state of the process, its checkpoint, and its object."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class BuiltTrainer:
     settings: Mapping[str, Any]
     """Settings of the process that its build changed."""
     at: str | None = None
-    """Absolute path of that checkpoint; None if there is none."""
+    """Absolute path of the checkpoint that the object corresponds to; None if there is none."""
 
 
 class Lane:
@@ -102,7 +102,7 @@ class Lane:
     def forget(self) -> None:
         """Drop its trial and object, once it has ended.
 
-        They reference the lane: such a cycle would keep the object until Python's garbage collection.
+        They reference the lane. This cycle would keep the object alive until Python's garbage collection.
         """
         self.standing = None
         for name in ("trial", "steps"):  # they are missing if it couldn't begin
@@ -116,7 +116,7 @@ class Lane:
 
 
 _LARGEST_KEPT = 4 << 20
-"""Largest state, in bytes, that is written with others: for larger ones the time depends on the size."""
+"""Largest state, in bytes, that is written together with others. Larger states gain nothing from it."""
 
 
 def write_checkpoint(
@@ -146,7 +146,7 @@ def write_checkpoint(
 def write_pending(lanes: Sequence[Lane], study: Path) -> None:
     """Write the pending checkpoints of lanes that have ended, those of several lanes to one file.
 
-    If that fails each is written separately, and an error fails its lane alone.
+    If that fails, each checkpoint is written separately, and an error only fails its own lane.
 
     Args:
         lanes: Lanes that have ended; their pending checkpoints are cleared.
@@ -181,7 +181,7 @@ def with_own_memory(state: Any) -> Any:
         shared = state.untyped_storage().nbytes() > state.numel() * state.element_size()
         return state.detach().clone() if shared else state
     if isinstance(state, dict):
-        copied = copy.copy(state)  # with the modules' versions, an attribute of a model's state
+        copied = copy.copy(state)  # keeps `_metadata`, an attribute of a model's state
         copied.update((name, with_own_memory(value)) for name, value in state.items())
         return copied
     if type(state) in (list, tuple):

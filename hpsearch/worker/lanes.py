@@ -1,7 +1,7 @@
-"""Train segments of many trials in this process: an epoch of each per round, as one computation where possible.
+"""Train segments of many trials in this process: one epoch of each per round, as one computation if possible.
 
-Trials are isolated: each has its own generators, its own settings of the process, its own log and its own object. Its
-results equal those of `InProcess` to the bit.
+Trials are isolated: each has its own generators, its own settings of the process, its own log and its own object.
+Results equal those of `InProcess` to the bit.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 AroundBuild = Callable[[float | None], AbstractContextManager[Any]]
 
 _VERDICT = "lane"
-"""Key beside the generators' states, if lanes may round: why the trial runs alone; empty if it is a lane.
+"""Key in the random state, if lanes may round differently: why the trial runs alone; empty if it is a lane.
 
-The verdict on a resumed trial could differ from the first one, and so would its digits.
+It is stored because a new verdict on a resumed trial could differ, and so would the trial's results.
 """
 _MOST_KINDS = 8
-"""Most settings of the process whose verdicts are remembered, besides those in use."""
+"""Maximum number of unused sets of process settings whose verdicts are kept."""
 
 
 def why_whole(target: object, threads: int, gpus: float, *, rounded: bool = False) -> str | None:
@@ -115,7 +115,7 @@ class Lanes:
 
         from hpsearch_trainers.lanes import Fuser, RoundingFuser
 
-        # torch's first optimizer imports modules that add warning filters: those of the first lane would differ.
+        # torch's first optimizer imports modules that add warning filters, so the first lane's filters would differ.
         torch.optim.SGD([torch.zeros(1)], lr=1.0)
         self._target = target
         self._modules = ModuleValues(target)
@@ -186,9 +186,9 @@ class Lanes:
         return [self._leave(lane) for lane in ended]
 
     def beside_another(self) -> AbstractContextManager[None]:
-        """Return a context for a segment that has this process for itself, while no lane is trained.
+        """Return a context for a segment that runs alone in this process, while there are no lanes.
 
-        If it changes a value of the trainable's modules, trials are built again when they continue.
+        If the segment changes a value of the trainable's modules, trials are built again when they continue.
         """
         assert not self._lanes, "it has this process for itself"
         return _unshared(None, (), self._parked, self._modules, rounded=self._rounded)
@@ -235,7 +235,7 @@ class Lanes:
         self._by_object[id(lane.standing.object)] = lane
 
     def _beside_state(self, lane: Lane) -> random_state.RandomState:
-        """Return a checkpoint's entries besides the state."""
+        """Return the entries of a checkpoint's random state."""
         verdict = self._verdicts.get(lane.object)
         return lane.generators if verdict is None else {**lane.generators, _VERDICT: verdict}
 
@@ -308,7 +308,7 @@ class Lanes:
     def _printing_to(self, log: LaneLog) -> Iterator[None]:
         """Redirect the block's output to a log."""
         redirected = contextlib.ExitStack()
-        with writing(f"the output {log.path}"):  # not around the block, whose errors are its own
+        with writing(f"the output {log.path}"):  # not around the block, whose errors are handled elsewhere
             redirected.enter_context(self._output.to(log.path))
         try:
             with redirected:
@@ -372,9 +372,9 @@ def _unshared(
     value. Parked objects are dropped: those trials are built again from their checkpoints.
 
     Args:
-        lane: The lane that is built; None: another segment has this process for itself.
+        lane: The lane that is built; None: another segment runs alone in this process.
         beside: The other lanes.
-        parked: Objects of trials that don't run.
+        parked: Objects of trials that aren't running.
         modules: Modules of the trainable.
         rounded: Whether results depend on the number of trials per worker, so that a study can't change it.
 

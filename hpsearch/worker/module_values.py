@@ -25,18 +25,18 @@ _PLAIN = (bool, int, float, complex, str, bytes)
 _CONTAINERS = (list, tuple, dict, types.SimpleNamespace, argparse.Namespace)
 
 _NEVER_ENTRIES = frozenset((types.BuiltinFunctionType, types.ModuleType, types.NoneType))
-"""Types of many values of a module, which are passed over at once: a walk comes before each segment."""
+"""Types of common module values that are skipped first, for speed: all values are compared before each segment."""
 
 _MOST_ENTRIES = 1000
-"""Most entries of a container that are compared: a data set in a module must not cost time in each segment."""
+"""Maximum number of compared entries of a container. A data set in a module must not slow down each segment."""
 
 _MOST_VALUES = 20_000
-"""Most values of all modules together."""
+"""Maximum number of compared values in all modules."""
 
 _MOST_DEPTH = 10
 
 _MOST_NAMES = 5
-"""Most names in a report."""
+"""Maximum number of names in a message."""
 
 _MISSING = object()
 
@@ -122,7 +122,7 @@ def module_changes(before: Sequence[Namespace]) -> tuple[str, ...]:
 
 
 def note_on_modules(changes: Sequence[str]) -> str:
-    """Return a log line on the changes of a segment in its modules; empty if there are none."""
+    """Return a log line on the changes that a segment made in its modules; empty if there are none."""
     if not changes:
         return ""
     return f"hpsearch: changed in this segment, and left so in its process: {', '.join(changes)}\n"
@@ -176,7 +176,7 @@ def _plain(value: Any) -> Any:
         return None
     if module.partition(".")[0] not in ("torch", "numpy") or not hasattr(value, "tolist"):
         return None
-    with contextlib.suppress(RuntimeError):  # one without data, for example on torch's device `meta`
+    with contextlib.suppress(RuntimeError):  # a tensor without data, for example on torch's device `meta`
         size = value.numel() if hasattr(value, "numel") else value.size
         return repr(value.tolist()) if size <= _MOST_ENTRIES else None
     return None

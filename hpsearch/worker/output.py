@@ -55,7 +55,7 @@ class OutputRedirect:
                 _give_back(descriptor, duplicate)
 
     def _open_streams(self) -> list[TextIO]:
-        """Return streams onto the two descriptors: the same ones each time, unless someone closed them."""
+        """Return streams for the two descriptors: the same streams each time, unless user code closed them."""
         if not self._streams or any(stream.closed for stream in self._streams):
             self._streams = [_open_stream(descriptor) for descriptor in _STREAMS]
         return self._streams
@@ -73,7 +73,7 @@ def _flush(*streams: TextIO | None) -> None:
 
 
 def _settle(streams: Iterable[TextIO]) -> None:
-    """Flush our streams. Output that a full disk refuses is lost: otherwise it would go to the next file."""
+    """Flush our streams. If the disk is full, discard the output: otherwise it would go to the next file."""
     for stream in streams:
         try:
             stream.flush()

@@ -34,7 +34,7 @@ MODULE_OPTIONS = ("-m", "--module")
 
 
 class OwnFiles:
-    """The own files of a study's trainable, as they are when this object is created.
+    """The user's own files of a study's trainable, as they are when this object is created.
 
     Args:
         job: The study's job.
@@ -49,7 +49,7 @@ class OwnFiles:
         """Digest of their names and contents; empty if no file is known."""
 
     def edit_note(self) -> str | None:
-        """Return a message on a file that was edited since; None: there is none."""
+        """Return a message on a file that was edited since then; None if there is none."""
         for path, stamp in self._stamps.items():
             now = _stamp(path)
             if now is None or now == stamp or path == self._by_value:
@@ -79,7 +79,7 @@ def _content(path: Path) -> str:
 
 
 def _files(job: Job) -> tuple[list[Path], Path | None]:
-    """Return the files, and the one whose code was passed as an object, so that editing it changes nothing."""
+    """Return the files, and the file whose code was passed as an object, so that an edit has no effect."""
     roots: list[Path] = []
     package = ""
     by_value: Path | None = None
@@ -168,7 +168,7 @@ def module_files(name: str, folders: Sequence[str], package: str) -> list[Path]:
             files.append(Path(spec.origin).absolute())
         if submodule is None or spec.submodule_search_locations is None:
             break
-        # By its last part only: for a package without __init__.py the parent would have to be imported.
+        # Only by its last part: the full name of a submodule would require importing its parent.
         spec = PathFinder.find_spec(submodule, list(spec.submodule_search_locations))
     return files
 

@@ -27,10 +27,10 @@ _ENV = "/usr/bin/env"
 def check_trainable(job: Job) -> None:
     """Check that a script and its interpreter exist, or the module of an import path.
 
-    Only for workers of this machine: on a cluster the nodes may have what this machine lacks.
+    Only for workers of this machine: a cluster's nodes may have files that this machine lacks.
 
     Raises:
-        TrainableError: They don't.
+        TrainableError: A file or module is missing.
     """
     if isinstance(job.trainable, CommandLine):
         started, here = job.trainable.directory, placed(job.trainable)
@@ -81,10 +81,10 @@ def check_end(sweep: Sweep, trainable: object, search_path: Sequence[str]) -> No
     Args:
         sweep: The sweep.
         trainable: A function or class, or its import path; None: what the sweep names.
-        search_path: Folders where its module may lie.
+        search_path: Folders in which its module is searched for.
 
     Raises:
-        InvalidKey: It doesn't.
+        InvalidKey: The sweep doesn't set a number of iterations.
     """
     trainable = sweep.trainable if trainable is None else trainable
     if sweep.iterations is not None or trainable is None or not is_class(trainable, search_path):
@@ -109,7 +109,7 @@ def check_program(command: CommandLine) -> None:
     """Check that the script exists, if its folder does and the command uses it as a file.
 
     Raises:
-        TrainableError: It doesn't; names the file with the nearest name.
+        TrainableError: The script doesn't exist. The message names the file with the most similar name.
     """
     folder, program = Path(command.directory), command.program
     if program is None or not folder.is_dir() or (folder / program).exists() or not _is_taken_for_file(command):

@@ -74,12 +74,12 @@ class Setting:
 
 @dataclass(slots=True)
 class Kept:
-    """Settings that a block changed, filled at its end."""
+    """Settings that a block changed. The fields are filled at the end of the block."""
 
     changed: tuple[str, ...] = ()
     """Names of the settings that it changed, as far as they are reported."""
     stuck: tuple[str, ...] = ()
-    """Those of them that couldn't be put back, with the reason."""
+    """Changed settings that couldn't be restored, with the reason."""
     _before: Mapping[str, Any] = field(default_factory=dict)
 
     def changes(self) -> dict[str, Any]:
@@ -237,7 +237,7 @@ def _put_path(value: list[str]) -> None:
 
 
 def _umask() -> int:
-    # It can only be read by setting it; a file of another thread meanwhile gets no excess permissions.
+    # It can only be read by setting it. A file that another thread creates in between gets no excess permissions.
     value = os.umask(0o077)
     os.umask(value)
     return value
@@ -255,7 +255,7 @@ def _put_alarm(pending: bool) -> None:
 
 
 def _put_filters(value: list[Any]) -> None:
-    warnings.simplefilter("default")  # makes Python judge warnings anew that were already shown
+    warnings.simplefilter("default")  # makes Python show warnings again that were already shown
     warnings.filters[:] = value  # type: ignore[index]
 
 
@@ -295,7 +295,7 @@ def _put_precision(value: Any) -> None:
     import torch
 
     older, newer = value
-    if older is not None:  # first: it sets some of the others
+    if older is not None:  # first, because it sets some of the others
         torch.set_float32_matmul_precision(older[0])
         torch.backends.cuda.matmul.allow_tf32 = older[1]
         torch.backends.cudnn.allow_tf32 = older[2]

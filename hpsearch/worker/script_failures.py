@@ -1,4 +1,4 @@
-"""Why a script failed or reported nothing, by its output, its exit status and its text."""
+"""Determine why a script failed or reported nothing, from its output, its exit status and its source."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ def lost(ending: Ending, tail: str) -> Failure:
 
 
 def probe(directory: Path) -> None:
-    """Check that the disk has space, the lack of which may have made a script fail.
+    """Check that the disk has free space, since a full disk may have made a script fail.
 
     Raises:
-        StorageError: It is full or broken.
+        StorageError: The disk is full or failing.
     """
     file = directory / ".probe"
     with contextlib.suppress(UnwritableError), writing(f"the attempt's directory {directory}"):

@@ -1,4 +1,4 @@
-"""Count the shapes of a sweep's trials: trials of one shape can be lanes of one computation."""
+"""Count the shapes of a sweep's trials. Trials of one shape can be lanes of one computation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def shapes_of(job: Job, trials: Sequence[Trial], seconds: float) -> Shapes:
         seconds: Time after which no more are built.
 
     Raises:
-        TrainableError: The trainable can't be imported, or has another shape.
+        TrainableError: The trainable can't be imported, or isn't a trainable.
     """
     with tempfile.TemporaryDirectory(prefix="hpsearch-plan-") as root:
         worker = Worker(job, Path(root))
@@ -66,7 +66,7 @@ class _Builder:
         self._failed: Counter[str] = Counter()
 
     def shapes(self, trials: Sequence[Trial], seconds: float) -> Shapes:
-        """Build trials until the time is over."""
+        """Build trials until the time limit."""
         until = time.monotonic() + seconds
         by_key: defaultdict[Hashable, list[Trial]] = defaultdict(list)
         built = 0

@@ -39,8 +39,8 @@ class Worker:
 
     Args:
         job: What all segments share.
-        root: Directory that attempts write to and read checkpoints from: the study's, or its stand-in on a machine
-            that doesn't see that.
+        root: Directory that attempts write to and read checkpoints from: the study's directory, or its stand-in on a
+            machine that can't access it.
         log: A shared file for output, so that an attempt's directory is created only when it is needed.
         node: Name of the machine for gangs: workers with the same name share memory. Empty: HPSEARCH_COMM_HOST, or
             else the machine.
@@ -49,7 +49,7 @@ class Worker:
         around_build: Returns a context for the build of a lane, given the seconds that it may take.
 
     Raises:
-        TrainableError: The trainable can't be imported, or has another shape.
+        TrainableError: The trainable can't be imported, or isn't a trainable.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Worker:
             self._settings = settings.pop_all()
         self._lanes: Lanes | None = None
         self.why_whole: str | None = None
-        """Why segments run one at a time, though the job requests lanes."""
+        """Why segments run one at a time although the job requests lanes."""
         if job.lanes > 1:
             self._make_lanes(log or self._root / "trials" / f"{OUTPUT_AT_HAND}{uuid.uuid4().hex}", around_build)
 
@@ -172,7 +172,7 @@ class Worker:
         """
         assert self._lanes is not None, "segments run one at a time"
         assert isinstance(self._runner, InProcess), "a script is no lane"
-        self._runner.forget()  # a lane's build may change what the warm object uses
+        self._runner.forget()  # building a lane may change values that the warm object uses
         self._lanes.enter(_assignment_of(self._job, self._root, trial, segment), segment, channel, timeout)
 
     def round(self) -> list[Result]:
@@ -212,7 +212,7 @@ class Worker:
 
     def file_log(self) -> None:
         """Move a running attempt's output to its directory, so that it can be read; called from another thread."""
-        with contextlib.suppress(OSError):  # the attempt's end reports it, if it still fails then
+        with contextlib.suppress(OSError):  # if it still fails at the attempt's end, it is reported then
             self._log.file()
 
     def close(self) -> None:
@@ -288,7 +288,7 @@ def _assignment_of(job: Job, root: Path, trial: Trial, segment: Segment, rank: i
     path = None if segment.checkpoint is None else str(root / segment.checkpoint)
     parent = trial.parent
     if parent is not None and (path is None or parent.checkpoint != segment.checkpoint):
-        parent = None  # there is no parent's state, or the trial has its own checkpoint
+        parent = None  # the parent has no checkpoint, or the trial has its own
     return Assignment(
         number=trial.number,
         params=copy.deepcopy(dict(trial.params)) if job.parameters is None else job.parameters.nest(trial.params),

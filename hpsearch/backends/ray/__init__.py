@@ -1,4 +1,4 @@
-"""Segments on Ray: the pool of workers, what goes to them and what comes back. Nothing else imports Ray."""
+"""Run segments on Ray: the pool of workers, and the messages to and from them. Only this package imports Ray."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Who can connect to a Ray: the interfaces that it listens on, and its token.
+"""Access to a Ray instance: the interfaces that it listens on, and its token.
 
-Anybody who can connect to a Ray without a token can run code there. Importing this module imports no Ray.
+Anybody who can connect to a Ray instance without a token can run code there. Importing this module doesn't import Ray.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _PROBE_SECONDS = 20.0
 
 
 def token_file() -> Path:
-    """Return where Ray looks for this user's token."""
+    """Return the path where Ray looks for this user's token."""
     return Path(os.environ.get(_TOKEN_PATH) or Path.home() / ".ray" / "auth_token")
 
 
 def make_private_token() -> None:
-    """Make the token that a local Ray will use readable by this user alone.
+    """Create a token for a local Ray that only this user can read.
 
-    If there is none, Ray creates one that all users of the machine can read.
+    Without a token, Ray creates one that all users of the machine can read.
     """
     if os.environ.get(_MODE, "token").lower() != "token" or _TOKEN in os.environ or _TOKEN_PATH in os.environ:
         return
     file = token_file()
-    with contextlib.suppress(OSError):  # the home can't be written: Ray reports that
+    with contextlib.suppress(OSError):  # the home directory isn't writable: Ray reports that
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
             descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
@@ -77,7 +77,7 @@ def is_open(address: str) -> bool | None:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether an address, host and port, can be reached from this machine alone."""
+    """Return whether an address (host and port) can be reached only from this machine."""
     return address.rpartition(":")[0].strip("[]") in ("localhost", "127.0.0.1", "::1")
 
 

@@ -1,4 +1,4 @@
-"""Run segments on Ray: one warm pool of actors, one call per segment and worker."""
+"""Run segments on Ray: a warm pool of actors, with one call per segment and worker."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _BURST_SECONDS = 0.002
 
 
 class RayBackend(Backend):
-    """A pool of warm workers on Ray. Without a number of workers it uses the whole cluster, also when that grows.
+    """A pool of warm workers on Ray. If no number of workers is given, it uses the whole cluster, even if that grows.
 
     Args:
         resources: The sweep's resources.
@@ -60,13 +60,13 @@ class RayBackend(Backend):
         self._shape = Shape(resources.cpus_per_worker, resources.gpus_per_worker)
         self._address = address
         self._least = resources.workers_per_trial
-        self.runs_edits = not is_cluster(address)  # whose nodes have the files as they were when this process joined
+        self.runs_edits = not is_cluster(address)  # a cluster's nodes have copies from when we joined
         self._fresh = resources.fresh_process
         self.module_changes_stay = "" if self._fresh else MODULE_CHANGES_STAY
         self._deliver: Callable[[Message], None] = lambda message: None
         self._worker_pool: WorkerPool | None = None
         self._flights: dict[tuple[int, int], tuple[Slot, Flight]] = {}
-        """Worker of rank 0, by (trial, attempt)."""
+        """Worker of rank 0 and its task, by (trial, attempt)."""
         self._waiting: deque[Task] = deque()
         self._inbox = Inbox()
         self._rounds = Rounds(self._inbox, self.now, self._lane_landed, self._lane_lost)
@@ -78,7 +78,7 @@ class RayBackend(Backend):
     @as_backend_error()
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
         """Connect, and start the workers. They become ready one by one, during `wait`."""
-        if not is_cluster(self._address):  # whose nodes may have the missing files
+        if not is_cluster(self._address):  # a cluster's nodes may have the missing files
             check_trainable(job)
         cpus = max((self._requested or self._least) * self._shape.cpus, os.cpu_count() or 1)
         pool = self._pool = connect(self._address, cpus)
@@ -94,13 +94,13 @@ class RayBackend(Backend):
             self._shape, self._requested, job, pool, self._inbox, self._send_waiting, self._lose, self._fresh
         )
         self._slots = self._worker_pool.slots
-        self._worker_pool.start()  # once it is stored, so that `close` ends them whenever Ctrl-C comes
+        self._worker_pool.start()  # after the assignment, so that `close` ends the workers even after a Ctrl-C here
         self._collect()
 
     def capacity(self, lanes: int = 1) -> int:
-        """Return the number of free workers, released ones that can be started again included."""
+        """Return the number of free workers, including released ones that can be started again."""
         if lanes > 1:
-            # A task waits for a whole worker, and no other may overtake it.
+            # A task waits for whole workers, and no other task may overtake it.
             return 0 if self._waiting else self._opened.capacity(0, whole_workers=False)
         return self._opened.capacity(self._missing())
 
@@ -130,7 +130,7 @@ class RayBackend(Backend):
     @as_backend_error()
     def wait(self, timeout: float | None) -> Sequence[Message]:
         """Return the workers' messages."""
-        if self._handled:  # the messages of the last call, since it was
+        if self._handled:  # the scheduler has processed the messages of the last call
             self._mailbox.decided.remote(str(self._study), self._handled)
             self._handled = {}
         self._opened.refill()
@@ -162,7 +162,7 @@ class RayBackend(Backend):
     # Sending tasks.
 
     def _missing(self) -> int:
-        """Return the number of workers that tasks wait for; a company waits for one."""
+        """Return the number of workers that tasks wait for; a company counts as one."""
         companies = {task.company for task in self._waiting if task.company}
         return len(companies) + sum(task.segment.width for task in self._waiting if not task.company)
 
@@ -208,12 +208,12 @@ class RayBackend(Backend):
         self._rounds.enter(slot, request)
 
     def _closed(self, flight: Flight, future: Future[None]) -> Sequence[Message]:
-        if future.exception() is None:  # else its worker died, as the task's own answer says
+        if future.exception() is None:  # otherwise the worker died, which the task's own answer reports
             self._slots.begin(flight, self.now())
         return ()
 
     def _take_back(self, slot: Slot, flight: Flight) -> None:
-        """Send a task elsewhere that waited behind a long one and didn't begin."""
+        """Send a task to another worker if it waited behind a long one and hadn't begun."""
         del self._flights[flight.task.key]
         self._slots.land(slot, flight, self.now(), None)
         if flight.cut:
@@ -236,7 +236,7 @@ class RayBackend(Backend):
         except RayError as error:
             self._opened.end_unreachable(slot, error)
             return self._lose(slot, first_line(error))
-        if response is None:  # taken back, and its worker returned before a heartbeat could say so
+        if response is None:  # it was taken back, and its worker returned before the heartbeat that reports this
             self._take_back(slot, flight)
             return ()
         messages, reason = self._take_response(slot, flight, response)
@@ -282,8 +282,8 @@ class RayBackend(Backend):
     def _lose(self, slot: Slot, reason: str, kind: LossKind = "died") -> Sequence[Message]:
         """Remove a lost worker, and return the outcomes of its tasks. The next `wait` starts another.
 
-        It isn't started here, as this may have been the sweep's last trial: if an actor is killed at the moment it
-        gets its process, Ray never frees its resources.
+        The new worker isn't started here, since this may have been the sweep's last trial: if an actor is killed at the
+        moment it gets its process, Ray never frees its resources.
         """
         messages: list[Message] = []
         lost = self._slots.remove(slot)
@@ -377,7 +377,7 @@ class RayBackend(Backend):
             if short or needed > self._least:  # the orchestrator may narrow it
                 reason = f"there is no place for {needed} workers at present"
                 messages.append(Lost(*self._waiting.popleft().key, reason, counts_against_trial=False))
-                self._send_waiting()  # a task behind it may find workers
+                self._send_waiting()  # a later task may find workers
             else:
                 self._opened.give_way(now)
         return messages

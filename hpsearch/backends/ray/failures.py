@@ -23,7 +23,7 @@ def as_backend_error() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Describe an error in one line; a worker's error without Ray's text."""
+    """Describe an error in one line, without the text that Ray adds to a worker's error."""
     error = getattr(error, "cause", None) or error
     text = str(error).strip().splitlines()
     if getattr(error, "actor_init_failed", False):  # the text ends with a traceback: the exception follows its frames

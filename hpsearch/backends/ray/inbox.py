@@ -1,4 +1,4 @@
-"""Answers to calls of workers, for the driver's own thread."""
+"""Queue of answers from workers, which the driver's main thread reads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Inbox:
         ref.future().add_done_callback(lambda future: self._queue.put(lambda: take(future)))
 
     def take(self, timeout: float | None, pause: float = 0.0) -> list[Message]:
-        """Return all new messages; wait up to `timeout` seconds for the first, then `pause` for more."""
+        """Return all new messages; wait up to `timeout` seconds for the first, then `pause` seconds for more."""
         messages: list[Message] = []
         try:
             messages += self._queue.get(timeout=timeout)()
@@ -45,11 +45,11 @@ class Inbox:
 
 
 _AHEAD = 2
-"""Rounds that are requested of a worker in advance, so that it doesn't wait for the driver."""
+"""Number of rounds requested from a worker in advance, so that it doesn't wait for the driver."""
 
 
 class Rounds:
-    """Requests rounds of workers as long as they have lanes.
+    """Requests rounds from workers while they have lanes.
 
     Args:
         inbox: Receives their answers.

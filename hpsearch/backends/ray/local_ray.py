@@ -1,4 +1,4 @@
-"""Start a Ray on this machine, for this process alone, and without the services that only a cluster needs."""
+"""Start a local Ray for this process only, without the services that only a cluster needs."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from hpsearch.worker.child_process import block_preemption, environment
 from hpsearch.worker.guardian import MARK, Guardian, kill_marked, start_guardian
 
 START_SECONDS = 180.0
-"""Limit of a start. Ray's own, the shortest of which is half a minute, are too short for a busy machine."""
+"""Time limit for a start. Ray's own limits, from 30 s, are too short for a busy machine."""
 
 _PORT_SECONDS = 45.0
-"""How long Ray's GCS may take until it has a port. Ray keeps Python's lock while it waits for that, so that until then
-nothing here can notice a signal, or that the GCS has died.
+"""Time limit until Ray's GCS has a port. Ray holds the GIL while it waits for the port. Until then, this process can't
+handle a signal, or notice that the GCS has died.
 """
 
 _START_LIMIT, _PORT_LIMIT = "raylet_start_wait_time_s", "gcs_server_port_wait_time_s"
-"""Ray's names for those that can be set, with `RAY_` before them in the environment."""
+"""Ray's names of the limits that can be set. The environment variables have the prefix `RAY_`."""
 
 NICENESS = 5
-"""Of a local Ray's workers: they have a third of other programs' weight, so that the driver, and who sits at the
-machine, needn't wait for them. With Ray's own 15 it is a thirtieth: beside programs that keep all cores busy they would
-need minutes to import torch. On a quiet machine both take as long: seven runs of configs/digits.yaml in turns had
-medians of 10.2 s (5) and 10.5 s (15), and minima of 9.6 s and 9.4 s.
+"""Nice value of a local Ray's workers. They get a third of the CPU weight of other programs, so that the driver and the
+user needn't wait for them. With Ray's default of 15 the weight is a thirtieth: if other programs keep all cores
+busy, the import of torch takes minutes. On an idle machine both are equally fast: seven alternating runs of
+configs/digits.yaml had medians of 10.2 s (5) and 10.5 s (15), and minima of 9.6 s and 9.4 s.
 """
 
 _WAY_ON = "A study's results are in its journal; `hpsearch resume` continues."
 
 _starting: list[Guardian] = []
-"""Those that would say that this process ended in the start of a Ray."""
+"""Guardians that print a message if this process ends while Ray starts."""
 
 
 def start_local(cpus: int, init: Callable[..., None]) -> ExitStack:
@@ -55,7 +55,7 @@ def start_local(cpus: int, init: Callable[..., None]) -> ExitStack:
         A stack that ends it when closed.
 
     Raises:
-        BackendError: It can't be started.
+        BackendError: Ray can't be started.
     """
     guardian = start_guardian(own_group=False)
     system_config = {"worker_niceness": NICENESS, _START_LIMIT: int(START_SECONDS)}
@@ -91,7 +91,7 @@ def start_local(cpus: int, init: Callable[..., None]) -> ExitStack:
 
 
 def _advice(error: BaseException, logs: Path) -> str:
-    """Return what to do where Ray's start failed."""
+    """Return advice for a failed start of Ray."""
     if isinstance(error, ChildProcessError):
         return f"Something killed it, as the system does where memory runs out, or it failed: its logs are in {logs}"
     if isinstance(error, TimeoutError) or "timed out" in str(error).lower():
@@ -139,7 +139,7 @@ _GET_NODE = "get_node"
 _START_PROCESS = "start_ray_process"
 
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""With this in their environment Ray's processes listen on 127.0.0.1 alone, as they do on macOS. By default they listen
+"""With this environment variable, Ray's processes listen only on 127.0.0.1, as on macOS. By default they listen
 on all interfaces, whatever address their node has.
 """
 
@@ -155,7 +155,7 @@ class RayProcesses:
         self._processes.append((name, process))
 
     def died(self) -> str | None:
-        """Return a message on the first that has ended; None if all run."""
+        """Return a message on the first process that has ended; None if all are running."""
         for name, process in list(self._processes):
             if (code := process.poll()) is not None:
                 how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
@@ -176,20 +176,20 @@ def lean_start() -> Iterator[RayProcesses]:
             _put(ending, Node, name, method)
         _put(ending, services, _GET_NODE, _once_there(getattr(services, _GET_NODE, None)))
         _put(ending, services, _START_PROCESS, _noting(getattr(services, _START_PROCESS, None), processes))
-        if not LOOPBACK.keys() & os.environ.keys():  # else it is the user's choice
+        if not LOOPBACK.keys() & os.environ.keys():  # otherwise the user has set it
             _put(ending, ray_constants, "ENABLE_RAY_CLUSTER", False)
         yield processes
 
 
 def _put(ending: ExitStack, owner: Any, name: str, value: Any) -> None:
-    """Replace an attribute of Ray's until the end, if Ray has it."""
+    """Replace an attribute of a Ray object until `ending` is closed, if the attribute exists."""
     if hasattr(owner, name):
         ending.callback(setattr, owner, name, getattr(owner, name))
         setattr(owner, name, value)
 
 
 def _noting(start_process: Any, processes: RayProcesses) -> Callable[..., Any]:
-    """Start a process as Ray does, and record it."""
+    """Return a function that starts a process as Ray does, and records it."""
 
     def start(command: Any, process_type: str, *arguments: Any, **options: Any) -> Any:
         info = start_process(command, process_type, *arguments, **options)
@@ -200,7 +200,7 @@ def _noting(start_process: Any, processes: RayProcesses) -> Callable[..., Any]:
 
 
 def _once_there(get_node: Any) -> Callable[[str, str], Any]:
-    """Look up a node once it has registered, or after the limit."""
+    """Return a function that looks up a node once it has registered, or after the time limit."""
 
     def get(gcs_address: str, node_id: str) -> Any:
         with suppress(Exception):  # then Ray's own way is slower, but correct
@@ -238,8 +238,8 @@ class OwnThread:
             died: Returns a message if a process that the call needs has died, else None.
 
         Raises:
-            TimeoutError: It takes longer; it continues in its thread.
-            ChildProcessError: A process that it needs has died; it may continue in its thread.
+            TimeoutError: The call takes longer. It continues in its thread.
+            ChildProcessError: A process that the call needs has died. The call may continue in its thread.
         """
         self._thread.start()
         deadline = time.monotonic() + timeout
@@ -251,7 +251,7 @@ class OwnThread:
                 raise TimeoutError(f"it took more than {timeout:.0f} seconds")
         _put_back_sigterm()
         if self._error is not None:
-            if (reason := died()) is not None:  # while the call kept Python's lock
+            if (reason := died()) is not None:  # while the call held the GIL
                 raise ChildProcessError(reason) from self._error
             raise self._error
 

@@ -1,7 +1,7 @@
 """Workers send the events of their segments here, and read the driver's requests.
 
-It is one actor on the driver's node. The driver polls it once for all workers. Nobody waits for it, except a worker
-whose trial the scheduler may stop at its next report.
+The mailbox is one actor on the driver's node. The driver polls it once for all workers. Only a worker whose trial the
+scheduler may stop at its next report waits for it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Mailbox:
         """Store the heartbeats of a worker's running attempts; return a reply to each.
 
         Args:
-            number: Of this exchange. A worker that got no answer sends the same heartbeats again, under the same
+            number: Number of this exchange. A worker that got no answer sends the same heartbeats again, with the same
                 number; they are stored once.
             heartbeats: One or more, all of the same worker and study.
         """
@@ -123,14 +123,14 @@ class Mailbox:
         return key in box.cut
 
     async def recall(self, worker: str, key: Key) -> None:
-        """Request an attempt back that waits in a worker behind another."""
+        """Request a worker to return an attempt that waits behind another one."""
         self._recall[worker] = (*self._recall.get(worker, ()), key)
 
     async def clear(self, study: str) -> None:
         """Remove all data of a closed study."""
         box = self._boxes.pop(study, None)
         if box is not None:
-            box.arrived.set()  # a waiting `collect` would return those of the study's next driver
+            box.arrived.set()  # end a waiting `collect`, which would otherwise receive the next driver's messages
         for worker, keys in list(self._recall.items()):
             self._recall[worker] = tuple(key for key in keys if key[0] != study)
             if not self._recall[worker]:

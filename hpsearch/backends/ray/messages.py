@@ -1,4 +1,4 @@
-"""Messages between the driver and a worker's actor, and how the driver reads them."""
+"""Messages between the driver and a worker's actor, and functions with which the driver reads them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Location:
     node: str
     """Workers of the same node can share memory."""
     interface: str
-    """The address by which other nodes reach this one."""
+    """The address at which other nodes reach this node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class Hello:
     address: str
     """Address for the other ranks of its next gang; empty if no segment is wide."""
     mistake: str | None
-    """Why it can't run this study's trainable."""
+    """Why it can't run this study's trainable; None if it can."""
     closes: bool = False
     """Objects of the trainable have a `close()`."""
     lanes: int = 1
     """Segments that it runs in parallel."""
     why_whole: str | None = None
-    """Why it runs one at a time, if the study requests more."""
+    """Why it runs one segment at a time, if the study requests lanes."""
     edited: str | None = None
     """A module that it imported for another study and that was edited since: the worker can't run this study."""
 
@@ -152,5 +152,5 @@ def read_response(study: Path, flight: Flight, response: RunResponse, sees: bool
 
 
 def _merged(saves: Sequence[Saved]) -> Saved:
-    """Return the newest of several checkpoints, with the reports of all: only that one travelled."""
+    """Return the newest of several checkpoints, with the reports of all: only the newest one was sent."""
     return replace(saves[-1], reports=tuple(report for save in saves for report in save.reports))

@@ -1,4 +1,4 @@
-"""The nodes of a Ray: how many workers they hold, and whose workers they run."""
+"""The nodes of a Ray cluster: how many workers fit on them, and whose workers they run."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Shape:
         return count
 
     def room(self, nodes: Iterable[dict[str, Any]]) -> int:
-        """Return the number of workers that fit on these nodes, if nothing else ran there."""
+        """Return the number of workers that fit on these nodes when they are empty."""
         return sum(self.fit(node["Resources"]) for node in nodes)
 
     def shortage(self, nodes: Sequence[dict[str, Any]], needed: int) -> str | None:
-        """Explain that these nodes together hold fewer than `needed` workers; None if they hold as many."""
+        """Explain that fewer than `needed` workers fit on these nodes together; None if enough fit."""
         room = self.room(nodes)
         if room >= needed:
             return None
@@ -145,7 +145,7 @@ def waiting_text(shape: Shape, needed: int, free: Mapping[str, float], held_by: 
         needed: Workers of a trial.
         free: Resources that no worker holds.
         held_by: Number of workers that other sweeps have started, by user.
-        placed: Number of its own that have started.
+        placed: Number of this sweep's workers that have started.
     """
     holders = ", ".join(f"{count} of {name}" for name, count in sorted(held_by.items()))
     gpus = f" and {free.get('GPU', 0):g} GPUs" if shape.gpus else ""

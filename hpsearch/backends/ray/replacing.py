@@ -1,4 +1,4 @@
-"""When workers are replaced or released, and when a node has failed too often: rules that need no Ray."""
+"""Rules, independent of Ray, for replacing and releasing workers and for nodes that fail too often."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Overdue:
 
 
 def overdue(slots: Slots, now: float) -> Iterator[Overdue]:
-    """Return the workers that have run for too long, ranks that their gang waits for in vain included."""
+    """Yield the workers that have run for too long, including ranks that their gang waits for in vain."""
     for slot in list(slots.all):
         late = _late(slots, slot, now) if slot.runs_whole else _silent(slot, now)
         if late is not None:
@@ -73,7 +73,7 @@ def _silent(slot: Slot, now: float) -> Overdue | None:
 
 
 def why_replaced(slot: Slot, result: Result, memory: int, scripts: bool) -> str | None:
-    """Return why a worker must be replaced after its last segment; None if it needn't be.
+    """Return why a worker must be replaced after its last segment; None if it needn't be replaced.
 
     Args:
         slot: The worker.
@@ -123,7 +123,7 @@ class FailingNodes:
             error: Its error.
 
         Raises:
-            BackendError: It is one too many.
+            BackendError: Too many workers have failed on the node.
         """
         self._failures[node] += 1
         if self._failures[node] >= MOST_FAILURES:
@@ -189,7 +189,7 @@ class Backoff:
         self._patience = min(2 * self._patience, MOST_SECONDS)
 
     def ask(self, now: float) -> int:
-        """Return the number of workers to ask for now."""
+        """Return the number of workers to request now."""
         if now < self._again:
             return 0
         workers, self.released = self.released, 0

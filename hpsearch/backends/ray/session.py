@@ -37,7 +37,7 @@ _KNOCK_SECONDS = 10.0
 """Time to connect to a cluster. Ray itself tries for minutes, and doesn't react to Ctrl-C."""
 
 _GCS_SECONDS = 30.0
-"""How long a cluster's GCS may be down, to be restarted: half of the time after which Ray ends this process."""
+"""How long a cluster's GCS may be down before it is restarted: half of the time after which Ray ends this process."""
 
 _JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Ray's variable with the options of a submitted job."""
@@ -48,7 +48,7 @@ _KEPT_HERE = ["/runs/", "/.git/", "/.venv/", "**/__pycache__/"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What idle workers must have in common with a search that reuses them."""
+    """Properties that idle workers must share with a search that reuses them."""
 
     shape: Shape
     mkl_cbwr: str | None
@@ -79,7 +79,7 @@ class Pool:
         """Check that Ray is alive, before a call that would otherwise hang or end this process.
 
         Raises:
-            BackendError: It is lost. This process is disconnected from it.
+            BackendError: Ray is lost. This process is disconnected from it.
         """
         lost = self.pulse.lost(time.monotonic())
         if lost is None:
@@ -100,16 +100,16 @@ class Pool:
     def join(self, search: object, kind: Kind) -> None:
         """Begin a search with workers of this kind.
 
-        Idle ones of another kind are released, as they may hold all resources.
+        Idle workers of another kind are released, since they may hold all resources.
         """
-        with self._guard:  # first, so that none of another kind comes in between
+        with self._guard:  # first, so that no worker of another kind is added in between
             self._searches.add(search)
             former, self._kind = self._kind, kind
         if former != kind:
             self.empty()
 
     def leave(self, search: object) -> None:
-        """End a search, if it has begun."""
+        """Record the end of a search, if it has begun."""
         with self._guard:
             self._searches.discard(search)
 
@@ -172,7 +172,7 @@ def connect(address: str | None, cpus: int) -> Pool:
         lives = pool.pulse.lost(time.monotonic()) is None
         if lives and (pool.shared or pool.is_used or ray.cluster_resources().get("CPU", 0) >= cpus):
             return pool
-        shut_down()  # it is lost, or our own local Ray, started for a smaller search
+        shut_down()  # it is lost, or it is our own local Ray, started for a smaller search
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     cluster = _cluster(address)
     if cluster is None:
@@ -183,7 +183,7 @@ def connect(address: str | None, cpus: int) -> Pool:
 
 
 def is_cluster(address: str | None) -> bool:
-    """Return whether `connect` returns a Ray that may have nodes besides this machine."""
+    """Return whether `connect` returns a Ray that may have nodes other than this machine."""
     if ray.is_initialized():
         return not _local
     return _cluster(address) is not None
@@ -211,9 +211,9 @@ def _join(address: str) -> None:
 
 
 def _has_working_dir() -> bool:
-    """Return whether this process is a job that Ray has sent code with (`ray job submit --working-dir`).
+    """Return whether this process is a Ray job that was submitted with code (`ray job submit --working-dir`).
 
-    Its workers use that code, too, and Ray refuses any other.
+    The job's workers use the same code, and Ray refuses any other.
     """
     with suppress(ValueError):
         job = json.loads(os.environ.get(_JOB, "{}"))
@@ -313,7 +313,7 @@ class Pulse:
             self.close()
 
     def lost(self, now: float) -> str | None:
-        """Return a message if one of the two is lost; None if not.
+        """Return a message if one of the two processes is lost; None if both are alive.
 
         Args:
             now: Seconds.

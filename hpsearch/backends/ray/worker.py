@@ -52,7 +52,7 @@ _LARGEST_LOG = 1 << 20
 """Last bytes of a trial's output that are sent to a driver whose directory the worker doesn't see."""
 
 _LATER_SECONDS = 3.0
-"""A worker with only one lane is killed by the driver, which then knows the cause: that must come first."""
+"""Extra time before this process ends itself. The driver must be first to kill a worker with one lane, to know why."""
 
 
 class RayWorker:
@@ -60,7 +60,7 @@ class RayWorker:
 
     def __init__(self, name: str, mailbox: Any, location: Callable[[], Location], gpus: float = 0) -> None:
         if not gpus:  # Ray hides them only from actors that have some of them
-            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before a trainable's module is imported, which may look for some
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before the import of the trainable, which may look for GPUs
         ignore_preemption()
         self._name = name
         self._mailbox = mailbox
@@ -81,7 +81,7 @@ class RayWorker:
         """Lanes of this study that have ended."""
         self._memory = 0
         self._next_weighing = 0.0
-        self._beginning = threading.Lock()  # between beginning an attempt and taking it back
+        self._beginning = threading.Lock()  # held while an attempt begins or is taken back
         self._last_begun: Key = ("", 0, 0)
         self._recalled: set[Key] = set()
         self._exchanging = threading.Lock()
@@ -132,7 +132,7 @@ class RayWorker:
             location, at_hand = self._location, self._root / log
             self._worker = Worker(job, self._root, at_hand, location.node, location.interface, limited)
             worker = self._worker
-            if is_first:  # modules stay, and the collector takes a fifth of a second to look through them
+            if is_first:  # modules stay alive, and scanning them takes the garbage collector 0.2 s
                 gc.freeze()
             return Hello(host, self._sees, log, worker.address, None, worker.closes, worker.lanes, worker.why_whole)
         except HpsearchError as error:
@@ -176,7 +176,7 @@ class RayWorker:
         """Add new lanes, and train all for an epoch, or for several short ones, until one ends.
 
         While the driver hasn't received all ended lanes, new ones may be about to replace them. Nothing is trained
-        until then: otherwise the others would be stacked anew for an epoch that the new lanes would miss.
+        until then: otherwise the others would be stacked again for an epoch that the new lanes would miss.
 
         Args:
             requests: Pickled `RunRequest`s of the new lanes.
@@ -207,7 +207,7 @@ class RayWorker:
                 break
         self._ends += len(ends)
         if not self._sees:
-            for written in (self._root / PACKS).glob("*.zip"):  # all its content is sent with the answers
+            for written in (self._root / PACKS).glob("*.zip"):  # its content is sent with the answers
                 written.unlink(missing_ok=True)
         return pickle.dumps(RoundsEnd(tuple(ends), trained), pickle.HIGHEST_PROTOCOL)
 
@@ -226,7 +226,7 @@ class RayWorker:
         except HpsearchError as error:
             return self._undone(result, result.iteration, error)
         if result.checkpoint is not None:
-            result = replace(result, checkpoint=path_of(result.checkpoint))  # it arrives there as a file of its own
+            result = replace(result, checkpoint=path_of(result.checkpoint))  # the driver writes it separately
         log = _end_of_log(self._root / attempt_directory(result, rank))
         shutil.rmtree(self._root / attempt_directory(result), ignore_errors=True)
         log_of_lanes = _end_of_log(self._root / PACKS)
@@ -272,7 +272,7 @@ class RayWorker:
         """Send a segment's reports at once, and wait until the driver has handled them or is late."""
         with self._exchanging:
             self._exchange()
-        with contextlib.suppress(Exception):  # the mailbox's; the next heartbeat tries again
+        with contextlib.suppress(Exception):  # an error of the mailbox; the next heartbeat tries again
             answer = self._mailbox.verdict.remote(channel.key, iteration).future()
             channel.cut = answer.result(timeout=30.0) or channel.cut
 
@@ -431,7 +431,7 @@ class StandIn:
 
 
 def _remove_deserted(parent: Path) -> None:
-    """Delete the folders that no living process holds."""
+    """Delete the folders that no live process has locked."""
     for folder in parent.iterdir():
         if _STAND_IN.fullmatch(folder.name) is None or folder.is_symlink() or not folder.is_dir():
             continue

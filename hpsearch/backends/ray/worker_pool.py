@@ -113,14 +113,14 @@ class WorkerPool:
         return max(room + again - reserved, 0)
 
     def fetch(self, waiting: int) -> None:
-        """Start released workers again, as far as tasks wait for them."""
+        """Start released workers again if tasks wait for them."""
         on_hand = sum(1 for slot in self.slots.all if not slot.flights)
         again = min(max(waiting - on_hand, 0), self._released)
         self._released -= again
         self._add(again)
 
     def refill(self) -> None:
-        """Start workers in place of lost ones."""
+        """Start workers to replace lost ones."""
         self._add(self.wanted - len(self.slots.all) - self._released - self._backoff.released)
 
     def ran(self, slot: Slot) -> None:
@@ -162,7 +162,7 @@ class WorkerPool:
             slot.handle.release.remote()
         for slot in [*coming, *(released[answer] for answer in ready)]:  # the last one is reused first
             self._pool.give(self._kind, slot.handle, slot.name)
-        for answer in late:  # the next search would wait for it for ever
+        for answer in late:  # the next search would wait for it forever
             self.end(released[answer])
         Path(self._token[0]).unlink(missing_ok=True)
         self.slots = Slots()
@@ -248,7 +248,7 @@ class WorkerPool:
         try:
             hello = future.result()
         except RayError as error:
-            if new:  # one of the pool may have died there
+            if new:  # an idle worker of the pool may have died there
                 self._failing_starts.failed(*node_of(slot.handle), first_line(error))
             self.end(slot)  # a worker that only raised is alive, and holds its resources
             return self._lost(slot, first_line(error))
@@ -294,6 +294,6 @@ class WorkerPool:
 
 
 def _placed(slot: Slot, future: Future[str]) -> Sequence[Message]:
-    if future.exception() is None:  # the error is in the hello, too
+    if future.exception() is None:  # errors are reported with the hello, too
         slot.node = future.result()
     return ()
