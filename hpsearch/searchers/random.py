@@ -23,5 +23,5 @@ class RandomSearcher(Searcher):
         """Ignore it: the suggestions depend on their numbers alone."""
 
     def explore(self, number: int, parent: Trial) -> Suggestion:
-        """Sample all params again, from a stream of its own: `suggest` may get the same number."""
+        """Sample all params again, from a separate stream, because `suggest` may be called with the same number."""
         return Suggestion(self.problem.space.draw(explore_seed(self.problem.seed), number), "random")
