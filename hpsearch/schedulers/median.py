@@ -116,7 +116,7 @@ class MedianStoppingScheduler(Scheduler):
             self._continuing.pop(0)
 
     def ready(self) -> int:
-        """Return the number of trials that continue and of trials to create; if these have no bound, they count as 1."""
+        """Return the number of trials that continue and of trials to create, which count as 1 without a bound."""
         return len(self._continuing) + self._to_create()
 
     def observe(self, outcome: Outcome) -> Sequence[Decision]:

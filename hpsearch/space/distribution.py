@@ -28,7 +28,7 @@ Age of Deep Learning", NeurIPS 2023."""
 
 _PRECISION = 53
 _LEAST = 2.0**-_PRECISION
-"""Smallest probability mass: more than eight deviations out, where nothing is sampled."""
+"""Smallest probability mass: more than eight standard deviations from the center, where nothing is sampled."""
 _STANDARD = NormalDist()
 
 
@@ -200,7 +200,7 @@ class Numeric(Distribution):
 
         Near means a normal around the number on the unit scale of the draws, so that a logarithmic range moves by
         factors and a normal by quantiles. If the draw is the number itself, which is likely if there are few multiples,
-        the next number on the side of the draw is taken.
+        the next number on the side of the draw is returned.
 
         Real et al. only mutate choices. For numbers, Syne Tune's evolution samples anew, which forgets what made the
         parent good. The polynomial mutation of Deb and Goyal (GeneAS, 1996) with its usual index of 20 moves by a

@@ -80,7 +80,7 @@ class UnitSpace:
         return value
 
     def features(self, shares: Floats) -> Floats:
-        """Return the features [n, columns] of encodings [n, axes], as after decoding."""
+        """Return the features [n, columns] of the configurations of encodings [n, axes]."""
         columns = np.concatenate([axis.features(shares[:, i]) for i, axis in enumerate(self._axes.values())], 1)
         if not self._space.conditional:
             return columns
@@ -94,7 +94,7 @@ class UnitSpace:
 
 @dataclass(frozen=True)
 class _Axis:
-    """A parameter; as it stands, a number with many values."""
+    """A parameter. This base class is a number with many values."""
 
     distribution: Any
     columns = 1
