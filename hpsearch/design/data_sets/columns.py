@@ -198,9 +198,7 @@ def fit(column: SourceColumn, rows: NDArray[np.int64]) -> None:
     if fitted["kind"] == "date":
         fitted["cycles"] = ["year", "week"] + (["day"] if (present % 86400.0).any() else [])
     low, median, high = np.quantile(present, [0.25, 0.5, 0.75])
-    spread = (
-        float(high - low) / 1.349 or float(np.std(present)) or 1.0
-    )  # the standard deviation of a normal distribution with these quartiles
+    spread = float(high - low) / 1.349 or float(np.std(present)) or 1.0  # as for a normal distribution, by quartiles
     fitted["median"], fitted["spread"] = float(median), spread
     fitted["log"] = fitted["kind"] == "number" and bool(np.abs(present - median).max() > _TAIL * spread)
     shaped = bent(fitted, np.where(np.isnan(values), median, values))

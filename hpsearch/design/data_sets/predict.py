@@ -1,7 +1,7 @@
 """Predict for new examples, with the network in this file's folder.
 
-`python predict.py NEW.csv` prints a line of CSV for each row: the prediction and, for classes, the probability of each.
-It needs Python, NumPy and torch; pyarrow for Parquet, Pillow for images, scikit-learn for `--trees`.
+`python predict.py NEW.csv` prints a CSV line for each row: the prediction and, for classes, the probability of each.
+The script needs Python, NumPy and torch; pyarrow for Parquet, Pillow for images, scikit-learn for `--trees`.
 """
 
 from __future__ import annotations

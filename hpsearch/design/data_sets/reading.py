@@ -129,7 +129,10 @@ def _numbered_rows(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
 
 
 def _delimiter(lines: list[str]) -> str:
-    """Return the delimiter with which the most lines have as many cells as the first; if tied, the most cells."""
+    """Return the delimiter for which the largest share of lines has as many cells as the first line.
+
+    If tied, the one with the most cells in the first line.
+    """
     best, best_delimiter = (0.0, 1), ","
     for delimiter in _DELIMITERS:
         try:
@@ -293,7 +296,7 @@ def listed(arrays: dict[str, Array]) -> str:
 
 
 def as_images(array: Array, where: str) -> Array:
-    """Return images of shape (rows, channels, height, width); the channels may be the first or last axis, or missing.
+    """Return images of shape (rows, channels, height, width); in `array`, channels may also be last or missing.
 
     Raises:
         DataSetError: The position of the channels is ambiguous.
