@@ -195,7 +195,7 @@ class TrialRow:
     code: tuple[int, ...] = field(default=(), compare=False)
     """Versions of the trainable's code that produced the trial's reports, from 1; empty if unknown."""
     address: str | None = field(default=None, compare=False, repr=False)
-    """Address of the file for reading `checkpoint`, which may consist of several files; not part of a result."""
+    """Address of `checkpoint`: its directory, or an entry of a file with several checkpoints; not part of a result."""
 
     @property
     def values(self) -> tuple[float, ...]:

@@ -42,7 +42,7 @@ class InvalidKey(SweepError):
 
     @property
     def mistakes(self) -> tuple[InvalidKey, ...]:
-        """This error alone, as for `InvalidKeys`."""
+        """A tuple of this error, for the same interface as `InvalidKeys`."""
         return (self,)
 
     def under(self, prefix: KeyPath) -> InvalidKey:

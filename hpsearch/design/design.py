@@ -44,7 +44,7 @@ _QUICK_FOLDS = 2
 """Number of validated folds if networks are slow for the available time."""
 
 _TREES = 0.2
-"""Share of the time that trees may take."""
+"""Maximum share of the time for trees."""
 
 
 @dataclass(frozen=True)

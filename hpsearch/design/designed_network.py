@@ -209,7 +209,7 @@ def parameter_count(params: Mapping[str, Any]) -> int:
     Raises:
         ArchitectureError: No network can be built from the parameters.
     """
-    with torch.device("meta"):  # where no weights are allocated
+    with torch.device("meta"):  # allocates no weights
         return int(parameters(designed(params, read_task(Path(params["data"]).parent))))
 
 

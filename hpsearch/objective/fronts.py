@@ -22,7 +22,7 @@ def dominates(point: Point, other: Point) -> bool:
 
 
 def non_dominated(points: Mapping[int, Point]) -> list[int]:
-    """Return the sorted keys of the non-dominated points. Two goals take O(n log n) comparisons.
+    """Return the sorted keys of the non-dominated points, with O(n log n) comparisons for two goals.
 
     Kung et al., "On Finding the Maxima of a Set of Vectors", Journal of the ACM 22(4), 1975.
     """
@@ -141,8 +141,8 @@ def _levels(points: Sequence[Point]) -> Iterator[int]:
 def _crowding_distances(front: Mapping[int, Point]) -> dict[int, float]:
     """Return the crowding distance of each point of a front: Deb et al., section III.B.1.
 
-    Of equal points, the one with the lowest key gets the distance, and the others get 0. Infinities count as the worst
-    or the best of the finite numbers.
+    If points are equal, the point with the lowest key gets the distance, and the others get 0. Infinities count as the
+    worst or the best of the finite numbers.
     """
     distinct: dict[Point, int] = {}
     for key in sorted(front):

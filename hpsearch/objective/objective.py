@@ -242,7 +242,7 @@ class Objective:
     def front(self, scores: Mapping[int, Score | None], former: Collection[int] = ()) -> list[int]:
         """Return the sorted trials of the Pareto front; empty if no score is valid.
 
-        With one goal, or without a feasible trial, this is the best trial alone.
+        With one goal, or without a feasible trial, this is a list of the best trial.
 
         Args:
             scores: Trial to score.

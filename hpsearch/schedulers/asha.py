@@ -137,7 +137,7 @@ class AsynchronousHalving(Scheduler):
         return [complete, *self._stop_at_the_end()]
 
     def prune(self, trial: int) -> Sequence[Decision]:
-        """Treat a trial as failed: it no longer counts in the rung where it waits.
+        """Treat a trial as failed: it no longer counts in the rung in which it waits.
 
         Raises:
             ValueError: The trial neither runs nor waits.
@@ -149,7 +149,7 @@ class AsynchronousHalving(Scheduler):
         return self._stop_at_the_end()
 
     def exhausted(self) -> Sequence[Decision]:
-        """Take back the last `NewTrial` and create no more trials; stop the waiting trials if nothing else is to run.
+        """Take back the last `NewTrial` and create no more trials; stop the waiting trials if no other trial will run.
 
         Raises:
             ValueError: The newest trial isn't in its first segment, so nothing can be taken back.

@@ -89,7 +89,7 @@ def hyperband_trials(s: int, s_max: int, eta: int) -> int:
 def hyperband_brackets(
     max_iter: int, min_iter: int = 1, eta: int = 3, variant: Variant = "paper", law: RungLaw = "geometric"
 ) -> tuple[Bracket, ...]:
-    """Return one round of Hyperband's brackets, the one with the most trials first.
+    """Return one round of Hyperband's brackets, sorted by number of trials, the most first.
 
     For `max_iter=81, eta=3` they start with 81, 34, 15, 8 and 5 trials. `variant="table"` computes
     floor((s_max + 1) / (s + 1)) eta^s, which starts 81, 27, 9, 6 and 5.

@@ -55,7 +55,7 @@ class MedianStopping(EarlyTerminate):
         return MedianStoppingScheduler(self.looks, self.min_trials, objective, run_cap)
 
     def summary(self) -> str:
-        """Return the iteration of the first look, and where trials end."""
+        """Return the iterations of the first look and of the end of trials."""
         first, *_ = self.looks
         chosen = "" if self.min_iter is not None else f" (min_iter, not given: max_iter / {_LOOKS})"
         return f"median stopping from {first}{chosen} to {self.max_iter} iterations"

@@ -126,8 +126,8 @@ class _Verdict:
 class PopulationBasedTraining(Scheduler):
     """Judges members at the end of intervals, without a barrier.
 
-    Of the waiting members, the least advanced ones are next, and are judged together. So with one worker, all members
-    are judged together after each interval. With as many workers as members, each member is judged alone when it
+    The least advanced of the waiting members are judged next, and together. So with one worker, all members are judged
+    together after each interval. With as many workers as members, each member is judged alone when it
     reaches the end of its interval, as in the paper. Unlike in the paper, members are compared at the same iteration,
     so that longer training is no advantage: the member's newest iteration that all but the share `quantile` have
     reached. A member keeps the results of the trials that it replaced.

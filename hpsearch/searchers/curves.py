@@ -67,7 +67,7 @@ class CurvesOptions(Settings):
     """The options of `curves` in `search.options`."""
 
     values: Count = 200
-    """Values that the model sees at most: the more, the better it knows, and the longer it takes."""
+    """Maximum number of values that the model is fitted to. More values make it more accurate and slower."""
 
 
 class CurveSearcher(LearningSearcher):

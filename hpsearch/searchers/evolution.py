@@ -23,14 +23,14 @@ _TOURNAMENTS = REDRAWS // 2
 
 @dataclass(frozen=True)
 class _Options(Settings):
-    """Defaults for some hundred trials (docs/benchmarks.md); Real et al. use 100 and 25 for 20,000."""
+    """The defaults are for a few hundred trials (docs/benchmarks.md); Real et al. use 100 and 25 for 20,000."""
 
     population: Count = 20
-    """The newest trials that may have children."""
+    """Size of the population: the newest trials, which may have children."""
     sample: Count = 10
-    """Those of them that a parent is the best of."""
+    """Size of the random sample whose best trial becomes a parent."""
     inherit: bool = False
-    """A child begins with what its parent has learned: it is a fork of the parent's newest checkpoint."""
+    """`true`: a child is a fork of its parent's newest checkpoint, and inherits what the parent has learned."""
 
     def check(self) -> None:
         if self.sample > self.population:
@@ -49,8 +49,8 @@ class Evolution(LearningSearcher):
     before, another tournament is held. After several such tournaments, the tried child is mutated again, so that the
     search stays near good configurations whose neighbours were all tried.
 
-    With several goals, the better of two trials is on an earlier Pareto front of the population; on the same front, it
-    is the one in the less crowded region (`Objective.sort_keys`).
+    With several goals, a trial is better if it is on an earlier Pareto front of the population, or in a less crowded
+    region of the same front (`Objective.sort_keys`).
     """
 
     kind: ClassVar[str] = "evolution"

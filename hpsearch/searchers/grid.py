@@ -45,7 +45,7 @@ class GridSearcher(Searcher):
         return Suggestion(self.problem.space.grid_point(number), "grid")
 
     def observe(self, observation: Observation) -> None:
-        """Ignore it: the suggestions depend on their numbers alone."""
+        """Ignore the observation: suggestions depend only on their numbers."""
 
     @property
     def size(self) -> int:

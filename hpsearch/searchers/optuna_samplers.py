@@ -268,7 +268,7 @@ class BOHB(TPE):
     random_share: ClassVar[float] = 1 / 3
 
     def suggest(self, number: int) -> Suggestion | None:
-        """Return a configuration that wasn't tried; None where none is left."""
+        """Return a configuration that wasn't tried; None if none is left."""
         if suggestion_seed(self.problem.seed, number, REDRAWS) < self.random_share * 2**32:
             sample = self._tried.draw(self.problem.seed, number)
             return None if sample is None else Suggestion(sample, "random")

@@ -47,13 +47,13 @@ class Explore(Settings):
     """How a fork's parameters differ from its parent's."""
 
     shrink: Annotated[float, AtLeast(0)] = 0.8
-    """What a number is multiplied by, in one half of all cases."""
+    """Factor by which a number is multiplied with probability 1/2."""
     grow: Annotated[float, AtLeast(1)] = 1.2
-    """What it is multiplied by in the other half."""
+    """Factor by which a number is multiplied otherwise."""
     resample: Annotated[float, AtLeast(0)] = 0.25
-    """The probability of resampling a parameter instead, independently for each."""
+    """Probability that a parameter is resampled instead, independently for each parameter."""
     fixed: tuple[str, ...] = ()
-    """Parameters that a fork takes over as they are, by their flat names, or the names of groups that hold them."""
+    """Flat names of parameters, or names of groups, whose values a fork copies from its parent unchanged."""
 
     def check(self) -> None:
         """Check that `shrink` and `resample` are at most 1."""
@@ -105,7 +105,7 @@ class PBTSearcher(Searcher):
         return Suggestion(self.problem.space.draw(self.problem.seed, number), "random")
 
     def observe(self, observation: Observation) -> None:
-        """Ignore it: the suggestions depend on their numbers alone."""
+        """Ignore the observation: suggestions depend only on their numbers."""
 
     def explore(self, number: int, parent: Trial) -> Suggestion:
         """Return the perturbed params of a parent."""

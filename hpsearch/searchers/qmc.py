@@ -61,7 +61,7 @@ class QMC(Searcher):
         return Suggestion(params, self.kind)
 
     def observe(self, observation: Observation) -> None:
-        """Ignore it: the suggestions depend on their numbers alone."""
+        """Ignore the observation: suggestions depend only on their numbers."""
 
     @property
     def size(self) -> int:

@@ -53,12 +53,12 @@ _ATTEMPTS = 1_000
 @dataclass(frozen=True)
 class _Options(Settings):
     samples: Annotated[int, AtLeast(4)] = 10
-    """Trials after which a stage is evaluated, repeatedly until a monomial is significant."""
+    """Number of trials after which a stage is evaluated, repeated until a monomial is significant."""
     stages: Count = 3
     degree: Count = 3
-    """Booleans that a monomial multiplies, at most."""
+    """Maximum number of booleans in a monomial."""
     monomials: Count = 5
-    """Monomials that a stage learns, at most."""
+    """Maximum number of monomials of a stage."""
 
     def check(self) -> None:
         if self.monomials * self.degree > _MOST_SETTLED:

@@ -259,7 +259,7 @@ def bits_near(center: float, bits: int, deviation: float = _PRIOR_DEVIATION) -> 
     mass = below + math.ldexp(bits >> low_bits, -_PRECISION) * (above - below)
     position = center + deviation * _STANDARD.inv_cdf(min(max(mass, _LEAST), 1.0 - _LEAST))
     first = min(max(int(math.ldexp(position, _PRECISION)), 0), (1 << _PRECISION) - 1)
-    # The low bits are kept: without them a range of more than 2**53 integers would have gaps.
+    # Keep the low bits: without them, a range of more than 2**53 integers would have gaps.
     return (first << low_bits) | (bits & ((1 << low_bits) - 1))
 
 

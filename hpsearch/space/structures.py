@@ -154,7 +154,7 @@ class RepeatedStructure(Structure):
     """
 
     block: Any
-    """What is copied; converted to declarations."""
+    """The block that is copied; converted to declarations."""
     min: int = 1
     max: int | None = None
 

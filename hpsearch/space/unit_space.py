@@ -188,6 +188,6 @@ def _axis_of(distribution: object) -> _Axis:
 def _is_of_few(distribution: Numeric) -> bool:
     if distribution.steps is None:
         return False
-    # Not the count of the multiples: those of a normal reach far beyond what can be sampled.
+    # Not `steps.count`: the multiples of a normal distribution extend far beyond the values that can be sampled.
     least, greatest = map(distribution.steps.multiple, distribution.ends)
     return greatest - least < _FEW and distribution.every_value() is not None

@@ -18,7 +18,7 @@ Read = Callable[[str], Value]
 """Returns the value of a name in an expression, or `ABSENT`."""
 
 UNKNOWN: Value = object()
-"""The value is not known yet. What depends on it is not known either."""
+"""Stands for a value that is not known yet. Values that depend on it are not known either."""
 
 
 class Broken(InvalidKey):

@@ -3,7 +3,7 @@
 Types are those of PyYAML's SafeLoader, except that numbers follow the core schema of YAML 1.2: `1e-4` and `-.5` are
 floats, `010` is ten. Numbers of YAML 1.1 only (`1_000`, `0b11`, and `1:30` for 90) would silently become strings, and
 are refused. Booleans include `yes` and `off`, as in W&B. Size, depth and the number of values (including aliases) are
-limited, so that no file takes long or much memory.
+limited, so that no file needs much time or memory.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def prepare(
       (rows, channels, height, width); and `targets`, int64 for classes, float32 for numbers in their own unit;
     - `data/test.csv`, `data/test_rows.npz` or `data/test/`: the original test rows;
     - `data/task.json`: `kind`, `classes`, `class_rows`, `target`, `inputs`, `trained_rows`, `test_rows`, `target_mean`,
-      `target_scale`, and for images `channel_means` and `channel_scales`, else null;
+      `target_scale`, and `channel_means` and `channel_scales` for images, otherwise null;
     - `model/`: `preprocessing.json`, `predict.py`, and its modules. `predict.py` needs `network.py` and `weights.pt` in
       the same folder, and for `--trees` also `trees.joblib`, whose inputs are the files' `inputs`, flattened to a row.
 
