@@ -26,8 +26,8 @@ class InvalidKey(SweepError):
 
     Args:
         key: The key.
-        problem: What must hold, and what the value is.
-        advice: What to do.
+        problem: The rule, and the value that breaks it.
+        advice: How to fix it.
         add: The line to add to a section.
         subject: For an error outside of a sweep: the name of the class that the key belongs to.
     """

@@ -157,7 +157,7 @@ def read_limits(values: Sequence[str]) -> dict[str, float]:
     """Parse limits such as `parameters=1e6`.
 
     Raises:
-        DesignError: One is unknown, appears twice, or isn't a number above 0.
+        DesignError: A limit is unknown, appears twice, or isn't a number above 0.
     """
     limits: dict[str, float] = {}
     for item in values:

@@ -127,10 +127,10 @@ class PopulationBasedTraining(Scheduler):
     """Judges members at the end of intervals, without a barrier.
 
     The least advanced of the waiting members are judged next, and together. So with one worker, all members are judged
-    together after each interval. With as many workers as members, each member is judged alone when it
-    reaches the end of its interval, as in the paper. Unlike in the paper, members are compared at the same iteration,
-    so that longer training is no advantage: the member's newest iteration that all but the share `quantile` have
-    reached. A member keeps the results of the trials that it replaced.
+    together after each interval. With as many workers as members, each member is judged alone when it reaches the end
+    of its interval, as in the paper. Unlike in the paper, members are compared at the same iteration, so that longer
+    training is no advantage: the member's newest iteration that all but the share `quantile` have reached. A member
+    keeps the results of the trials that it replaced.
 
     A member is replaced if it is among the worst `quantile` at that iteration, and its newest value is worse than that
     of the copied member. The best `quantile` are copied in rotation, from their newest states. A member is never

@@ -181,7 +181,7 @@ class Searcher(ABC):
         """Check that the searcher can search this space with these settings.
 
         Raises:
-            InvalidKey: It can't; the key starts with `parameters` or `search`.
+            InvalidKey: The searcher can't; the key starts with `parameters` or `search`.
         """
 
     @classmethod

@@ -28,7 +28,7 @@ class FirstTrials:
         searcher: The searcher that suggests after them.
         points: Flat names to values; omitted parameters are sampled.
         space: The space that is sampled.
-        seed: The sweep's.
+        seed: Seed of the sweep.
     """
 
     def __init__(self, searcher: Searcher, points: Sequence[Params], space: Space, seed: int) -> None:
@@ -41,7 +41,7 @@ class FirstTrials:
         # A finite searcher starts at its suggestion 0, otherwise the points to try would replace some of a grid. An
         # infinite one uses the trial's number, so that another point to try doesn't change the other trials.
         self.skipped = 0 if searcher.size is None else self.count
-        """Subtracted from a trial's number to get the number of the searcher's suggestion."""
+        """Difference between the sweep's number of a suggestion and the number that is passed to the searcher."""
 
     def suggest(self, number: int) -> Suggestion | None:
         """Return first trial `number`; None if the earlier ones contain every configuration of the space."""

@@ -202,9 +202,9 @@ class Numeric(Distribution):
         factors and a normal by quantiles. If the draw is the number itself, which is likely if there are few multiples,
         the next number on the side of the draw is returned.
 
-        Real et al. only mutate choices. For numbers, Syne Tune's evolution samples anew, which forgets what made the
-        parent good. The polynomial mutation of Deb and Goyal (GeneAS, 1996) with its usual index of 20 moves by a
-        twentieth of the range and almost never by half of it, so that a population cannot leave a valley. This combines
+        Real et al. only mutate choices. For numbers, Syne Tune's evolution samples a new value, which loses the good
+        value of the parent. The polynomial mutation of Deb and Goyal (GeneAS, 1996) with its usual index of 20 moves by
+        a twentieth of the range and almost never by half of it, so a population cannot leave a valley. This combines
         both, with the probabilities with which Ray Tune's population-based training perturbs and resamples.
         docs/benchmarks.md compares other probabilities.
         """

@@ -43,7 +43,7 @@ class Walk:
         self.point: dict[str, Value] = {}
         """The configuration: flat names to values."""
         self._unknown: set[str] = set()
-        """Names of parameters and structures that are unknown, with everything inside them."""
+        """Names of parameters and structures whose values are unknown, including everything inside a structure."""
         self._broken: Broken | None = None
         """The first error of a derived value or a condition."""
         self._fill(tree.declared, ())

@@ -73,7 +73,7 @@ class Document:
     """A parsed file."""
 
     name: str
-    """Name of the file as the user wrote it."""
+    """Name of the file, as given by the user."""
     value: object
     marks: dict[KeyPath, Mark] = field(default_factory=dict)
 

@@ -97,7 +97,7 @@ class Resources(Settings):
 
 @dataclass(frozen=True)
 class Scaling(Settings):
-    """How batch size and learning rate depend on the number of workers of a trial, and when it is rolled back.
+    """How batch size and learning rate depend on the workers of a trial, and when a wider trial is rolled back.
 
     Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", section 2. A Trainer applies these
     settings; other trainables can read them as `trial.scaling`.
