@@ -42,7 +42,7 @@ def redraw_seed(seed: int, attempt: int) -> int:
 
 
 def suggestion_seed(sweep_seed: int, number: int, attempt: int = 0) -> int:
-    """Return the seed of the model that makes a suggestion; 0 <= seed < 2**32."""
+    """Return the seed of the model that computes a suggestion; 0 <= seed < 2**32."""
     return _hashed(_prefix(sweep_seed, number) + attempt.to_bytes(4, "little"), 4, b"hpsearch suggest")
 
 

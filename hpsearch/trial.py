@@ -115,7 +115,7 @@ class Failure:
     another worker of the gang was lost, or the gang didn't start.
     """
     message: str
-    """One line."""
+    """The error message, on one line."""
     traceback: str
     """The full traceback; empty if there is none."""
     key: str = ""

@@ -160,7 +160,7 @@ class RepeatedStructure(Structure):
 
     @abstractmethod
     def _declared(self) -> tuple[Declared, ...]:
-        """Read the block."""
+        """Return the declarations of the block."""
 
     def __post_init__(self) -> None:
         least = integer(self.min, ("min",))

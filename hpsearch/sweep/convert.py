@@ -48,7 +48,7 @@ class Change:
     end: int
     text: str
     line: int
-    """From 1."""
+    """Line number, from 1."""
     why: str
 
 

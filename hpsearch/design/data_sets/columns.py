@@ -19,8 +19,8 @@ _MOST_CATEGORIES = 64
 """Maximum number of categories of a column with their own feature; the others share one."""
 
 _TAIL = 15.0
-"""A column has heavy tails if a value is more than this many spreads from its median. With a normal distribution, a
-billion rows reach 6."""
+"""A column has heavy tails if a value is more than this many spreads from the median. The largest of a billion values
+of a normal distribution is about 6 spreads away."""
 
 _EXACT = 2**53
 """Largest magnitude up to which a float represents every integer."""
