@@ -1,7 +1,7 @@
 """hpsearch: hyperparameter and architecture search for PyTorch.
 
-Importing it loads neither torch nor Ray; the modules of its names are imported when they are first used, since a
-command that only looks at a study needs few of them.
+Importing the package loads neither torch nor Ray. A public name's module is imported when the name is first used, so
+that a command that only reads a study starts fast.
 """
 
 from __future__ import annotations
@@ -164,12 +164,12 @@ _PLACES = {
     "hpsearch.trainable.running_trial": "RunningTrial",
     "hpsearch.trial": "TrialRow",
 }
-"""Where the public names are, by module."""
+"""Module to the public names that it defines."""
 
 _MODULES = {name: module for module, names in _PLACES.items() for name in names.split()}
 
 
-if not TYPE_CHECKING:  # a type checker would take a misspelled name for one of any type
+if not TYPE_CHECKING:  # otherwise a type checker would accept a misspelled name, as `Any`
 
     def __getattr__(name: str) -> Any:
         if name not in _MODULES:

@@ -1,4 +1,4 @@
-"""`python -m hpsearch`: the `hpsearch` command, with the Python that is named."""
+"""`python -m hpsearch`: the `hpsearch` command, run by this Python interpreter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What followed from an event: plain data, which the journal keeps beside the event."""
+"""Decisions that follow from an event: plain data that the journal stores with the event."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ class Decision:
 
     trial: int
     action: Literal["promote", "stop", "complete", "withdraw"]
-    """`withdraw`: its failure is revoked, and it runs again."""
+    """`withdraw`: the trial's failure is revoked, and the trial runs again."""
     reason: str
-    """In words, never empty: `"rung 2: 7th of 9, top 3 go on"`."""
+    """The reason as text, never empty: `"rung 2: 7th of 9, top 3 go on"`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanChange:
-    """What the scheduler plans from here on, if that changed."""
+    """A change of the scheduler's plan."""
 
     total: tuple[int, int] | None
     """(trials, iterations when promotions resume) of the whole sweep; None if it is unbounded."""
     brackets: Mapping[int, Rungs] = field(default_factory=dict)
-    """Those that changed."""
+    """The rungs of the brackets whose plan changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """All that followed from one event."""
+    """All decisions and plan changes that follow from one event."""
 
     decisions: Sequence[Decision] = ()
     plan: PlanChange | None = None
-    """None where it stayed as it was."""
+    """None if the plan didn't change."""

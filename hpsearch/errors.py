@@ -1,4 +1,4 @@
-"""The errors that hpsearch raises on purpose; each says what must hold, what it got, where, and what to do."""
+"""The errors that hpsearch raises on purpose. Each message names the rule, the value, the location and the fix."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MAX_LINE = 500
 
 
 class HpsearchError(Exception):
-    """Root of every error that hpsearch raises on purpose."""
+    """Base class of the errors that hpsearch raises on purpose."""
 
 
 class HpsearchWarning(UserWarning):
@@ -29,8 +29,8 @@ class TrainableError(HpsearchError):
 
     Args:
         message: What is wrong.
-        key: The key of the sweep that it concerns: `program`, `command`, or `metric.NAME` for a metric that wasn't
-            reported. Empty: what runs a trial.
+        key: The key of the sweep that the error is about: `program`, `command`, or `metric.NAME` for a metric that
+            wasn't reported. Empty: the trainable itself.
     """
 
     def __init__(self, message: str = "", key: str = "") -> None:
@@ -47,7 +47,7 @@ class UnreadableCheckpointError(CheckpointError):
 
 
 class UnwritableError(HpsearchError):
-    """The system refuses to write a trial's file, for another reason than the storage."""
+    """The system refuses to write a trial's file, although the storage works."""
 
 
 class StorageError(HpsearchError):
@@ -55,7 +55,7 @@ class StorageError(HpsearchError):
 
 
 class JournalError(HpsearchError):
-    """A study's directory or journal is missing, foreign, or doesn't fit the sweep it is opened for."""
+    """A study's directory or journal is missing, isn't hpsearch's, or doesn't match the sweep that it is opened for."""
 
 
 class StudyInUseError(JournalError):
@@ -63,7 +63,7 @@ class StudyInUseError(JournalError):
 
 
 class SearcherError(HpsearchError):
-    """A searcher that learns has failed, or its process has."""
+    """A searcher that learns, or its process, has failed."""
 
 
 class TellError(HpsearchError):
@@ -75,7 +75,7 @@ class BackendError(HpsearchError):
 
 
 class StopSearch(Exception):
-    """Raised in a callback of `search`: the sweep ends as by `hpsearch stop`, and can be resumed."""
+    """Raise it in a callback of `search` to stop the sweep as `hpsearch stop` does; the sweep can be resumed."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -83,7 +83,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Return an exception and its causes in sequence, each once: `raise error from error` is a circle."""
+    """Yield an exception and its causes in sequence, each once, even if `raise error from error` makes a cycle."""
     visited: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in visited:

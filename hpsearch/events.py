@@ -1,4 +1,4 @@
-"""What the journal records: everything that decides how a sweep goes on, and nothing else.
+"""The events that the journal records: everything that determines how a sweep continues, and nothing else.
 
 Replaying these events in their order through the searcher and the scheduler gives the state of the sweep.
 """
@@ -18,10 +18,10 @@ ASK_TELL = "ask"
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A process began to run the study (the first time, or on resume); attempts still open are lost.
+    """A process started or resumed the study. Attempts that were still open are lost.
 
-    With `ASK_TELL` it is written before the first trial is requested, and again where a finished study continues:
-    attempts then stay open from one process to the next, and the processes that run them keep their states.
+    With `ASK_TELL` the event is written before the first trial is requested, and again when a finished study
+    continues. Attempts then stay open across processes, and the processes that run them keep their states.
     """
 
     backend: str
@@ -45,57 +45,57 @@ class Started:
     reason: str = ""
     """Why the segment has this width; empty if no other was possible."""
     bracket: int = 0
-    """Of the scheduler's brackets, from 0."""
+    """Index of the scheduler's bracket, from 0."""
     rung: int = 0
-    """Of the bracket's rungs, from 0."""
+    """Index of the rung in the bracket, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A suggestion was requested from a searcher that learns. It has seen the events before this one."""
+    """A suggestion was requested from a searcher that learns. The searcher has observed the events before this one."""
 
     number: int
-    """Of the suggestion, counted in the searcher's order after the points to try; for a trial that the scheduler forks,
-    the trial's number."""
+    """Number of the suggestion, counted after the points to try. If the scheduler forks a trial: the number of the new
+    trial."""
     parent: int | None
-    """The trial that the new one is forked from."""
+    """The trial that the new trial is forked from."""
     bracket: int
-    """Bracket of the trial that it is for."""
+    """Bracket of the trial that the suggestion is for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A running attempt wrote a checkpoint. Its reports up to there count, and a retry resumes there."""
+    """A running attempt wrote a checkpoint. Its reports up to the checkpoint count, and a retry resumes there."""
 
     trial: int
     attempt: int
     iteration: int
     checkpoint: str | None
-    """Relative to the study's directory; None in an ask/tell study, whose states are kept elsewhere."""
+    """Path relative to the study's directory; None in an ask/tell study, which doesn't store states."""
     reports: tuple[Report, ...]
-    """Those since the last `Saved` of this attempt."""
+    """Reports since the last `Saved` of this attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """An attempt returned, at its segment's end or before."""
+    """An attempt returned, at the end of its segment or before."""
 
     trial: int
     attempt: int
     iteration: int
-    """Last iteration that it ran."""
+    """Last iteration that the attempt ran."""
     checkpoint: str | None
-    """At `iteration`; None where the trainable saves none."""
+    """Checkpoint at `iteration`; None if the trainable saves none."""
     reports: tuple[Report, ...]
-    """Those since the last `Saved` of this attempt."""
+    """Reports since the last `Saved` of this attempt."""
     cut: bool
-    """It ended early on request; the rest of the segment is requeued."""
+    """The attempt ended early on request; the rest of the segment is requeued."""
     seconds: float
     """Wall time in the worker."""
     stopped: str = ""
-    """Why the scheduler stopped it while it ran; empty if it didn't."""
+    """Why the scheduler stopped the trial while it ran; empty if the scheduler didn't."""
     lanes: int = 1
-    """Most trials that were trained together with it, itself included; no decision depends on it."""
+    """Maximum number of trials that were trained together, this one included; no decision depends on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,21 +124,21 @@ class Lost:
     attempt: int
     reason: str
     counts_against_trial: bool = True
-    """False: its worker ended for a reason other than this trial."""
+    """False: the worker ended for a reason other than this trial."""
     seconds: float = 0.0
-    """Wall time in the worker, as far as known; it doesn't count toward `limits.trial_timeout`."""
+    """Wall time in the worker, as far as known; this time doesn't count toward `limits.trial_timeout`."""
     then: Literal["", "halved", "alone", "wider"] = ""
-    """How its segment runs again. `halved`: with half of the trials that it was lost with, as any of them may have
-    killed the worker; `alone`: on a whole worker, for the same reason or because memory ran out; `wider`: on twice as
+    """How the segment runs again. `halved`: with half of the trials that shared the lost worker, because any of them
+    may have killed it; `alone`: on a whole worker, for the same reason or because memory ran out; `wider`: on twice as
     many workers, because memory ran out."""
     company: tuple[int, ...] = ()
-    """For `halved`: the numbers of that half, its own included. A backend sets it alone, without `then`: the trials
-    that may share a worker with its next attempt, or only itself for a worker of its own."""
+    """For `halved`: the numbers of the trials in that half, this one included. A backend may set it without `then`: the
+    trials that may share a worker with the next attempt, or this trial alone if it gets a worker for itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reverted:
-    """An attempt on more workers than before failed: the trial is back where it was before it was widened.
+    """An attempt on more workers than before failed: the trial is rolled back to its state before it was widened.
 
     Later reports no longer count, and the trial never again runs on so many workers.
     """
@@ -151,12 +151,12 @@ class Reverted:
     seconds: float
     """Wall time in the worker."""
     checkpoint: str | None = None
-    """Checkpoint at the attempt's end; it isn't needed any more."""
+    """Checkpoint at the end of the attempt; it isn't needed any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A trial's newest checkpoint is missing or damaged: the trial starts again from where it began."""
+    """A trial's newest checkpoint is missing or damaged: the trial starts over."""
 
     trial: int
     reason: str
@@ -164,9 +164,9 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """A failed trial runs again: from its newest checkpoint if its rung isn't decided.
+    """A failed trial is retried: if its rung isn't decided, the trial resumes from its newest checkpoint.
 
-    Otherwise the next trial that is created gets its params.
+    Otherwise the next trial that is created gets the failed trial's params.
     """
 
     trial: int
@@ -174,9 +174,9 @@ class Retried:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """A trial was pruned by a user: at once if it isn't running, else when its attempt ends.
+    """A user pruned a trial: it ends at once if it isn't running, otherwise when its attempt ends.
 
-    Its reports count; the scheduler treats it as failed.
+    Its reports count; the scheduler treats the trial as failed.
     """
 
     trial: int
@@ -186,7 +186,7 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A user added a configuration. The next new trial takes it, before any suggestion; several are taken in order."""
+    """A user added a configuration. New trials use added configurations first, in order, before any suggestion."""
 
     params: Params
     """Flat names to values; missing ones are sampled when the trial is created."""
@@ -202,16 +202,16 @@ class Extended:
     """The sweep was extended."""
 
     run_cap: int | None
-    """Most trials that may be created in all; None: as before."""
+    """Maximum number of trials of the study; None: unchanged."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of `early_terminate` that were raised, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steered:
-    """A user's request was answered. The events that follow from it come next, in the same transaction.
+    """A user's request was answered. The events that follow from the request come next, in the same transaction.
 
-    On its own it changes nothing. If no process ran the study, attempts still open are lost.
+    The event itself changes nothing. If no process ran the study, attempts that were still open are lost.
     """
 
     verb: str
@@ -219,11 +219,11 @@ class Steered:
     by: str
     """`user@host:pid`."""
     request: int | None
-    """Its number in the table of requests; None: no process ran the study, so it was applied directly."""
+    """Number in the table of requests; None: no process ran the study, so the request was applied directly."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """The request's arguments, as JSON values."""
     refused: str = ""
-    """Why it was refused; empty if it was not."""
+    """Why the request was refused; empty if it was accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class Ended:
     state: str
     """`finished`, `target`, `patience`, `stopped`, `max_time`, `interrupted`, `cancelled` or `error`."""
     message: str = ""
-    """The error's text; of `target` and `patience`, why it ended; of `cancelled`, by whom."""
+    """The error's text; for `target` and `patience`, why the study ended; for `cancelled`, who cancelled it."""
 
 
 Event = (
@@ -257,7 +257,7 @@ Event = (
 
 
 def trial_of(event: Event) -> int | None:
-    """Return the number of the trial that an event is about; None where it is about the sweep."""
+    """Return the number of the trial that an event is about; None if it is about the sweep."""
     match event:
         case Started():
             return event.segment.trial
@@ -272,6 +272,6 @@ class Entry:
     """An event as the journal stores it."""
 
     time: float
-    """When it was written, in seconds since the epoch."""
+    """When the event was written, in seconds since the epoch."""
     event: Event
     followed: Followed

@@ -1,4 +1,4 @@
-"""Randomness that depends on the sweep's seed and the trial's number alone."""
+"""Random seeds and bits that depend only on the sweep's seed and the trial's number."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 SEED_LIMIT = 2**32
-"""Seeds lie below this: what `numpy.random.seed` takes."""
+"""Seeds are less than this, the limit of `numpy.random.seed`."""
 
 DRAW_BITS = 128
-"""Random bits of one draw: so many that an integer of 64 bits is drawn without a bias that could be seen."""
+"""Random bits of one sample: enough to sample a 64-bit integer without a noticeable bias."""
 
 
 def trial_seed(sweep_seed: int, number: int) -> int:
     """Return the seed of a trial; 0 <= seed < 2**32.
 
-    A hash with a mark of its own: a trainable that draws from `numpy.random.default_rng(trial.seed)` must not see
-    the numbers its params were made of.
+    The hash has its own domain tag: a trainable that samples from `numpy.random.default_rng(trial.seed)` must not get
+    the random numbers that its params were sampled with.
     """
     return _hashed(_prefix(sweep_seed, number), 4, b"hpsearch trial")
 
 
 def explore_seed(sweep_seed: int) -> int:
-    """Return the seed that params of forked trials are sampled with, in place of the sweep's; 0 <= seed < 2**32."""
+    """Return the seed that replaces the sweep's when params of forked trials are sampled; 0 <= seed < 2**32."""
     return _hashed(_prefix(sweep_seed, 0), 4, b"hpsearch explore")
 
 
@@ -37,25 +37,25 @@ def stand_in_seed(sweep_seed: int) -> int:
 
 
 def redraw_seed(seed: int, attempt: int) -> int:
-    """Return the seed that a configuration is sampled with again, in place of another seed; 0 <= seed < 2**32."""
+    """Return the seed that replaces `seed` when a configuration is sampled again; 0 <= seed < 2**32."""
     return _hashed(_prefix(seed, attempt), 4, b"hpsearch redraw")
 
 
 def suggestion_seed(sweep_seed: int, number: int, attempt: int = 0) -> int:
-    """Return the seed of the model that makes a suggestion; 0 <= seed < 2**32."""
+    """Return the seed of the model that computes a suggestion; 0 <= seed < 2**32."""
     return _hashed(_prefix(sweep_seed, number) + attempt.to_bytes(4, "little"), 4, b"hpsearch suggest")
 
 
 def draw_bits(sweep_seed: int, number: int, path: Sequence[str], attempt: int = 0) -> int:
-    """Return the random bits that a trial's parameter is drawn with; 0 <= bits < 2**`DRAW_BITS`.
+    """Return the random bits that a trial's parameter is sampled with; 0 <= bits < 2**`DRAW_BITS`.
 
-    A configuration that violates a constraint is sampled again, as another `attempt`, from other bits.
+    A configuration that violates a constraint is sampled again from other bits, with the next `attempt`.
 
-    They depend on the parameter's own path and on no other parameter, so that a space can gain, lose and reorder
-    parameters while the others keep their draws. They come from a keyed hash, so that no generator of a user
-    produces the same stream, whatever its seed.
+    The bits depend on the parameter's own path and on no other parameter: if parameters are added to a space, removed
+    or reordered, the others keep their values. The bits come from a keyed hash, so that no generator in a user's code
+    produces the same stream, with any seed.
     """
-    # NUL, which no name holds, keeps ("a.b",) and ("a", "b") apart; the words before have a fixed length.
+    # No name contains NUL, so it distinguishes ("a.b",) from ("a", "b"); the prefix has a fixed length.
     message = _prefix(sweep_seed, number) + "\0".join(path).encode()
     if attempt:
         return _hashed(attempt.to_bytes(4, "little") + message, DRAW_BITS // 8, b"hpsearch again")
@@ -63,9 +63,10 @@ def draw_bits(sweep_seed: int, number: int, path: Sequence[str], attempt: int = 
 
 
 def mutation_bits(seed: int, path: Sequence[str]) -> tuple[int, int]:
-    """Return a parameter's (turn, bits) for a mutation: turn < 2**64; bits, of its new value, < 2**`DRAW_BITS`.
+    """Return (turn, bits) of a parameter for a mutation: turn < 2**64, bits < 2**`DRAW_BITS`.
 
-    The parameter with the smallest turn changes. Both depend on its own path and on no other parameter.
+    The parameter with the smallest turn changes; its new value is sampled with the bits. Both numbers depend on the
+    parameter's own path and on no other parameter.
     """
     message = seed.to_bytes(8, "little") + "\0".join(path).encode()
     hashed = _hashed(message, DRAW_BITS // 8 + 8, b"hpsearch mutate")

@@ -1,4 +1,4 @@
-"""What crosses the seam between the sweep and its backend: tasks go out, messages come back."""
+"""The interface between the sweep and its backend: the sweep sends tasks, the backend sends messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hpsearch.events import Lost, Saved
 from hpsearch.trial import Failure, Report, Segment, Trial
 
 Company = tuple[int, ...]
-"""Trials, in order, that share a worker with each other and with no others; empty: with any."""
+"""Trials, in order, that share a worker only with each other; empty: with any trial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +18,12 @@ class Task:
     trial: Trial
     segment: Segment
     timeout: float | None
-    """Seconds that the attempt may run before it is killed; None: as long as it takes."""
+    """Seconds that the attempt may run before it is killed; None: no limit."""
     lanes: int = 1
-    """How many lanes fill a worker, where one of them is enough: tasks of other trials may run in the others, and come
-    and go independently. 1: as many whole workers as the segment's width."""
+    """Number of lanes of the worker, of which the task needs one. Tasks of other trials may run in the other lanes, and
+    start and end independently. 1: the task needs whole workers, as many as the segment's width."""
     company: Company = ()
-    """For a lane: the trials that may have the worker's other lanes."""
+    """For a lane: the trials that may run in the worker's other lanes."""
 
     def __post_init__(self) -> None:
         assert self.lanes == 1 or self.segment.width == 1, "a gang has whole workers"
@@ -31,15 +31,15 @@ class Task:
 
     @property
     def key(self) -> tuple[int, int]:
-        """(trial, attempt), which name it in messages."""
+        """(trial, attempt), which identify the task in messages."""
         return self.segment.trial, self.segment.attempt
 
     def timed_out(self, message: str, seconds: float) -> Result:
-        """Return the result of an attempt that was killed because it exceeded its timeout: none of its reports counts.
+        """Return the result of an attempt that was killed because it exceeded its timeout; none of its reports counts.
 
         Args:
-            message: How it was.
-            seconds: Its time in the worker.
+            message: Details, appended to the failure's message.
+            seconds: Wall time of the attempt in the worker.
         """
         failure = Failure("timeout", f"killed: it ran over its trial_timeout{message}", "")
         return Result(*self.key, self.segment.start, None, (), False, seconds, failure)
@@ -47,46 +47,48 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Live reports of a running attempt: they are provisional until a `Saved` or its `Result` brings them again."""
+    """Live reports of a running attempt, provisional until a `Saved` or the `Result` contains them."""
 
     trial: int
     attempt: int
     reports: tuple[Report, ...]
-    """New since the last `Progress` of this attempt."""
+    """Reports since the last `Progress` of this attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An attempt ended by itself, or because it exceeded its timeout."""
+    """An attempt ended on its own, or because it exceeded its timeout."""
 
     trial: int
     attempt: int
     iteration: int
-    """Last iteration that it reported; the segment's start when there was none."""
+    """Last iteration that the attempt reported; the segment's start if it reported none."""
     checkpoint: str | None
-    """At `iteration`, relative to the study's directory; None where the trainable saves none or it failed."""
+    """Checkpoint at `iteration`, relative to the study's directory; None if the trainable saves none or the attempt
+    failed."""
     reports: tuple[Report, ...]
-    """Those since the last `Saved` of this attempt."""
+    """Reports since the last `Saved` of this attempt."""
     cut: bool
-    """It ended early because the channel requested it."""
+    """The attempt ended early because the channel requested it."""
     seconds: float
     """Wall time of the attempt."""
     failure: Failure | None
     changed: tuple[str, ...] = ()
-    """Settings of the process that it changed, by name; put back after it."""
+    """Names of process settings that the attempt changed; they were restored afterwards."""
     stuck: tuple[str, ...] = ()
-    """Those of `changed` that couldn't be put back, with the reason: the process must not run another trial."""
+    """Settings in `changed` that couldn't be restored, with the reason: the process must not run another trial."""
     module_changes: tuple[str, ...] = ()
-    """Values of the trainable's modules that it changed, by name; the process's next trial would see them."""
+    """Names of values in the trainable's modules that the attempt changed; the next trial in the process would see
+    the changed values."""
     lanes: int = 1
-    """Most trials that were trained together with it, itself included."""
+    """Maximum number of trials that were trained together, this one included."""
     ignored_checkpoint: bool = False
-    """It resumed from a checkpoint that it never read."""
+    """The attempt resumed from a checkpoint but never read it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something that the user should read, e.g. whose workers the sweep waits for."""
+    """A message for the user, e.g. that the sweep waits for workers of another sweep."""
 
     text: str
 
@@ -96,7 +98,7 @@ Message = Progress | Saved | Result | Lost | Notice
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """How many workers there are."""
+    """The current number of workers."""
 
     ready: int
     busy: int

@@ -1,4 +1,4 @@
-"""Plain frozen data that crosses every seam: trials, segments, reports and results."""
+"""Plain frozen dataclasses that all interfaces share: trials, segments, reports and results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Params = Mapping[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class StateAt:
-    """The state of a trial at the end of an iteration, as a fork names it."""
+    """Reference to the state of a trial at the end of an iteration; a fork names its parent's state with it."""
 
     trial: int
     iteration: int
@@ -26,17 +26,17 @@ class StateAt:
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """What a trial was forked from."""
+    """The trial and the state that another trial was forked from."""
 
     number: int
-    """The other trial's."""
+    """Number of the parent trial."""
     iteration: int
-    """Of the checkpoint; without one, of the state that was requested."""
+    """Iteration of the checkpoint; without a checkpoint, of the state that was requested."""
     checkpoint: str | None
-    """The newest one that the other trial had at the requested iteration, relative to the study's directory; None if
-    there was none, so that the fork started from zero."""
+    """Newest checkpoint that the parent trial had at the requested iteration, relative to the study's directory; None
+    if it had none, so that the fork started from scratch."""
     params: Params = field(default_factory=dict)
-    """Of the trial that saved the checkpoint, which may be an ancestor of the other trial; flat."""
+    """Flat params of the trial that saved the checkpoint, which may be an ancestor of the parent trial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +48,19 @@ class Trial:
     params: Params
     """Flat names to values."""
     seed: int
-    """Derived from (sweep seed, trial number) alone; 0 <= seed < 2**32."""
+    """Derived only from (sweep seed, trial number); 0 <= seed < 2**32."""
     origin: str
-    """Where the params come from: the name of a method, `"points_to_try"`, `"stand_in"`, `"retry"`, `"added"`, or what
-    a searcher of one's own calls it."""
+    """Where the params come from: the name of a method, `"points_to_try"`, `"stand_in"`, `"retry"`, `"added"`, or a
+    custom searcher's own word."""
     parent: Parent | None = None
     """The trial that it was forked from."""
     start: int = 0
-    """Iterations that count as done when it begins: a fork continues from there. Its parent's checkpoint has as many or
-    more."""
+    """Iterations that count as done when the trial starts: a fork continues after them. The parent's checkpoint has at
+    least as many iterations."""
 
     @property
     def inherited(self) -> int | None:
-        """The parent's iteration whose state it took over; None if it took over none."""
+        """The parent's iteration whose state the trial inherited; None if it inherited none."""
         parent = self.parent
         return parent.iteration if parent is not None and (parent.checkpoint or self.start) else None
 
@@ -71,16 +71,17 @@ class Segment:
 
     trial: int
     start: int
-    """Iterations done before it, contained in `checkpoint` except in a fork's first segment; 0 without one."""
+    """Iterations done before the segment, which `checkpoint` contains except in a fork's first segment; 0 without a
+    checkpoint."""
     end: int | None
-    """Last iteration to run; None where the sweep names no `max_iter`: until the trainable returns."""
+    """Last iteration to run; None if the sweep has no `max_iter`: until the trainable returns."""
     checkpoint: str | None
-    """Path of the checkpoint to start from, relative to the study's directory; a fork starts from its parent's until it
-    has its own."""
+    """Path of the checkpoint to start from, relative to the study's directory. A fork starts from its parent's
+    checkpoint until it has one itself."""
     attempt: int
-    """Counts the trial's started segments from 1; each attempt writes to a directory of its own."""
+    """Number of the attempt, counting the trial's started segments from 1; each attempt writes to its own directory."""
     width: int = 1
-    """Workers that run it together."""
+    """Number of workers that run the segment together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +93,9 @@ class Report:
     """From 1."""
     metrics: Mapping[str, float]
     seconds: float
-    """Running time of this iteration, of the trainable alone."""
+    """Running time of this iteration, in the trainable only."""
     lanes: int = field(default=1, compare=False)
-    """Trials that were trained together in this iteration and share its time; not part of a result."""
+    """Number of trials that were trained together in this iteration and share its time; not part of a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +105,21 @@ class Failure:
     kind: Literal["raised", "timeout", "died", "contract", "checkpoint", "storage", "peer", "memory"]
     """What went wrong.
 
-    `raised`: the trainable raised, or its command exited non-zero; `timeout`: it ran over `trial_timeout`; `died`: its
-    worker died, or its script was ended from outside, again and again without progress; `contract`: it broke the
-    sweep's contract (the metric was never reported, a checkpoint was refused); `memory`: an allocator refused, also
-    where it had a worker for itself and as many as it may have. Not the trial's fault are `checkpoint`: the one to
-    start from is missing or damaged, which fails a trial only where it is its parent's; `storage`: the study's
-    directory can't be written or read; and `peer`: another worker of its gang was lost, or the gang didn't come
-    together.
+    `raised`: the trainable raised, or its command exited non-zero. `timeout`: the trial exceeded `trial_timeout`.
+    `died`: the worker died, or the script was ended from outside, repeatedly without progress. `contract`: the trial
+    broke the sweep's contract (the metric was never reported, a checkpoint was refused). `memory`: memory ran out, even
+    on whole workers and on as many as the trial may have.
+
+    Three kinds are not the trial's fault. `checkpoint`: the checkpoint to start from is missing or damaged; this fails
+    a trial only if it is the parent's checkpoint. `storage`: the study's directory can't be written or read. `peer`:
+    another worker of the gang was lost, or the gang didn't start.
     """
     message: str
-    """One line."""
+    """The error message, on one line."""
     traceback: str
-    """Whole text, empty where there is none."""
+    """The full traceback; empty if there is none."""
     key: str = ""
-    """The sweep's key that it concerns, as `TrainableError` has it."""
+    """The key of the sweep that the failure is about, as in `TrainableError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +129,11 @@ class JointScore:
     values: tuple[float, ...]
     """Value of each goal, as reported."""
     excesses: tuple[float, ...] = ()
-    """By how much of its bound each constraint is violated; 0 or less where it holds."""
+    """By how much each constraint is violated, as a share of its bound; 0 or less if the constraint holds."""
 
     @property
     def violation(self) -> float:
-        """Total violation of the constraints; 0 if all hold, NaN if one is of NaN."""
+        """Total violation of the constraints; 0 if all hold, NaN if any excess is NaN."""
         return sum(excess for excess in self.excesses if not excess <= 0)
 
 
@@ -143,7 +145,7 @@ class TrialState(StrEnum):
     """State of a trial."""
 
     WAITING = "waiting"
-    """Paused between two segments, or to be started again."""
+    """Paused between two segments, or waiting for a restart."""
     RUNNING = "running"
     COMPLETE = "complete"
     """Ran to the end of its last rung."""
@@ -154,15 +156,15 @@ class TrialState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """One trial as tables, exports and best_trial show it."""
+    """One trial as shown by tables, exports and `best_trial`."""
 
     number: int
     state: TrialState
     iterations: int
     """Highest finished iteration that counts."""
     score: Score | None
-    """Score at `iterations`, or the best so far, depending on `metric.scope`; None without one, with NaN, and for a
-    failed trial."""
+    """Score at `iterations`, or the best score so far, depending on `metric.scope`; None without a report, for NaN, and
+    for a failed trial."""
     params: Params
     origin: str
     checkpoint: str | None
@@ -171,15 +173,15 @@ class TrialRow:
     seconds: float
     """Running time of all iterations that count."""
     reason: str
-    """The scheduler's last decision in words, e.g. `"rung 2: 7th of 9, top 3 go on"`."""
+    """The scheduler's last decision as text, e.g. `"rung 2: 7th of 9, top 3 go on"`."""
     width: int = 1
-    """Workers of its last segment."""
+    """Number of workers of the trial's last segment."""
     lanes: int = 1
-    """Most trials that were trained together with it; not part of the result."""
+    """Maximum number of trials that were trained together, this one included; not part of the result."""
     reverted: str = ""
-    """Why it was rolled back to fewer workers; empty if it never was."""
+    """Why the trial was rolled back to fewer workers; empty if it never was."""
     asynchronous: bool = False
-    """Its workers didn't wait for each other: a rerun gives other numbers."""
+    """The trial's workers were asynchronous: a rerun gives different numbers."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """All metrics reported at `iterations`, NaN included, also of a failed trial; empty without a report."""
     value_iteration: int = 0
@@ -187,27 +189,27 @@ class TrialRow:
     parent: int | None = None
     """The trial that it was forked from."""
     inherited: int | None = None
-    """The parent's iteration whose state it took over; None if it took over none."""
+    """The parent's iteration whose state the trial inherited; None if it inherited none."""
     start: int = 0
-    """Iterations that it counted as done when it began."""
+    """Iterations that counted as done when the trial started."""
     code: tuple[int, ...] = field(default=(), compare=False)
-    """Versions of the trainable's code that its reports come from, from 1; empty if unknown."""
+    """Versions of the trainable's code that produced the trial's reports, from 1; empty if unknown."""
     address: str | None = field(default=None, compare=False, repr=False)
-    """Address that `checkpoint` is read from, which may be a file of several; not part of a result."""
+    """Address of `checkpoint`: its directory, or an entry of a file with several checkpoints; not part of a result."""
 
     @property
     def values(self) -> tuple[float, ...]:
-        """Values of the deciding metrics, in the order of the sweep; empty without a score."""
+        """Values of the metrics that rank trials, in the order of the sweep; empty without a score."""
         if self.score is None:
             return ()
         return self.score.values if isinstance(self.score, JointScore) else (self.score,)
 
     @property
     def value(self) -> float | None:
-        """Value of the deciding metric; None without a score, or if several decide."""
+        """Value of the metric that ranks trials; None without a score, or if there are several such metrics."""
         return self.values[0] if len(self.values) == 1 else None
 
     @property
     def feasible(self) -> bool:
-        """Whether it satisfies the constraints on outcomes; False without a score."""
+        """Whether the trial satisfies the outcome constraints; False without a score."""
         return self.score is not None and not (isinstance(self.score, JointScore) and self.score.violation)

@@ -1,1 +1,1 @@
-"""Search methods judged over recorded tables: a suite of tasks, runs side by side, hits and regret."""
+"""Comparison of search methods on recorded tables: suites of tasks, parallel runs, hits and regret."""

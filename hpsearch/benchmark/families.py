@@ -1,4 +1,4 @@
-"""Suites of several kinds of tasks: methods are compared within each family, and by their mean rank over families."""
+"""Families: suites of different kinds of tasks. Methods are compared in each family, and by mean rank over all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpsearch.benchmark.suite import Suite
 Half = Literal["choose", "report"]
 
 FEWEST_TASKS = 6
-"""Families with fewer tasks, both halves together, are reported, and don't count in the ranks."""
+"""Families with fewer tasks (in both halves together) are reported, but don't count in the ranks."""
 
 _RESAMPLES = 2000
 
@@ -29,27 +29,28 @@ class Family:
     suite: Suite
     results: Results
     methods: Sequence[str]
-    """Those that can search its space."""
+    """The methods that can search the family's space."""
     workers: int
     judged: bool
-    """Whether it counts in the ranks."""
+    """Whether the family counts in the ranks."""
 
     def hits(self, method: str, budget: float) -> float:
-        """Return the mean hits over tasks; NaN without runs."""
+        """Return a method's mean hits over the tasks; NaN without runs."""
         return over_tasks(self.results.of(method, self.workers), hits_at, budget).value
 
 
 def half_of(suite: Suite, half: Half | None) -> Suite:
-    """Return a suite with every second task: to choose a default on the first half, and to report it on the other."""
+    """Return a suite with every second task, so that defaults chosen on one half can be reported on the other."""
     if half is None:
         return suite
     return replace(suite, tasks=suite.tasks[::2] if half == "choose" else suite.tasks[1::2])
 
 
 def ranks(families: Sequence[Family]) -> dict[str, float]:
-    """Return each method's mean rank over the judged families, by its hits averaged over the budgets; 1 is the best.
+    """Return each method's mean rank over the judged families; 1 is the best.
 
-    Methods with equal hits share the mean of their ranks. A method that can't run on a judged family has no rank.
+    Methods are ranked by their hits, averaged over the budgets. Methods with equal hits share the mean of their ranks.
+    A method that can't run on one of the judged families has no rank.
     """
     by_method: dict[str, list[float]] = defaultdict(list)
     judged = [family for family in families if family.judged]
@@ -76,9 +77,9 @@ def interval(
 
     Args:
         first: Runs of the method.
-        second: Runs of the one that it is compared with.
-        budget: Full trainings.
-        coverage: Of the interval.
+        second: Runs of the other method.
+        budget: Budget in full trainings.
+        coverage: Probability that the interval covers.
     """
     differences: dict[str, list[float]] = defaultdict(list)
     theirs = {(key.task, key.seed): course for key, course in second.items()}
@@ -95,7 +96,7 @@ def interval(
             np.asarray(values)[rng.integers(len(values), size=(_RESAMPLES, count, len(values)))].mean(axis=2)
             for values in differences.values()
         ]
-    )  # [task, resample, place among the sampled tasks]
+    )  # [task, resample, index among the sampled tasks]
     sampled = rng.integers(count, size=(_RESAMPLES, count))
     totals = means[sampled, np.arange(_RESAMPLES)[:, None], np.arange(count)].mean(axis=1)
     low, high = np.quantile(totals, [(1 - coverage) / 2, (1 + coverage) / 2])
@@ -103,9 +104,9 @@ def interval(
 
 
 def family_rows(families: Sequence[Family]) -> Iterator[Row]:
-    """Yield the table by family: hits by the budgets, the paired difference from the first method, and the mean rank.
+    """Yield the table of families: mean hits, paired differences from the first method, and mean ranks.
 
-    Methods are in the order of their mean rank.
+    Methods are sorted by mean rank.
     """
     names = [f"{family.suite.name} ({len(family.suite.tasks)})" + ("" if family.judged else "*") for family in families]
     yield ("method", *(cell for name in names for cell in (name, "difference")), "mean rank")

@@ -1,4 +1,4 @@
-"""Report a benchmark: hits and regret by budget as a table, and their plots over time."""
+"""The report of a benchmark: a table of hits and regret by budget, and plots over time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpsearch.page.charts import Chart, Linear, scale_of
 from hpsearch.page.charts.picture import series
 
 At = Callable[[RunCourse, float], float]
-"""Result of a run at a budget."""
+"""Returns a run's hits or regret at a budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +25,19 @@ class Mean:
 
     value: float
     error: float
-    """Its standard error; NaN for a single task."""
+    """Standard error of the mean; NaN for a single task."""
 
     def __str__(self) -> str:
         return f"{self.value:.3f}" if math.isnan(self.error) else f"{self.value:.3f} ± {self.error:.3f}"
 
 
 def hits_at(course: RunCourse, budget: float) -> float:
-    """Return whether a run had a report as good as the final values of the best rows: 1.0 or 0.0."""
+    """Return 1.0 if a run had a report as good as the final values of the best rows within the budget, else 0.0."""
     return float(any(course.hit[: bisect_right(course.at, budget)]))
 
 
 def regret_at(course: RunCourse, budget: float) -> float:
-    """Return the regret of what a run had found best: 1 before anything was reported."""
+    """Return the regret of a run's best report within the budget; 1 without a report."""
     count = bisect_right(course.at, budget)
     return course.regret[count - 1] if count else 1.0
 
@@ -48,7 +48,7 @@ def over_tasks(courses: Mapping[RunKey, RunCourse], at: At, budget: float) -> Me
 
 
 def paired(first: Mapping[RunKey, RunCourse], second: Mapping[RunKey, RunCourse], at: At, budget: float) -> Mean:
-    """Return the differences between two methods, by task."""
+    """Return the mean over tasks of the differences between two methods."""
     ours, theirs = _by_task(first, at, budget), _by_task(second, at, budget)
     return _mean([ours[task] - theirs[task] for task in ours if task in theirs])
 
@@ -68,24 +68,24 @@ def _mean(values: Sequence[float]) -> Mean:
 Row = tuple[str, ...]
 
 _POINTS = 100
-"""Budgets at which curves are drawn."""
+"""Number of budgets at which curves are drawn."""
 
 
 def aligned(rows: Sequence[Row]) -> str:
-    """Return a table for a terminal; the first row is its head."""
+    """Return a table as aligned text for a terminal; the first row is the header."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]]) + "\n"
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Return the same as Markdown."""
+    """Return a table as Markdown; the first row is the header."""
     first, *rest = (f"| {' | '.join(row)} |" for row in rows)
     return "\n".join([first, f"|{' --- |' * first.count(' | ')} --- |", *rest]) + "\n"
 
 
 def suite_rows(suite: Suite, results: Results, methods: Sequence[str], workers: Sequence[int]) -> Iterator[Row]:
-    """Yield the table of a suite: a head, and a row for each method and number of workers that has runs."""
+    """Yield the table of a suite: a header, and a row for each method and number of workers with runs."""
     budgets = [f"{budget:g}" for budget in suite.budgets]
     last = suite.budgets[-1]
     yield (
@@ -114,7 +114,7 @@ def suite_rows(suite: Suite, results: Results, methods: Sequence[str], workers: 
 
 
 def plot(suite: Suite, results: Results, methods: Sequence[str], workers: int, directory: Path) -> Sequence[Path]:
-    """Plot hits and regret over time, with bands of a standard error; return the paths."""
+    """Plot hits and regret over time, with bands of one standard error; return the paths of the plots."""
     last = suite.budgets[-1]
     across = [last * (index + 1) / _POINTS for index in range(_POINTS)]
     kinds: Sequence[tuple[str, At, str]] = (

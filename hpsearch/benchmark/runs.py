@@ -1,4 +1,4 @@
-"""The runs of a benchmark: one run on the virtual clock, results on disk, and missing runs in parallel processes."""
+"""The runs of a benchmark, simulated on a virtual clock in parallel processes, and their results on disk."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hpsearch.worker.child_process import environment, thread_environment
 
 
 class RunKey(NamedTuple):
-    """Which run it is."""
+    """Identifies a run."""
 
     task: str
     method: str
@@ -43,12 +43,12 @@ class RunCourse:
     """Result of a run."""
 
     at: Sequence[float]
-    """When the best report so far was surpassed, in full-training equivalents: time x workers / mean full training."""
+    """Times of the new best reports, in full-training equivalents: time x workers / mean time of a full training."""
     regret: Sequence[float]
-    """Regret of each: 0 for the best value of the table, 1 for the median of its final values. If params were run
-    repeatedly, a report counts as their mean at that iteration."""
+    """Regret of each new best report: 0 for the best value of the table, 1 for the median of its final values. If a
+    configuration was recorded several times, a report counts with the mean at its iteration."""
     hit: Sequence[bool]
-    """Whether each is as good as the final values of the best rows."""
+    """Whether each new best report is as good as the final values of the best rows."""
     trials: int
 
 
@@ -60,21 +60,21 @@ class BenchmarkTask:
     mean_seconds: float
     """Final values of full trainings, by row."""
     judged: Floats
-    """[rows, iterations]: values of reports, lower is better; NaN after a row's end."""
+    """[rows, iterations]: values of reports, lower is better; NaN after the end of a row."""
     best: float
     middle: float
     threshold: float
-    """A value as low as this is a hit."""
+    """Values up to this one are hits."""
 
     def regret(self, value: float) -> float:
-        """Return the share of the way from the best value to the median of the final ones."""
+        """Return a value's regret: 0 for the best value, 1 for the median of the final values."""
         return (value - self.best) / (self.middle - self.best)
 
 
 def task_of(suite: Suite, task: str) -> BenchmarkTask:
-    """Read a task, and compute its best values.
+    """Return a task with its best values, read from its table.
 
-    Only iterations of a full training count; a training without a final number counts as the worst.
+    Only the iterations of a full training count. A training without a final number counts as the worst.
 
     Raises:
         SweepError: The table can't be read, or can't distinguish methods.
@@ -104,7 +104,7 @@ def task_of(suite: Suite, task: str) -> BenchmarkTask:
 
 
 def _mean(values: Floats, axis: int) -> Floats:
-    """Return the mean of what isn't NaN; NaN where all is."""
+    """Return the mean along an axis without NaN; NaN if all values are NaN."""
     is_present = ~np.isnan(values)
     count = is_present.sum(axis=axis)
     total = np.where(is_present, values, 0.0).sum(axis=axis)
@@ -113,7 +113,7 @@ def _mean(values: Floats, axis: int) -> Floats:
 
 @dataclass
 class _Watch(Nobody):
-    """Records each report that is better than all before."""
+    """Records each report that is better than all earlier ones."""
 
     task: BenchmarkTask
     objective: Objective
@@ -123,10 +123,10 @@ class _Watch(Nobody):
     at: list[float] = field(default_factory=list)
     judged: list[float] = field(default_factory=list)
     rows: dict[int, int] = field(default_factory=dict)
-    """Trials to rows of the table."""
+    """Trial to its row in the table."""
 
     def observe(self, record: Record) -> None:
-        """Learn a new trial's row, and take what its segment reported last."""
+        """Store a new trial's row, and receive the last report of an ended segment."""
         match record.event:
             case Started(new=Trial() as trial):
                 self.rows[trial.number] = self.task.table.find(trial)[0]
@@ -146,11 +146,11 @@ class _Watch(Nobody):
 
 
 _TASKS: dict[tuple[str, str], BenchmarkTask] = {}
-"""Tasks that this process has read, by the suite's path and name."""
+"""(path of the suite, task) to the tasks that this process has read."""
 
 
 def carry_out(suite: Suite, key: RunKey) -> RunCourse:
-    """Run a method on a task."""
+    """Simulate a run of a method on a task."""
     name = suite.path, key.task
     if name not in _TASKS:
         _TASKS[name] = task_of(suite, key.task)
@@ -173,7 +173,7 @@ _FILE = "runs.jsonl"
 
 
 class Results:
-    """The results in a directory. Those of another suite, or of what was changed since, don't count."""
+    """The results in a directory. Results of another suite, or from before a change of the suite, are ignored."""
 
     def __init__(self, directory: Path, suite: Suite) -> None:
         self._path = directory / _FILE
@@ -193,7 +193,7 @@ class Results:
             key = RunKey(*(record[name] for name in RunKey._fields))
             digest, course = record["digest"], RunCourse(*(record[each.name] for each in fields(RunCourse)))
         except (ValueError, LookupError, TypeError, AttributeError):
-            return  # its process was killed as it wrote
+            return  # an incomplete line of a killed process
         suite = self._suite
         if key.method in suite.known and key.task in suite.tasks and suite.digest(key.method, key.task) == digest:
             self.courses[key] = course
@@ -204,7 +204,7 @@ class Results:
         line = json.dumps(key._asdict() | digest | asdict(course))
         try:
             with self._path.open("a", encoding="utf-8") as file:
-                # What a kill cut off stays a line of its own.
+                # Don't append to the incomplete line of a killed process.
                 file.write(f"{line}\n" if file.tell() == 0 or self._ends_in_newline() else f"\n{line}\n")
         except OSError as error:
             raise StorageError(f"{self._path}: expected a file that can be written: {error}") from error
@@ -220,12 +220,12 @@ class Results:
         return {key: course for key, course in self.courses.items() if key[1:3] == (method, workers)}
 
     def keep(self, keys: Iterable[RunKey]) -> None:
-        """Keep the results of the requested runs alone, without other tasks and seeds."""
+        """Keep only the results of these runs."""
         self.courses = {key: self.courses[key] for key in keys if key in self.courses}
 
 
 def keys_of(suite: Suite, methods: Sequence[str], workers: Sequence[int], seeds: int) -> list[RunKey]:
-    """Return the runs in such an order that a part of them compares all methods."""
+    """Return the runs, ordered so that the first part of them already compares all methods."""
     return [
         RunKey(task, method, count, seed)
         for seed, count, task, method in product(range(seeds), workers, suite.tasks, methods)
@@ -239,21 +239,21 @@ def run_missing(
 
     Args:
         suite: The suite.
-        results: Where results are stored.
+        results: The stored results, to which new ones are added.
         keys: The runs.
         jobs: Number of parallel processes.
-        progress: Called with (finished runs, all runs) at the start and after each.
+        progress: Called with (finished runs, all runs) at the start and after each run.
 
     Raises:
         SweepError: A table can't be read, or a method can't be run on it.
     """
     missing = [key for key in keys if key not in results.courses]
     for task in dict.fromkeys(key.task for key in missing):
-        task_of(suite, task)  # a mistake shows here, and not from another process
+        task_of(suite, task)  # raise errors here, not in another process
     completed = len(keys) - len(missing)
     progress(completed, len(keys))
     context = multiprocessing.get_context("spawn")
-    # With more threads those of all runs would compete.
+    # With more threads, the parallel runs would compete for cores.
     with environment(thread_environment(1)), ProcessPoolExecutor(jobs, context, _begin) as pool:
         pending = {pool.submit(carry_out, suite, key): key for key in missing}
         try:
@@ -264,7 +264,7 @@ def run_missing(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for child in multiprocessing.active_children():
-                child.terminate()  # a run may take minutes more; its results aren't stored yet
+                child.terminate()  # a run may take minutes more, and its result isn't stored yet
             raise
 
 

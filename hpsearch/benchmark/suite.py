@@ -1,4 +1,4 @@
-"""A suite: tasks that are recorded tables, the sweep around them, and the methods that are compared."""
+"""A suite: tasks (recorded tables), the common keys of their sweeps, and the methods to compare."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ from hpsearch.sweep.reader import KeyReader, Kind, listed
 from hpsearch.sweep.sweep import Sweep
 
 _OF_METHODS = ("method", "early_terminate", "max_iter", "run_cap", "trainable", "limits", "resources", "seed", "name")
-"""Keys of a sweep that methods, tasks and the budget define."""
+"""Keys of a sweep that are set by methods, tasks and the budget, not by the suite's `sweep`."""
 
 _OF_ALL = ("trainable", "limits", "resources", "seed", "name", "observers")
-"""Keys of a sweep that methods can't define, either."""
+"""Keys of a sweep that methods can't set."""
 
 _ENDLESS = 1_000_000
-"""Trials that no budget holds."""
+"""A number of trials that no budget reaches."""
 
 
 @dataclass(frozen=True)
 class Suite:
-    """The methods and tasks to compare. Plain data, which is sent to other processes."""
+    """The methods and tasks to compare. Plain data, so that it can be sent to other processes."""
 
     name: str
     path: str
@@ -61,23 +61,23 @@ class Suite:
     budgets: tuple[float, ...] = (10.0, 25.0, 50.0)
     """Full-training equivalents at which methods are compared, rising; runs end at the last."""
     hit: float = 0.01
-    """Fraction of the best rows: a report with a value as good as their final ones is a hit."""
+    """Fraction of the rows that count as best. A report as good as their final values is a hit."""
     methods: Mapping[str, Mapping[str, Any]] | None = None
     """Additional methods: names to keys of a sweep file."""
     seeds: int = 10
     learning_seeds: int | None = None
-    """For methods that learn, as their runs take longer; None: as many as the others."""
+    """Number of seeds for methods that learn, whose runs take longer; None: `seeds`."""
     workers: tuple[int, ...] = (4,)
     data: Path | None = None
     """Folder of the tables' files, if they aren't next to their descriptions."""
 
     @cached_property
     def known(self) -> Mapping[str, Mapping[str, Any]]:
-        """Every method once by name, except grid search, and methods that fork, as tables don't have such trainings.
+        """Method name to its keys of a sweep file, without aliases.
 
-        Methods that stop running trials are missing, too, as they have no default bands.
-
-        Searchers run trials to their end, or with their own scheduler; schedulers are combined with random search.
+        Left out are grid search, methods that fork (tables don't have such trainings), and methods that stop running
+        trials (they have no default bands). Searchers run trials to the end, or use their own scheduler. Schedulers are
+        combined with random search.
         """
         kinds = {name: early.capabilities for name, early in SCHEDULERS.items()}
         judging = [name for name, capabilities in kinds.items() if not (capabilities.forks or capabilities.live)]
@@ -91,31 +91,31 @@ class Suite:
 
     @cached_property
     def able(self) -> list[str]:
-        """The methods that can search this space: not every searcher can."""
+        """The methods that can search the suite's space."""
 
         def is_able(method: str) -> bool:
             try:
                 self.sweep_of(method, self.tasks[0], 0, max(self.workers), 1.0)
             except SweepError:
-                return method in (self.methods or {})  # its mistake is reported
+                return method in (self.methods or {})  # so that mistakes in its keys are reported
             return True
 
         return [method for method in self.known if is_able(method)]
 
     @cached_property
     def template(self) -> Sweep:
-        """A sweep that has the metric and the parameters of all."""
+        """A sweep with the metric and the parameters that all runs share."""
         return self.sweep_of("random", self.tasks[0], 0, max(self.workers), 1.0)
 
     def sweep_of(self, method: str, task: str, seed: int, workers: int, seconds: float) -> Sweep:
         """Return the sweep of one run.
 
         Args:
-            method: Its name.
+            method: Name of the method.
             task: One of `tasks`.
             seed: The sweep's seed.
             workers: Number of virtual workers.
-            seconds: Virtual time after which it ends.
+            seconds: Virtual time after which the run ends.
 
         Raises:
             SweepError: The keys of the method and the suite aren't a valid sweep.
@@ -135,11 +135,11 @@ class Suite:
         if sweep.objective.joint:
             raise SweepError(f"{self.path}: method {method}: one metric must decide, without outcome_constraints")
         limits = Limits(max_time=seconds, max_failures="none")
-        metric = without_targets(sweep.objective.goals)  # each run continues to its last budget
+        metric = without_targets(sweep.objective.goals)  # each run continues to the last budget
         return replace(sweep, metric=metric, limits=limits, resources=Resources(workers))
 
     def seeds_of(self, method: str) -> int:
-        """Return how many runs of a method are made on each task."""
+        """Return the number of runs of a method on each task."""
         learns = searcher_named(str(self.known[method].get("method", "random"))).capabilities.learns
         return self.learning_seeds if learns and self.learning_seeds is not None else self.seeds
 
@@ -151,7 +151,7 @@ class Suite:
         """Check that the methods are known and define valid sweeps.
 
         Raises:
-            SweepError: One doesn't.
+            SweepError: A method is unknown, or doesn't define a valid sweep.
         """
         self.check_names(methods)
         for method in methods:
@@ -161,14 +161,14 @@ class Suite:
         """Check that the methods are known.
 
         Raises:
-            SweepError: One isn't.
+            SweepError: A method is unknown.
         """
         for method in methods:
             if method not in self.known:
                 raise SweepError(f"{self.path}: there is no method {method}; {nearest(method, self.known)}")
 
     def digest(self, method: str, task: str) -> str:
-        """Return a digest of what a run depends on, so that results of another suite or table aren't reused."""
+        """Return a digest of everything that a run depends on, so that outdated results aren't reused."""
         file, _ = table_and_task(task)
         if file not in self._tables:
             self._tables[file] = table_digest(self.trainable(file), self.data)
@@ -177,7 +177,7 @@ class Suite:
 
     @cached_property
     def _tables(self) -> dict[str, str]:
-        """Digests by description, computed on demand."""
+        """Description to the digest of its table, computed on demand."""
         return {}
 
 
@@ -185,7 +185,7 @@ def load_suite(path: Path, data: Path | None = None) -> Suite:
     """Read a suite's file; `data` is the folder of the tables' files, if they aren't next to their descriptions.
 
     Raises:
-        SweepError: It can't be read, or a key is wrong; the message has file, line and key.
+        SweepError: The file can't be read, or a key is wrong; the message names file, line and key.
     """
     document = read_document(path, "suite")
     kinds: Mapping[str, Kind[Any]] = {
@@ -213,10 +213,10 @@ def load_suite(path: Path, data: Path | None = None) -> Suite:
 
 
 def load_suites(path: Path, data: Path | None = None) -> list[Suite]:
-    """Read a suite's file, or one that names several: `families: [lcbench.yaml, taskset.yaml]`, relative to itself.
+    """Read a suite's file, or a file with relative paths of several: `families: [lcbench.yaml, taskset.yaml]`.
 
     Raises:
-        SweepError: One can't be read, or a key is wrong; the message has file, line and key.
+        SweepError: A file can't be read, or a key is wrong; the message names file, line and key.
     """
     document = read_document(path, "suite")
     if not isinstance(document.value, Mapping) or "families" not in document.value:

@@ -26,10 +26,10 @@ class InvalidKey(SweepError):
 
     Args:
         key: The key.
-        problem: What must hold, and what the value is.
-        advice: What to do.
+        problem: The rule, and the value that breaks it.
+        advice: How to fix it.
         add: The line to add to a section.
-        subject: What the key belongs to, for an error outside of a sweep: the name of a class.
+        subject: For an error outside of a sweep: the name of the class that the key belongs to.
     """
 
     def __init__(self, key: KeyPath, problem: str, advice: str = "", add: Add | None = None, subject: str = "") -> None:
@@ -42,7 +42,7 @@ class InvalidKey(SweepError):
 
     @property
     def mistakes(self) -> tuple[InvalidKey, ...]:
-        """This error alone, as for `InvalidKeys`."""
+        """A tuple of this error, for the same interface as `InvalidKeys`."""
         return (self,)
 
     def under(self, prefix: KeyPath) -> InvalidKey:
@@ -174,7 +174,7 @@ def number(value: object, key: KeyPath) -> float:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Return whether a value is a number, and no boolean."""
+    """Return whether a value is a number and not a boolean."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -89,7 +89,7 @@ def check_named(spec: str, key: str, error_type: type[HpsearchError], search_pat
             folders = None if module is None else module.submodule_search_locations
             if folders is None:
                 return
-            # By its last part: with the full name, the parent of a namespace package would have to be imported.
+            # Search by the last part: with the full name, the parent of a namespace package would be imported.
             module = PathFinder.find_spec(part, list(folders))
             if module is None:
                 path = ".".join([outermost, *inner[:depth]])

@@ -16,7 +16,7 @@ KNOWN_OBSERVERS: Mapping[str, str] = {
     "tensorboard": "hpsearch.observers.tensorboard.observer:TensorBoardObserver",
     "wandb": "hpsearch.observers.wandb_runs:WandbObserver",
 }
-"""Names to import paths of factories, which are called with the `Observed`. They are imported when they are used."""
+"""Name to the import path of a factory, which is called with the `Observed`. Factories are imported when used."""
 
 OPTIONAL = frozenset({"mlflow", "wandb"})
 """Observers that need the package, and the extra of hpsearch, of the same name."""

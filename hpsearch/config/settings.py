@@ -92,10 +92,10 @@ def settings_fields(settings: type[Settings]) -> Mapping[str, SettingsField]:
     Raises:
         TypeError: The type of a field is not supported.
     """
-    return _fields(cast(Any, settings))  # mypy takes no class of dataclasses for hashable
+    return _fields(cast(Any, settings))  # mypy does not regard classes as hashable
 
 
-@cache  # each section that is made needs them
+@cache  # called for each section that is built
 def _fields(settings: Any) -> Mapping[str, SettingsField]:
     hints = get_type_hints(settings, include_extras=True)
     return types.MappingProxyType({field.name: _field(field, hints[field.name]) for field in fields(settings)})
@@ -117,7 +117,7 @@ def _field(setting: Field[Any], hint: Any) -> SettingsField:
             field = replace(_around(field, partial(_word_or, words), schema), none_is_word=NONE in words)
         if type(None) in inside:
             kinds = field.schema.get("anyOf", [field.schema])
-            # A text, or one of several words, may be the word none itself.
+            # For a text or a `Literal` of words, "none" may be a value of its own.
             none = {"type": "null"} if first is str or get_origin(first) is Literal else {"enum": [None, NONE]}
             wrap = _unless_null if "type" in none else _unless_none
             field = _around(field, wrap, {"anyOf": [*kinds, none]})
@@ -196,7 +196,7 @@ def _positive(read: _Check, value: object, key: KeyPath) -> float:
 
 
 def read_duration(value: object, key: KeyPath) -> float:
-    """Return a time in seconds: of a number, or a text such as 90m, 1h30m or 45s."""
+    """Return a time in seconds, from a number or a text such as 90m, 1h30m or 45s."""
     if not isinstance(value, str):
         return number(value, key)
     match = _DURATION.fullmatch(value.strip())

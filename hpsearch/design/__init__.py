@@ -1,1 +1,1 @@
-"""A network for a data set: look at it, search, train the best on all rows, and test it on rows that nothing saw."""
+"""Design a network for a data set: analyze the data, search, train the best network on all rows, and test it."""

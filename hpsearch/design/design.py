@@ -1,4 +1,4 @@
-"""From a data set to a network: look, search, train the best on all rows, test."""
+"""The steps from a data set to a network: analyze, search, train the best network on all rows, test."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ from hpsearch.tables.wording import duration, number
 from hpsearch_comm.errors import ConfigurationError
 
 _FEW = 2000
-"""Most rows for which all folds validate; with more, one held-out fold is enough."""
+"""Maximum number of rows for which all folds are validated; with more, one held-out fold is enough."""
 
 _FOLDS = 5
 
 _QUICK_FOLDS = 2
-"""Number of folds that validate if networks are slow for the available time."""
+"""Number of validated folds if networks are slow for the available time."""
 
 _TREES = 0.2
-"""Share of the time that trees may take."""
+"""Maximum share of the time for trees."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """How a design is run, without effect on the request."""
+    """Settings of how a design is run. They aren't part of the request."""
 
     say: Callable[[str], None] = print
     display: Callable[[], Display] = SilentDisplay
     backend: BackendName = "ray"
     began: float | None = None
-    """Start of the requested time, by `time.time()`; None: at the call."""
+    """Start of the requested time, by `time.time()`; None: the time of the call."""
     sweep_only: bool = False
     """End before the search, so that the sweep can be changed."""
 
@@ -69,7 +69,7 @@ def design(request: DesignRequest, folder: Path, around: Surroundings) -> Design
         around: How it is run.
 
     Returns:
-        The report; None if it ended before there was a network: `resume` continues.
+        The report; None if the run ended before there was a network, so that `resume` can continue it.
 
     Raises:
         DesignError: The request can't be satisfied.
@@ -82,7 +82,7 @@ def design(request: DesignRequest, folder: Path, around: Surroundings) -> Design
     try:
         return resume(folder, around)
     except HpsearchError:
-        if not paths.sweep.is_file():  # so that the same command, put right, finds its folder free
+        if not paths.sweep.is_file():  # so that the corrected command can use the same folder
             paths.clear()
         raise
 
@@ -90,12 +90,12 @@ def design(request: DesignRequest, folder: Path, around: Surroundings) -> Design
 def resume(folder: Path, around: Surroundings, seconds: float | None = None) -> DesignReport | None:
     """Resume a design, or return its report.
 
-    The split stays: rows are read from the folder, not from the data set.
+    The split doesn't change: rows are read from the folder, not from the data set.
 
     Args:
-        folder: The design's.
+        folder: The design's folder.
         around: How it is run.
-        seconds: Total time, earlier runs included; None: as requested at first. A longer time continues the search.
+        seconds: Total time, including earlier runs; None: as first requested. A longer time continues the search.
 
     Raises:
         DesignError, HpsearchError: See `design`.
@@ -130,8 +130,8 @@ def resume(folder: Path, around: Surroundings, seconds: float | None = None) -> 
 def _look(
     paths: DesignFolder, record: dict[str, Any], request: DesignRequest, clock: Clock, around: Surroundings
 ) -> None:
-    """Split and prepare the rows, see what trees and a usual network do with them, and write the sweep."""
-    for folder in (paths.data, paths.model):  # of a run that ended in the middle of it
+    """Split and prepare the rows, train trees and a typical network for comparison, and write the sweep."""
+    for folder in (paths.data, paths.model):  # from a run that ended during this step
         shutil.rmtree(folder, ignore_errors=True)
     if request.goal is not None and request.goal not in SCORES:
         raise DesignError(
@@ -207,7 +207,7 @@ def _look(
 def _searched(
     paths: DesignFolder, record: Mapping[str, Any], request: DesignRequest, clock: Clock, around: Surroundings
 ) -> Study | None:
-    """Run the sweep for the time that there is; None where it was interrupted."""
+    """Run the sweep for the available time; return None if it was interrupted."""
     sweep = load_sweep(paths.sweep)
     check_sweep(sweep, paths, record["constants"])
     directory = StudyDirectory(paths.study)
@@ -243,7 +243,7 @@ def _searched(
 
 
 def _own_seconds(sweep: Sweep, record: Mapping[str, Any]) -> float | None:
-    """Return the search's most seconds where somebody changed them, who wants less than there is time for."""
+    """Return the search's `max_time` if a user changed it in the sweep file; otherwise None."""
     limit = sweep.limits.max_time
     return None if limit == record["max_time"] else limit
 
@@ -287,7 +287,7 @@ def _finished(
 
 
 def _check_stayed(paths: DesignFolder, rows: Path) -> None:
-    """Check that the sweep's rows are in this folder: else trials would read others, or none."""
+    """Check that the sweep reads its rows from this folder: after a move, trials would read other rows, or none."""
     here = paths.search_rows
     if here != rows and not (here.exists() and rows.exists() and here.samefile(rows)):
         raise DesignError(
@@ -321,7 +321,7 @@ def _goal(requested: str | None, rows: PreparedRows) -> str:
 
 @contextmanager
 def _own_errors() -> Iterator[None]:
-    """Raise the errors of trainers and data sets as a `DesignError`."""
+    """Convert errors of trainers and data sets to `DesignError`."""
     try:
         yield
     except (ConfigurationError, DataSetError) as error:

@@ -1,7 +1,7 @@
 """The trainable of `hpsearch design`: a network for prepared rows, validated by folds inside one trial.
 
-One trial trains as many networks side by side as there are validated folds. Network i never sees a row of fold i, and
-alone predicts these. So the score is one of all validated rows, exact, and compares well between trials.
+One trial trains a network for each validated fold, all of them in parallel. Network i isn't trained on the rows of fold
+i, and only it predicts them. So a score uses all validated rows, and is comparable between trials.
 """
 
 from __future__ import annotations
@@ -35,29 +35,30 @@ from hpsearch_trainers.trainer import Trainer
 from hpsearch_trainers.weight_decay import decay_groups
 
 _WARMUP = 0.05
-"""Share of the epochs in which the rate rises."""
+"""Share of the epochs over which the learning rate rises."""
 
 
 class DesignedNetwork(Trainer):
-    """Reports the scores of its kind of task on the validated rows, and `fit_seconds`.
+    """Reports all scores for the kind of task on the validated rows, and `fit_seconds`.
 
-    `fit_seconds` is the time of the last fit: one network, trained on all rows for `epochs` at this speed.
+    `fit_seconds` is the predicted time of the last fit: one network, trained on all rows for `epochs` at this speed.
 
-    Parameters: `data` (the path of `search.npz`), `goal` (a name of `scores.SCORES`, by which the loss is chosen),
-    `folds` (5) and of these `validated` (5; 1: one fold is held out; 0: one network trains on all rows, and nothing is
-    validated), `split_seed` (0), `epochs` (27, over which the rate falls to 0), `lr` (0.002), `weight_decay` (0.01),
-    `batch_size` (32), `label_smoothing` (0.0), `shift` (0 pixels) and `mirror` (False) of images, `latency` (False:
-    report `latency_ms` as well), and those of `designed_architectures.architecture`.
+    Parameters, with defaults in parentheses: `data` (required, path of `search.npz`), `goal` (required, a name in
+    `scores.SCORES`, which determines the loss), `folds` (5), `validated` (5, number of folds that are validated; 1: one
+    fold is held out; 0: one network trains on all rows, and none is validated), `split_seed` (0), `epochs` (27, over
+    which the learning rate falls to 0), `lr` (0.002), `weight_decay` (0.01), `batch_size` (32), `label_smoothing`
+    (0.0), `shift` (0 pixels) and `mirror` (False) of images, `latency` (False; True also reports `latency_ms`), and the
+    parameters of `architecture`.
     """
 
     rows: PreparedRows
     model: FoldNetworks
 
     def build(self, params: Mapping[str, Any]) -> Parts:
-        """Return the parts.
+        """Return the parts of the training.
 
         Raises:
-            ConfigurationError: The data can't be read, or doesn't fit the parameters.
+            ConfigurationError: The data can't be read, or doesn't match the parameters.
             ArchitectureError: No network can be built from the parameters.
         """
         self.rows = read_rows(Path(params["data"]))
@@ -115,7 +116,7 @@ class DesignedNetwork(Trainer):
         return metrics | {"fit_seconds": each * self._fit_epochs}
 
     def validate(self) -> dict[str, float]:
-        """Return all scores of the validated rows, each predicted by the network that didn't train on it."""
+        """Return all scores on the validated rows; each row is predicted by the network that didn't train on it."""
         began = time.perf_counter()
         self.model.eval()
         values: dict[str, float] = {}
@@ -131,7 +132,7 @@ class DesignedNetwork(Trainer):
         return values
 
     def validated(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Return predictions for the validated rows, and these rows' numbers.
+        """Return predictions for the validated rows, and the indices of these rows.
 
         Returns:
             Probabilities (rows, classes), or numbers (rows,), float64; and int64 (rows,).
@@ -155,7 +156,7 @@ class DesignedNetwork(Trainer):
             Probabilities (rows, classes), or numbers (rows,), float64.
         """
         network = self.model.networks[0]
-        device = next(network.parameters()).device  # the CPU, once it was delivered
+        device = next(network.parameters()).device  # the CPU after `delivered`
         channels = self._channels()
         inputs = torch.from_numpy(rows.inputs).to(device)
         networks = FoldNetworks([network], inputs, None if channels is None else channels.to(device), lambda x: x)
@@ -169,13 +170,13 @@ class DesignedNetwork(Trainer):
         return None if channels is None else torch.tensor(channels, device=self.device)
 
     def delivered(self) -> nn.Module:
-        """Return the network that trained on all rows, in evaluation mode.
+        """Return the network that was trained on all rows, in evaluation mode.
 
-        For numbers its outputs are standardized by the task's `target_mean` and `target_scale`.
+        If the targets are numbers, the outputs are standardized by the task's `target_mean` and `target_scale`.
 
         Raises:
-            ConfigurationError: There are several networks, none of which trained on all rows; or the task's scale isn't
-                that of its rows.
+            ConfigurationError: There are several networks, none of which was trained on all rows; or the scale in
+                `task.json` isn't the scale of its rows.
         """
         if self._folds.max() >= 0:
             raise ConfigurationError("only a network that trained on all rows is delivered: set validated to 0")
@@ -197,23 +198,23 @@ class DesignedNetwork(Trainer):
         return inputs
 
     def _latency(self, model: nn.Module) -> float:
-        """Measure one network on one row, in milliseconds."""
+        """Return the latency of one network for one row, in milliseconds."""
         row = torch.zeros(1, *self.rows.task.inputs, device=self.device)
         return latency(row)(self.model.networks[0])
 
 
 def parameter_count(params: Mapping[str, Any]) -> int:
-    """Count what the delivered network would train, before there is one: for `derived` in a sweep.
+    """Return the number of trainable parameters of the delivered network, without training: for `derived` in a sweep.
 
     Raises:
         ArchitectureError: No network can be built from the parameters.
     """
-    with torch.device("meta"):  # where no weights are allocated
+    with torch.device("meta"):  # allocates no weights
         return int(parameters(designed(params, read_task(Path(params["data"]).parent))))
 
 
 def flops(params: Mapping[str, Any]) -> int:
-    """Return the floating-point operations of the delivered network for one row, as `costs` does: for `derived`.
+    """Return the floating-point operations of the delivered network for one row, by `costs`: for `derived` in a sweep.
 
     Raises:
         ArchitectureError: No network can be built from the parameters.
@@ -223,12 +224,12 @@ def flops(params: Mapping[str, Any]) -> int:
 
 
 class FoldNetworks(nn.Module):
-    """Networks with equal architectures and different weights. Inputs are numbers of rows, (batch, networks).
+    """Networks with equal architectures and different weights. Inputs are indices of rows, (batch, networks).
 
     Args:
         networks: The networks.
-        inputs: All rows, which aren't part of the state: (rows, ...).
-        channels: For images the mean and scale of each channel, (2, channels); else None.
+        inputs: All rows, (rows, ...). They aren't part of the state.
+        channels: For images, the mean and scale of each channel, (2, channels); otherwise None.
         augment: Augmentation of a training batch.
     """
 
@@ -254,7 +255,7 @@ class FoldNetworks(nn.Module):
 
     @torch.no_grad()
     def predict(self, number: int, rows: Tensor, batch: int = 1024) -> Tensor:
-        """Return one network's outputs for some rows, in evaluation; (rows, outputs)."""
+        """Return one network's outputs for some rows, in evaluation mode, (rows, outputs)."""
         self.eval()
         network = self.networks[number]
         return torch.cat([network(self._read(chunk)) for chunk in torch.split(rows, batch)])
@@ -265,11 +266,11 @@ class FoldNetworks(nn.Module):
 
 
 class TargetScale:
-    """Mean and standard deviation of each network's training targets, by which they are standardized.
+    """Standardization of targets by the mean and standard deviation of each network's training targets.
 
     Args:
-        targets: All, (rows,).
-        rows: Numbers of rows, (rows of an epoch, networks).
+        targets: Targets of all rows, (rows,).
+        rows: Indices of rows, (rows of an epoch, networks).
     """
 
     def __init__(self, targets: Tensor, rows: Tensor) -> None:
@@ -279,26 +280,26 @@ class TargetScale:
         self.deviation = torch.where(deviation > 0, deviation, 1.0)
 
     def scaled(self, number: int, targets: Tensor) -> Tensor:
-        """Return numbers standardized for network `number`."""
+        """Return targets standardized for network `number`."""
         return ((targets.double() - self.mean[number]) / self.deviation[number]).float()
 
     def in_units(self, number: int, outputs: Tensor) -> Tensor:
-        """Return predictions of network `number`, in the targets' unit; float64."""
+        """Return the outputs of network `number` converted to the targets' unit, float64."""
         return outputs.double() * self.deviation[number] + self.mean[number]
 
 
 def fold_loss(
     targets: Tensor, rows: Tensor, *, classes: int | None, weighted: bool, smoothing: float, absolute: bool
 ) -> Callable[[list[Tensor], Tensor], Tensor]:
-    """Return the loss of all networks: the mean, with each network's gradient that of its own loss.
+    """Return the loss of all networks: its value is the mean, but each network gets the gradient of its own loss.
 
     Args:
         targets: Targets of all rows.
-        rows: Numbers of rows that each network trains on, (rows of an epoch, networks).
+        rows: Indices of the rows that each network trains on, (rows of an epoch, networks).
         classes: Number of classes; None for numbers.
-        weighted: Weight classes equally, by their frequencies among a network's own rows.
+        weighted: Give all classes the same weight, by their frequencies in a network's training rows.
         smoothing: Label smoothing (Szegedy et al., CVPR 2016, section 7).
-        absolute: For numbers use the absolute error beyond a deviation (Huber 1964), not the squared one.
+        absolute: For numbers, use the Huber loss (1964) with threshold 1 instead of the squared error.
     """
     single: Callable[[int, Tensor, Tensor], Tensor]
     if classes is None:
@@ -324,7 +325,7 @@ def fold_loss(
                 for n, (output, own_rows) in enumerate(zip(outputs, chosen.unbind(1), strict=True))
             ]
         )
-        # A mean would divide every gradient by the number of networks, and the last fit trains only one.
+        # With the mean, gradients would be divided by the number of networks; the last fit trains only one network.
         return losses.sum() - (losses.sum() - losses.mean()).detach()
 
     return loss
@@ -334,19 +335,19 @@ def architecture(params: Mapping[str, Any], task: PredictionTask) -> dict[str, A
     """Return the arguments of `architectures.network`, and of `standalone`, for a task.
 
     Rows: `depth` (2; 0 is a linear model) dense layers of `width` (128) features with `activation` ("relu"), `norm`
-    ("none", "batch", "layer"), `dropout` (0.0); `residual` (False) adds each layer's input to its output, except
-    in the first; `embedding` ("none"; "periodic" with `deviation` 0.1).
+    ("none", "batch", "layer") and `dropout` (0.0). `residual` (False) adds each layer's input to its output, except in
+    the first layer. `embedding` is "none" or "periodic", with `deviation` (0.1).
 
-    Images: `stages` (2), each of `blocks` (1) of the kind `block` ("conv", "residual" or "separable") with `channels`
-    (32) in the first one and twice as many in each further one, kernels of `kernel` (3), and a pool between; `side` (2)
-    pixels are left for the last layer, after a dropout of `dropout` (0.0).
+    Images: `stages` (2) with a pooling layer between them. A stage has `blocks` (1) of the kind `block` ("conv",
+    "residual" or "separable") with kernel size `kernel` (3). The first stage has `channels` (32), and each further
+    stage twice as many. The output is pooled to `side` (2) pixels for the last layer, after `dropout` (0.0).
     """
     body = _rows(params) if len(task.inputs) == 1 else _images(params)
     return {"value": body[0], "inputs": task.inputs, "outputs": task.outputs, "stem": body[1], "head": body[2]}
 
 
 def designed(params: Mapping[str, Any], task: PredictionTask) -> nn.Module:
-    """Make the network.
+    """Return the network of a configuration.
 
     Raises:
         ArchitectureError: No network can be built from the parameters.
@@ -389,11 +390,11 @@ def _images(params: Mapping[str, Any]) -> tuple[list[Any], list[Any], list[Any]]
 
 
 def shifted(images: Tensor, most: int) -> Tensor:
-    """Shift each image by up to `most` pixels along each side; the border is repeated.
+    """Return images shifted at random by up to `most` pixels along each axis; border pixels are repeated.
 
     Args:
         images: (rows, channels, height, width).
-        most: Most pixels along a side.
+        most: Maximum shift in pixels.
     """
     rows, _, height, width = images.shape
     moved = torch.randint(-most, most + 1, (2, rows, 1), device=images.device)
@@ -404,6 +405,6 @@ def shifted(images: Tensor, most: int) -> Tensor:
 
 
 def mirrored(images: Tensor) -> Tensor:
-    """Mirror each image with a probability of one half."""
+    """Return images, each mirrored horizontally with probability 1/2."""
     swap = torch.rand(len(images), 1, 1, 1, device=images.device) < 0.5
     return torch.where(swap, images.flip(3), images)

@@ -25,18 +25,18 @@ from hpsearch.errors import DesignError
 
 
 class DesignFolder:
-    """The paths, and the records that are JSON."""
+    """The paths in the folder, and reading and writing of its JSON files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser().absolute()
         self.record = self.path / "design.json"
-        """The request."""
+        """The request and the findings."""
         self.data = self.path / "data"
         """The rows."""
         self.search_rows = self.data / "search.npz"
         self.test_rows = self.data / "test.npz"
         self.trees = self.data / "trees.joblib"
-        """The trees that the network is compared with; a copy is delivered if they are better."""
+        """The trees that the network is compared with; a copy is part of the model if they are better."""
         self.sweep = self.path / "sweep.yaml"
         self.study = self.path / "study"
         self.model = self.path / "model"
@@ -50,10 +50,10 @@ class DesignFolder:
         return next((self.data / name for name in names if (self.data / name).exists()), self.data / names[0])
 
     def begin(self, record: Mapping[str, Any]) -> None:
-        """Make the folder.
+        """Create the folder, and write the request.
 
         Raises:
-            DesignError: Something is there, or it can't be made.
+            DesignError: The folder isn't empty, or can't be created.
         """
         try:
             if self.path.is_dir() and not any(self.path.iterdir()):
@@ -73,7 +73,7 @@ class DesignFolder:
         self.write(self.record, record)
 
     def clear(self) -> None:
-        """Remove what `begin` and looking at the data have made."""
+        """Remove the files that were written before the search."""
         for folder in (self.data, self.model):
             shutil.rmtree(folder, ignore_errors=True)
         self.record.unlink(missing_ok=True)
@@ -95,7 +95,7 @@ class DesignFolder:
         return record
 
     def write(self, path: Path, record: Mapping[str, Any]) -> None:
-        """Write JSON, whole or not at all."""
+        """Write JSON atomically."""
         new = path.with_suffix(".new")
         try:
             new.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -115,24 +115,24 @@ class DesignRequest:
     """The request of a design.
 
     Raises:
-        DesignError: It is invalid.
+        DesignError: The request is invalid.
     """
 
     source: str
-    """The data set: a path, absolute."""
+    """Absolute path of the data set."""
     target: str | None = None
-    """The column or array that is predicted; None: what the source's kind implies."""
+    """The column or array to predict; None: the default for the kind of source."""
     goal: str | None = None
-    """A name of `scores.SCORES`; None: by the kind of target."""
+    """A name in `scores.SCORES`; None: the default for the kind of targets."""
     limits: Mapping[str, float] = field(default_factory=dict)
     """Upper bounds by name in `BOUNDED`."""
     seconds: float = 600.0
-    """For all of it, from looking at the data to the test score."""
+    """Total time, from reading the data to the test score."""
     workers: int | None = None
-    """Trials at a time; None: as many as there are cores."""
+    """Number of concurrent trials; None: the number of cores."""
     seed: int = 0
     test_share: float = 0.2
-    """Fraction of the rows, which the search never sees."""
+    """Fraction of the rows for the test, which the search doesn't use."""
 
     def __post_init__(self) -> None:
         if not LEAST_SECONDS <= self.seconds < math.inf:
@@ -145,7 +145,7 @@ def read_seconds(text: str) -> float:
     """Read a time such as 90s or 10m.
 
     Raises:
-        DesignError: It is none.
+        DesignError: The text isn't a time.
     """
     try:
         return read_duration(float(text) if text.replace(".", "", 1).isdecimal() else text, ())
@@ -157,7 +157,7 @@ def read_limits(values: Sequence[str]) -> dict[str, float]:
     """Parse limits such as `parameters=1e6`.
 
     Raises:
-        DesignError: One is unknown, appears twice, or isn't a number above 0.
+        DesignError: A limit is unknown, appears twice, or isn't a number above 0.
     """
     limits: dict[str, float] = {}
     for item in values:

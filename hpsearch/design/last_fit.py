@@ -1,4 +1,4 @@
-"""The last fit: the best trial's network trained on all search rows, written, and scored on the test rows."""
+"""The last fit: the best trial's network is trained on all search rows, written, and scored on the test rows."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ class Best:
 
     trial: int
     params: Mapping[str, Any]
-    """Params, as the trainable saw them."""
+    """Nested params, as the trainable gets them."""
     epochs: int
-    """For the last fit: those after which its score was reported, less those left out."""
+    """Number of epochs of the last fit: those after which the best score was reported, minus `left_out`."""
     left_out: int
-    """Epochs for which the last fit has no time."""
+    """Number of epochs for which the last fit has no time."""
     validation: float
     trials: int
     """Number of trials with a score."""
 
 
 def best_of(study: Study) -> Best | None:
-    """Return the best trial that keeps all bounds; None where there is none.
+    """Return the best trial that satisfies all bounds; None if there is none.
 
-    If no trial keeps the bound on `fit_seconds` and the nearest trial breaks no other bound, it is trained for as many
-    epochs as the bound allows: a network that has learned less is better than none.
+    If no trial satisfies the bound on `fit_seconds`, and the nearest trial violates no other bound, that trial is
+    returned with as many epochs as the bound allows, since less training is better than no network.
     """
     row = study.leaders[0]
     params, reached = study.sweep.parameters.nest(row.params), row.value_iteration
@@ -64,7 +64,7 @@ def best_of(study: Study) -> Best | None:
 
 
 def _epochs_in_time(study: Study, row: TrialRow) -> int:
-    """Return the epochs that keep the bound on the time of the last fit; 0 where another bound is broken."""
+    """Return the number of epochs within the bound on the time of the last fit; 0 if another bound is violated."""
     broken = study.sweep.objective.broken(row.score)
     bounds = [bound for bound in study.sweep.objective.constraints if str(bound) in broken]
     if any(bound.metric != "fit_seconds" or not bound.most for bound in bounds):
@@ -74,20 +74,20 @@ def _epochs_in_time(study: Study, row: TrialRow) -> int:
 
 
 def deliver(best: Best, folder: Path, seed: int) -> tuple[dict[str, float], DesignedNetwork]:
-    """Train the best trial's network on all search rows, for as many epochs, and write network.py and weights.pt.
+    """Train the best trial's network on all search rows for `best.epochs`, and write network.py and weights.pt.
 
-    Everything but which rows it sees is as in that trial: parameters, schedule and threads.
+    Except for the rows, training is the same as in the trial: parameters, schedule and number of threads.
 
     Args:
         best: Result of the search.
-        folder: Where to write.
-        seed: Of the weights and of the order of rows.
+        folder: The folder to write to.
+        seed: Seed of the weights and of the order of rows.
 
     Returns:
-        Its `parameters`, and `latency_ms` for one row; and the trainable that trained it.
+        The network's `parameters` and `latency_ms` for one row; and the trainable that trained it.
 
     Raises:
-        DesignError: It became no network, or can't be written.
+        DesignError: The weights contain NaN or infinity, or the files can't be written.
     """
     params = {**best.params, "validated": 0, "latency": False}
     with one_thread(), seeded(seed):
@@ -114,11 +114,12 @@ def deliver(best: Best, folder: Path, seed: int) -> tuple[dict[str, float], Desi
 
 
 _LINES = 5
-"""Last lines that are shown of the output of a failed predict.py."""
+"""Number of the last lines of a failed predict.py's output that are shown."""
 
 
 _SAME = 1e-3
-"""Tolerance between two ways to compute a prediction, of a probability or of the targets' standard deviation."""
+"""Tolerance between two computations of a prediction: absolute for a probability, otherwise as a share of the
+predictions' standard deviation."""
 
 
 def tested(
@@ -132,11 +133,11 @@ def tested(
 ) -> DesignReport:
     """Score the delivered network, the trees and a baseline on the test rows.
 
-    The network's score is that of the delivered predict.py on the original test rows. `expected` are the trained
-    network's own predictions, for a check.
+    The network's score is computed from the predictions of the delivered predict.py for the original test rows. They
+    are checked against `expected`, the predictions of the trained network.
 
     Raises:
-        DesignError: The delivered files don't predict.
+        DesignError: The delivered predict.py fails, or its predictions differ.
     """
     goal, search, test = record["goal"], read_rows(folder.search_rows), read_rows(folder.test_rows)
     predictions = _delivered_predictions(folder, test.task, len(test.targets))
@@ -181,13 +182,13 @@ def tested(
 
 
 def _delivered_predictions(folder: DesignFolder, task: PredictionTask, rows: int) -> NDArray[np.float64]:
-    """Run the delivered predict.py on the original test rows, in a process of its own, without hpsearch.
+    """Run the delivered predict.py on the original test rows in a separate process, without hpsearch.
 
     Returns:
         Probabilities (rows, classes) in the order of the task's classes, or numbers (rows,).
 
     Raises:
-        DesignError: It fails, or doesn't print a prediction for each row.
+        DesignError: predict.py fails, or doesn't print a prediction for each row.
     """
     script = folder.model / "predict.py"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -214,7 +215,7 @@ def _delivered_predictions(folder: DesignFolder, task: PredictionTask, rows: int
 
 
 def _check_same(folder: DesignFolder, predictions: NDArray[np.float64], expected: NDArray[np.float64]) -> None:
-    """Check that the delivered files match the trained network."""
+    """Check that the delivered files predict the same as the trained network."""
     scale = 1.0 if predictions.ndim > 1 else float(expected.std()) or 1.0
     worst = float(np.abs(predictions - expected).max()) / scale
     if not worst <= _SAME:
@@ -229,7 +230,7 @@ def _scored(goal: str, predictions: NDArray[np.float64], rows: PreparedRows) -> 
 
 
 def _baseline(goal: str, search: PreparedRows, rows: int) -> tuple[NDArray[np.float64], str]:
-    """Predict from the search rows' targets alone."""
+    """Return constant predictions from the search rows' targets, and their description."""
     if search.task.kind == "numbers":
         middle = np.median if goal == "mae" else np.mean
         name = "the median" if goal == "mae" else "the mean"

@@ -18,19 +18,19 @@ from hpsearch.tables.wording import duration, number
 from hpsearch_trainers.measures import latency
 
 _TRIALS = 40
-"""Number of full trials for which there should be time; with rungs that is about a hundred trials."""
+"""Number of full trials that the time should allow; with rungs, these are about a hundred trials."""
 
 ENOUGH_EPOCHS = 27
-"""With fewer it pays to validate fewer folds, so that trials are quicker."""
+"""If there is time only for fewer epochs, fewer folds are validated, so that trials are faster."""
 
 _EPOCHS = (9, 81)
-"""Fewest and most; fewer only where there is no time for one network otherwise."""
+"""Minimum and maximum number of epochs; fewer only if there is no time for a single network otherwise."""
 
 SCORING = 6.0
-"""Seconds for predict.py to start and to score the test rows, on cores that others use, too."""
+"""Estimated seconds for predict.py to start and to score the test rows, on shared cores."""
 
 STARTING = {"ray": 7.0}
-"""Seconds that a backend takes to start and to end beyond `limits.max_time`; others take none."""
+"""Backend to the seconds that it needs to start and to end beyond `limits.max_time`; 0 for other backends."""
 
 
 class Clock:
@@ -45,7 +45,7 @@ class Clock:
     def __init__(self, seconds: float, spent: float, began: float | None = None) -> None:
         self._seconds = seconds
         self._spent = spent
-        # The monotonic clock has an arbitrary origin; only the seconds before this call come from the other clock.
+        # The monotonic clock has an arbitrary origin, so `time.time()` is used for the seconds before this call.
         before = 0.0 if began is None else max(0.0, time.time() - began)
         self._zero = time.monotonic() - before
 
@@ -60,28 +60,28 @@ class Clock:
         return self._seconds - self.spent
 
     def count_at_least(self, spent: float) -> None:
-        """Set the seconds of earlier runs, as a killed run couldn't record them."""
+        """Raise the seconds of earlier runs to at least `spent`, because a killed run couldn't record its time."""
         self._spent = max(self._spent, spent)
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Settings from the speed of a typical network on these rows."""
+    """Settings derived from the training speed of a typical network on these rows."""
 
     epochs: int
-    """Of a whole trial."""
+    """Number of epochs of a full trial."""
     fit_seconds: float
-    """Most that the last fit may take."""
+    """Maximum time of the last fit."""
 
 
 def pace(params: Mapping[str, Any], clock: Clock, workers: int, starting: float) -> Pace:
-    """Train a usual network for one or two epochs and see what there is time for.
+    """Return the settings for the remaining time, after training a typical network for one or two epochs.
 
     Args:
-        params: Of the usual network, `epochs` left out.
-        clock: What is left.
-        workers: Trials at a time.
-        starting: Seconds that the backend takes to start.
+        params: Params of the typical network, without `epochs`.
+        clock: The remaining time.
+        workers: Number of concurrent trials.
+        starting: Seconds that the backend needs to start.
 
     Raises:
         DesignError: There is no time for any network.
@@ -91,7 +91,7 @@ def pace(params: Mapping[str, Any], clock: Clock, workers: int, starting: float)
         began = time.monotonic()
         trial.step()
         epoch = time.monotonic() - began
-        if epoch < 1:  # the first one is slower, as much is done there for the first time
+        if epoch < 1:  # the first epoch is slower, because of initializations
             began, fit = time.monotonic(), trial.step()["fit_seconds"]
             epoch = time.monotonic() - began
         else:
@@ -118,14 +118,14 @@ def check_latency(params: Mapping[str, Any], task: PredictionTask, limits: Mappi
         limits: The limits, of which `latency_ms` is checked.
 
     Raises:
-        DesignError: It can't.
+        DesignError: The smallest network exceeds the limit.
     """
     if "latency_ms" not in limits:
         return
     with seeded(0):
         network = designed(params, task).eval()
     measure = latency(torch.zeros(1, *task.inputs))
-    least = min(measure(network) for _ in range(3))  # others use the cores, too
+    least = min(measure(network) for _ in range(3))  # the minimum, since other processes may use the cores
     if least > limits["latency_ms"]:
         raise DesignError(
             f"--limit latency_ms={limits['latency_ms']:g}: must leave a network, but the smallest that is searched "
@@ -151,7 +151,7 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Draw what torch draws from a seed, and leave its generator as it was."""
+    """Seed torch's generator in the context, and restore its state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield

@@ -1,4 +1,4 @@
-"""Rows from `data_sets.prepare`, and the folds that validate."""
+"""Rows written by `data_sets.prepare`, and the validation folds."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class PredictionTask:
 
     kind: Literal["classes", "numbers"]
     classes: tuple[str, ...]
-    """Their labels, in the order of a network's outputs; none of numbers."""
+    """Labels of the classes, in the order of a network's outputs; empty for numbers."""
     inputs: tuple[int, ...]
-    """The shape of a row."""
+    """Shape of a row."""
 
     target_mean: float = 0.0
-    """For numbers: the prediction for the delivered network's output 0, and its increase for output 1."""
+    """For numbers: the prediction is `target_mean + target_scale * output` of the delivered network."""
     target_scale: float = 1.0
     channels: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-    """For images the mean and scale of each channel, by which pixels are standardized."""
+    """For images: mean and scale of each channel, by which pixels are standardized."""
 
     @property
     def outputs(self) -> int:
@@ -41,7 +41,7 @@ class PredictionTask:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PreparedRows:
-    """Rows to train on, or to test with; never written to."""
+    """Training or test rows. The arrays must not be modified."""
 
     task: PredictionTask
     inputs: NDArray[np.generic]
@@ -55,7 +55,7 @@ def read_task(folder: Path) -> PredictionTask:
     """Read `task.json`.
 
     Raises:
-        ConfigurationError: It is missing or invalid.
+        ConfigurationError: The file is missing or invalid.
     """
     path = folder / "task.json"
     try:
@@ -79,10 +79,10 @@ def read_task(folder: Path) -> PredictionTask:
 
 @lru_cache(maxsize=2)
 def read_rows(path: Path) -> PreparedRows:
-    """Read `search.npz` or `test.npz`, with `task.json` in the same folder, once per process.
+    """Read `search.npz` or `test.npz`, and `task.json` in the same folder; cached per process.
 
     Raises:
-        ConfigurationError: It can't be read, or the two don't match.
+        ConfigurationError: A file can't be read, or the two don't match.
     """
     task = read_task(path.parent)
     try:
@@ -113,7 +113,7 @@ def read_rows(path: Path) -> PreparedRows:
 def assign_folds(inputs: NDArray[np.generic], targets: NDArray[np.generic], folds: int, seed: int) -> NDArray[np.int64]:
     """Assign rows to folds, stratified by class, or by size for numbers.
 
-    Rows with equal inputs are in the same fold: else a network would be validated on its training rows.
+    Rows with equal inputs are in the same fold. Otherwise a network would be validated on its training rows.
 
     Args:
         inputs: (rows, ...).
@@ -122,7 +122,7 @@ def assign_folds(inputs: NDArray[np.generic], targets: NDArray[np.generic], fold
         seed: Seed of the assignment.
 
     Returns:
-        The number of each row's fold, (rows,).
+        The fold of each row, (rows,).
 
     Raises:
         ConfigurationError: There are more folds than distinct rows.
@@ -145,16 +145,16 @@ def assign_folds(inputs: NDArray[np.generic], targets: NDArray[np.generic], fold
 def training_rows(folds: NDArray[np.int64], validated: int, seed: int) -> Tensor:
     """Return the rows that each network trains on in an epoch.
 
-    Network i trains on no row of fold i. If folds are unequal, networks with fewer rows see some rows twice in an
-    epoch, so that all take equally many steps.
+    Network i doesn't train on the rows of fold i. If folds are unequal, networks with fewer rows train on some rows
+    twice in an epoch, so that all networks have the same number of steps.
 
     Args:
-        folds: The number of each row's fold, (rows,).
-        validated: Number of networks; 0: one, which trains on all rows.
+        folds: The fold of each row, (rows,).
+        validated: Number of networks; 0: one network, which trains on all rows.
         seed: Seed of the repeated rows.
 
     Returns:
-        Numbers of rows, int64, (rows of an epoch, networks).
+        Indices of rows, int64, (rows of an epoch, networks).
 
     Raises:
         ConfigurationError: A network would have no rows to train on.
@@ -171,9 +171,9 @@ def training_rows(folds: NDArray[np.int64], validated: int, seed: int) -> Tensor
 
 
 def even_batch(rows: int, requested: int) -> int:
-    """Return a batch size near the requested one whose last batch isn't only a row or two.
+    """Return a batch size near the requested one with which the last batch has more than a few rows.
 
-    Batch normalization can't train on one row, and poorly on a few.
+    Batch normalization can't train on one row, and trains poorly on a few.
     """
     batch = -(-rows // max(1, round(rows / requested)))
     while batch < rows and 0 < rows % batch < min(8, batch):

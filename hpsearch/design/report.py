@@ -17,7 +17,7 @@ class TestScore:
 
     value: float
     interval: tuple[float, float] | None
-    """95 %, as far as the draw of the test rows makes it uncertain."""
+    """95 % confidence interval over the sampling of the test rows; None if there is none."""
 
     def __str__(self) -> str:
         if self.interval is None:
@@ -27,7 +27,7 @@ class TestScore:
 
 @dataclass(frozen=True, slots=True)
 class DesignReport:
-    """Results; scores are those of `goal`."""
+    """Results of a design. Scores are values of the metric `goal`."""
 
     goal: str
     better: str
@@ -40,13 +40,13 @@ class DesignReport:
     """Score of a baseline that predicts the search rows' most frequent class, or their mean."""
     baseline_is: str
     trees: TestScore | None
-    """Score of the trees that are best on the validated rows; None if there was no time for any."""
+    """Score of the kind of trees that is best on the validated rows; None if there was no time to train trees."""
     trees_are: str
     validation: float
-    """Score of the best trial; as the best of many it is optimistic."""
+    """Validation score of the best trial. It is optimistic, as the best of many."""
     trees_validation: float | None
     trees_win: bool
-    """Whether trees are better on the validated rows; the test rows aren't used for it."""
+    """Whether trees are better than the network on the validated rows; test rows aren't used for this."""
     trial: int
     trials: int
     epochs: int
@@ -54,7 +54,7 @@ class DesignReport:
     cost: Mapping[str, float]
     """`parameters`, and `latency_ms` for one row."""
     broken: tuple[str, ...]
-    """Limits that the delivered network breaks."""
+    """Limits that the delivered network exceeds."""
     search_rows: int
     test_rows: int
     notes: tuple[str, ...]
@@ -68,7 +68,7 @@ class DesignReport:
         return cls(**{**values, **scores, **lists})
 
     def text(self, folder: Path) -> str:
-        """Format it as text, with commands to paste; `folder` is the design's, for display."""
+        """Return the report as text, with commands to copy; `folder` is the design's folder, for display."""
         program, study = (shlex.quote(str(folder / name)) for name in ("model/predict.py", "study"))
         lines = [
             f"test rows:    {self.goal} {self.test}, on {counted(self.test_rows, 'row')} that the search never saw",

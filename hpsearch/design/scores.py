@@ -1,4 +1,4 @@
-"""Scores of predictions, over all rows at once, not averaged over batches."""
+"""Scores of predictions. They are computed over all rows, not averaged over batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Score:
     of: Callable[[Array, Array], float]
     """Returns the score of predictions, probabilities (rows, classes) or numbers (rows,), for true targets, (rows,)."""
     weighted: bool = False
-    """Rare classes count as much as common ones, so training should weigh them up."""
+    """Whether rare classes count as much as common ones, so that training should give them more weight."""
 
 
 def _accuracy(predictions: Array, true: Array) -> float:
@@ -32,13 +32,13 @@ def _accuracy(predictions: Array, true: Array) -> float:
 
 
 def _balanced_accuracy(predictions: Array, true: Array) -> float:
-    """Mean over the classes that there are of the share of their rows that is found."""
+    """Return the mean recall over the classes in `true`."""
     hit = predictions.argmax(1) == true
     return float(np.mean([hit[true == label].mean() for label in np.unique(true)]))
 
 
 def _f1(predictions: Array, true: Array) -> float:
-    """Mean over the classes that are true or predicted anywhere of their F1; of each 2 TP / (2 TP + FP + FN)."""
+    """Return the mean F1, 2 TP / (2 TP + FP + FN), over the classes in `true` or in the predicted classes."""
     guess = predictions.argmax(1)
     scores = []
     for label in np.union1d(true, guess):
@@ -48,7 +48,7 @@ def _f1(predictions: Array, true: Array) -> float:
 
 
 def _log_loss(predictions: Array, true: Array) -> float:
-    """Mean negative logarithm of the true class's probability, which counts as 1e-15 where it is less."""
+    """Return the mean negative logarithm of the true class's probability, which is clipped to at least 1e-15."""
     true_probabilities = predictions.astype(np.float64)[np.arange(len(true)), true.astype(np.int64)]
     return float(-np.mean(np.log(np.clip(true_probabilities, 1e-15, 1.0))))
 
@@ -66,7 +66,7 @@ def _mae(predictions: Array, true: Array) -> float:
 
 
 def _r2(predictions: Array, true: Array) -> float:
-    """1 - (squared error) / (squared error of these rows' mean); NaN if all targets are equal."""
+    """Return 1 - (squared error) / (squared error of the mean target); NaN if all targets are equal."""
     numbers = true.astype(np.float64)
     spread = float(np.sum((numbers - numbers.mean()) ** 2))
     return 1.0 - float(np.sum(_errors(predictions, true) ** 2)) / spread if spread > 0 else float("nan")
@@ -88,7 +88,7 @@ SCORES: Mapping[str, Score] = {
 
 
 def score(name: str, predictions: Array, true: Array) -> float:
-    """Return one score; NaN if a prediction is NaN, which `argmax` would convert to a class.
+    """Return one score; NaN if a prediction isn't finite, since `argmax` would convert NaN to a class.
 
     Args:
         name: One of `SCORES`.
@@ -114,7 +114,7 @@ def interval(name: str, predictions: NDArray[np.generic], true: NDArray[np.gener
         true: True targets, (rows,).
 
     Returns:
-        The interval; None without one, as for a single row or NaN predictions.
+        The interval; None if there is none, as for a single row or NaN predictions.
     """
     value, rows = score(name, predictions, true), len(true)
     if not math.isfinite(value) or rows < 2:

@@ -1,4 +1,4 @@
-"""The search space that suits a task, and the sweep file of a design: for a person to read, and to change."""
+"""The search space for a task, and the sweep file of a design, which users may read and edit."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from hpsearch.sweep.sweep import Sweep
 TRAINABLE = "hpsearch.design.designed_network:DesignedNetwork"
 
 _COUNTED = {"parameters": ("weights", parameter_count), "flops": ("operations", flops)}
-"""Quantities that are computed before training: the sweep's names, and the functions."""
+"""Quantities that are computed before training, with their names in the sweep and their functions."""
 
 _WIDE = 300
-"""Features from which on none gets an embedding: most of so many are columns of one category each."""
+"""Minimum number of features for which embeddings aren't searched: most of these features are one-hot columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class SearchSpace:
 
     @property
     def smallest(self) -> dict[str, Any]:
-        """Parameters of the smallest network: values are in order of size or cost."""
+        """Parameters of the smallest network: the first values, because values are in order of size or cost."""
         return {
             name: entry["values"][0] if "values" in entry else entry["min"] for name, entry in self.parameters.items()
         }
@@ -141,7 +141,7 @@ def _images(task: PredictionTask) -> tuple[Sizes, dict[str, Any], list[dict[str,
 
 
 def _counts(params: Mapping[str, Any], limits: Mapping[str, float]) -> dict[str, int]:
-    """Return the limited quantities of a network."""
+    """Return the quantities of a network that have a limit, by name."""
     return {name: count(params) for name, (_, count) in _COUNTED.items() if name in limits}
 
 
@@ -150,7 +150,7 @@ def _is_within(counts: Mapping[str, int], limits: Mapping[str, float]) -> bool:
 
 
 def _within(sizes: Sizes, other: Mapping[str, Any], constants: Mapping[str, Any], limits: Mapping[str, float]) -> Sizes:
-    """Remove values that can't satisfy the limits with any others, so that most samples satisfy them."""
+    """Remove values that satisfy the limits in no combination, so that most samples satisfy them."""
     if not set(limits) & set(_COUNTED):
         return sizes
     names = list(sizes)
@@ -172,7 +172,7 @@ def _within(sizes: Sizes, other: Mapping[str, Any], constants: Mapping[str, Any]
 
 
 def sweep_text(record: Mapping[str, Any], request: DesignRequest, space: SearchSpace) -> str:
-    """Return the text of the file.
+    """Return the text of the sweep file.
 
     Args:
         record: Findings about the data: `found`, `constants`, `fit_seconds` and `max_time`.
@@ -244,7 +244,7 @@ def check_sweep(sweep: Sweep, folder: DesignFolder, constants: Mapping[str, Any]
         constants: Parameters that aren't searched, as originally written.
 
     Raises:
-        DesignError: It doesn't.
+        DesignError: The sweep doesn't belong to this design.
     """
     goal = constants["goal"]
     if sweep.trainable != TRAINABLE:
@@ -260,7 +260,7 @@ def check_sweep(sweep: Sweep, folder: DesignFolder, constants: Mapping[str, Any]
         )
     expected = {**constants, "epochs": sweep.iterations}
     if any(bound.metric == "latency_ms" for bound in sweep.objective.constraints):
-        expected["latency"] = True  # else it isn't measured
+        expected["latency"] = True  # otherwise it isn't measured
     for name, value in expected.items():
         parameter = sweep.parameters.find(name)
         distribution = None if parameter is None else parameter.distribution

@@ -1,4 +1,4 @@
-"""scikit-learn's trees with default settings on the same rows: what a network has to beat."""
+"""scikit-learn's trees with default settings on the same rows, as a baseline for the network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpsearch.design.prepared_rows import PreparedRows, assign_folds
 from hpsearch.design.scores import SCORES, score
 
 _SAMPLE = 2000
-"""Number of rows that are timed to estimate the time of all."""
+"""Number of rows of the timed fit, from which the time for all rows is estimated."""
 
 _MAKERS: Mapping[str, Mapping[str, Any]] = {
     "random forest": {"classes": RandomForestClassifier, "numbers": RandomForestRegressor},
@@ -34,7 +34,7 @@ _COUNTED = {"random forest": "n_estimators", "gradient boosting": "max_iter"}
 """Name of the argument for the number of trees."""
 
 _TREES = 100
-"""So many, by default."""
+"""Default number of trees."""
 
 KINDS = tuple(_MAKERS)
 """The kinds of trees."""
@@ -42,11 +42,11 @@ KINDS = tuple(_MAKERS)
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """The kind that does best on the validated rows."""
+    """The kind of trees that is best on the validated rows, and the scores of all kinds."""
 
     kind: str
     scores: Mapping[str, float]
-    """On the validated rows, by kind: of the goal, each row predicted by trees that didn't see it."""
+    """Kind to its score on the validated rows; each row is predicted by trees that weren't trained on it."""
     left_out: Sequence[str] = ()
     """Kinds for which there was no time."""
 
@@ -59,18 +59,18 @@ class Trees:
 def best_trees(
     rows: PreparedRows, goal: str, params: Mapping[str, Any], seconds: float, jobs: int, path: Path
 ) -> Trees | None:
-    """Validate both kinds on the folds that networks are validated on; write the better one, trained on all rows.
+    """Validate both kinds of trees on the same folds as networks; write the better kind, trained on all rows.
 
     Args:
         rows: The search rows.
-        goal: A name of `SCORES`.
+        goal: A name in `SCORES`.
         params: The trainable's `folds`, `validated` and `split_seed`.
-        seconds: Time for both; a kind that would take more than half of them is left out.
+        seconds: Time for both kinds; a kind that would need more than half of it is left out.
         jobs: Number of cores.
-        path: Where the better one is written.
+        path: Path of the file for the better kind.
 
     Returns:
-        None where there was no time for either.
+        The results; None if there was no time for either kind.
     """
     folds = assign_folds(rows.inputs, rows.targets, params["folds"], params["split_seed"])
     scores: dict[str, float] = {}
@@ -92,7 +92,7 @@ def best_trees(
 def _validated(
     kind: str, rows: PreparedRows, goal: str, folds: NDArray[np.int64], validated: int, jobs: int, seconds: float
 ) -> float | None:
-    """Return the score of the validated rows; None where it would take more seconds, the fit on all rows included."""
+    """Return the score on the validated rows; None if that and the fit on all rows would need more than `seconds`."""
     if _estimate(kind, rows, jobs) * (validated + 1) > seconds:
         return None
     began = time.monotonic()
@@ -116,12 +116,12 @@ def fitted_trees(kind: str, rows: PreparedRows, chosen: NDArray[np.int64], jobs:
 
 
 def _estimate(kind: str, rows: PreparedRows, jobs: int) -> float:
-    """Estimate the seconds of a fit, from a tenth of the trees on some rows, as features take time, too."""
+    """Return the estimated seconds of a fit, measured with a tenth of the trees on a sample of rows."""
     chosen = np.linspace(0, len(rows.targets) - 1, min(len(rows.targets), _SAMPLE)).astype(np.int64)
-    if rows.task.kind == "classes":  # a rare one might be missing, and all rows of one class are nothing to learn
+    if rows.task.kind == "classes":  # the sample must contain every class, also rare ones
         chosen = np.union1d(chosen, np.unique(rows.targets, return_index=True)[1])
     seconds = []
-    for _ in range(2):  # much is done for the first time in the first
+    for _ in range(2):  # the first fit includes initializations
         began = time.monotonic()
         fitted_trees(kind, rows, chosen, jobs, **{_COUNTED[kind]: _TREES // 10})
         seconds.append(time.monotonic() - began)

@@ -22,13 +22,13 @@ def dominates(point: Point, other: Point) -> bool:
 
 
 def non_dominated(points: Mapping[int, Point]) -> list[int]:
-    """Return the sorted keys of the non-dominated points. Two goals take O(n log n) comparisons.
+    """Return the sorted keys of the non-dominated points, with O(n log n) comparisons for two goals.
 
     Kung et al., "On Finding the Maxima of a Set of Vectors", Journal of the ACM 22(4), 1975.
     """
     front: list[Point] = []
     for point in sorted(set(points.values())):
-        # What dominates a point sorts before it. With two goals, the last point of the front is the best in the second.
+        # Dominating points sort first. With two goals, the last point of the front is the best in the second goal.
         rivals = front[-1:] if len(point) == 2 else front
         if not any(dominates(other, point) for other in rivals):
             front.append(point)
@@ -49,7 +49,7 @@ class Fronts:
     def __init__(self) -> None:
         self._fronts: list[dict[int, Point]] = []
         self._ranked: dict[int, dict[int, float]] = {}
-        """Crowding distances of each front, the largest first; without those to compute again."""
+        """Front to its crowding distances by key, the largest first; only the fronts that haven't changed since."""
 
     @classmethod
     def of(cls, points: Mapping[int, Point]) -> Fronts:
@@ -111,7 +111,7 @@ def _levels(points: Sequence[Point]) -> Iterator[int]:
     TEC 19(2), 2015. With two goals, if any point of a front dominates a new one, the last one does.
 
     Args:
-        points: Sorted, so that what dominates a point comes before it.
+        points: Sorted, so that dominating points come first.
     """
     import numpy as np  # imported here, as most commands do not need it
 
@@ -141,8 +141,8 @@ def _levels(points: Sequence[Point]) -> Iterator[int]:
 def _crowding_distances(front: Mapping[int, Point]) -> dict[int, float]:
     """Return the crowding distance of each point of a front: Deb et al., section III.B.1.
 
-    Of equal points, the one with the lowest key gets the distance, and the others get 0. Infinities count as the worst
-    or the best of the finite numbers.
+    If points are equal, the point with the lowest key gets the distance, and the others get 0. Infinities count as the
+    worst or the best of the finite numbers.
     """
     distinct: dict[Point, int] = {}
     for key in sorted(front):

@@ -94,9 +94,10 @@ class OutcomeConstraint:
         return most.bound < least.bound
 
     def excess(self, value: float) -> float:
-        """Return by how much a value exceeds the bound, relative to it; 0 or less if the constraint is kept.
+        """Return by how much a value exceeds the bound, as a share of the bound; 0 or less if the constraint is kept.
 
-        Relative, so that metrics in bytes and in seconds have the same weight; absolute if the bound is 0. NaN for NaN.
+        A relative excess gives metrics in bytes and in seconds the same weight. If the bound is 0, the excess is
+        absolute. NaN for NaN.
         """
         over = value - self.bound if self.most else self.bound - value
         return over / abs(self.bound) if self.bound else over
@@ -241,7 +242,7 @@ class Objective:
     def front(self, scores: Mapping[int, Score | None], former: Collection[int] = ()) -> list[int]:
         """Return the sorted trials of the Pareto front; empty if no score is valid.
 
-        With one goal, or without a feasible trial, this is the best trial alone.
+        With one goal, or without a feasible trial, this is a list of the best trial.
 
         Args:
             scores: Trial to score.
@@ -275,7 +276,7 @@ class Objective:
         return JointScore(worst, tuple(map(max, zip(*excesses, strict=True)))) if self.joint else worst[0]
 
     def improves(self, score: Score | None, former: Score | None) -> bool:
-        """Return whether a score is better than a former one; with several goals, whether it dominates it."""
+        """Return whether a score is better than a former one; with several goals, whether it dominates that one."""
         if self.several and self.is_feasible(score) and self.is_feasible(former):
             return dominates(self.point(score), self.point(former))
         if self.several:
@@ -318,7 +319,7 @@ class Objective:
 
 
 def _merged_front(points: Mapping[int, Point], former: Collection[int]) -> list[int]:
-    """Return the sorted non-dominated trials; the known ones must not dominate each other."""
+    """Return the sorted non-dominated trials; those in `former` must not dominate each other."""
     new = non_dominated({trial: point for trial, point in points.items() if trial not in former})
     old = [trial for trial in former if trial in points]
     remaining = (trial for trial in old if not any(dominates(points[other], points[trial]) for other in new))

@@ -1,4 +1,4 @@
-"""Schedulers: how far each trial runs.
+"""Schedulers: they decide how many iterations each trial runs.
 
 To add a scheduler, write a file with its settings and the scheduler, and add a line to `KNOWN` below. Sweep files, the
 Python API, `plan`, `--set` and the test of the docs read that line.
@@ -39,10 +39,10 @@ __all__ = [
 KNOWN: Mapping[str, type[EarlyTerminate]] = {
     cls.kind: cls for cls in (Hyperband, SuccessiveHalving, ASHA, PASHA, MedianStopping, Bands, PBT)
 }
-"""The `type` of `early_terminate` to its settings."""
+"""`type` of `early_terminate` to its settings."""
 
 _BEFORE_KEYS: Mapping[str, Mapping[str, Any]] = {cls.kind: {"rungs": "paper"} for cls in (Hyperband, SuccessiveHalving)}
-"""What stored settings of earlier versions, which don't say it, mean."""
+"""Defaults for settings that earlier versions stored without these keys."""
 
 
 def settings_named(kind: str) -> type[EarlyTerminate]:

@@ -26,7 +26,7 @@ from hpsearch.trial import Score
 
 @dataclass(frozen=True)
 class ASHA(Halving):
-    """Promotes a trial among the best 1/eta of those that have finished a rung so far, as soon as a worker is free.
+    """Promotes a trial among the best 1/eta that have finished a rung so far, as soon as a worker is free.
 
     Li et al., MLSys 2020, Algorithm 2.
     """
@@ -53,36 +53,36 @@ class ASHA(Halving):
         return AsynchronousHalving(ends, shares, self.eta, objective, run_cap)
 
     def summary(self) -> str:
-        """Return the first and the last rung, and the number of brackets where there are several."""
+        """Return the first and the last rung, and the number of brackets if there are several."""
         return super().summary() + (f", {self.brackets} brackets" if self.brackets > 1 else "")
 
 
 class AsynchronousHalving(Scheduler):
     """Algorithm 2: promotes the best trial that can be promoted; if there is none, starts a new trial in a first rung.
 
-    A trial can be promoted if it is among the best floor(n / eta) of the n that have finished a rung, and wasn't
-    promoted yet. This is decided when a worker is free (`next`) and not when an outcome arrives: a trial that falls out
-    of the best in between isn't promoted. So a promotion is a `Run` and no decision. Other trials wait until nothing
-    runs, can be promoted or is to be created; then they are stopped. They keep their ranks in case the sweep is
-    extended.
+    A trial can be promoted if it is among the best floor(n / eta) of the n trials that have finished a rung, and wasn't
+    promoted yet. This is decided when a worker is free (`next`) and not when an outcome is observed: a trial that is no
+    longer among the best by then isn't promoted. So a promotion is a `Run`, not a `Decision`. The other trials wait.
+    They are stopped when no trial is running, can be promoted or can be created. They keep their ranks in case the
+    sweep is extended.
 
-    Each bracket has its own rungs. The rung with the most iterations comes first.
+    Each bracket has its own rungs. Promotions to the rung with the most iterations come first.
 
     With several goals a rung is ranked by Pareto front, and within a front by crowding distance. Schmucker et al.,
     "Multi-objective Asynchronous Successive Halving", 2021, arXiv:2106.12639, call this rule NSGA-II, after Deb et al.
     (see `Fronts`). They also propose an epsilon-net instead of crowding, and random scalarizations.
 
-    Failed trials don't count in a rung. NaN counts, ranks last, and is never promoted: a number may still come. A trial
-    whose trainable returned early ranks like any other. In the last rung each trial is complete as it ends.
+    Failed trials don't count in a rung. A trial with NaN counts, ranks last, and is never promoted. A trial whose
+    trainable returned early ranks like any other. In the last rung, each trial is complete when it ends.
 
     A call costs O(log n) comparisons in the number of trials in a rung; with several goals O(n), or more.
 
     Args:
-        ends: Of each bracket, the iterations that its rungs run until.
-        shares: In what proportion new trials are distributed among the brackets.
-        eta: 1 of `eta` is promoted.
+        ends: For each bracket, the iterations at which its rungs end.
+        shares: Relative number of new trials of each bracket.
+        eta: 1 of `eta` trials is promoted.
         objective: Ranks the trials of a rung.
-        run_cap: How many trials may be created in all.
+        run_cap: Maximum number of trials.
     """
 
     def __init__(
@@ -98,13 +98,13 @@ class AsynchronousHalving(Scheduler):
         self._shares = shares
         self._objective = objective
         self._judged = [[running_rung(eta, objective) for _ in bracket[:-1]] for bracket in ends]
-        """Of each bracket, all rungs but the last."""
+        """For each bracket, all rungs except the last."""
         indices = [(bracket, rung) for bracket, rungs in enumerate(self._judged) for rung in range(len(rungs))]
         self._promoting = sorted(indices, key=lambda index: (-ends[index[0]][index[1] + 1], index[0]))
-        """(bracket, rung) of all rungs that trials are promoted from, the longest next rung first."""
+        """(bracket, rung) of all rungs from which trials are promoted, the one with the longest next rung first."""
 
     def upcoming(self) -> Iterator[NewTrial | Run]:
-        """Yield the promotions, from the highest rung to the lowest and the best first, and then the new trials."""
+        """Yield the promotions, from the highest rung to the lowest and the best trial first, then the new trials."""
         yield from self._promotions()
         dealt = [self._started[bracket, 0] for bracket in range(len(self._until))]
         for number in self.new_numbers():
@@ -118,11 +118,11 @@ class AsynchronousHalving(Scheduler):
             self._judged[answer.bracket][answer.rung - 1].promote()
 
     def ready(self) -> int:
-        """Return the number of promotions and of trials to create, which counts as 1 without a bound."""
+        """Return the number of promotions and of trials to create; if these have no bound, they count as 1."""
         return sum(1 for _ in self._promotions()) + self._to_create()
 
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
-        """Receive a trial's outcome: it is complete at `max_iter` and waits elsewhere; at the very end all are stopped.
+        """Receive a trial's outcome: it is complete in the last rung, and waits in others; at the end, all are stopped.
 
         Raises:
             ValueError: The trial isn't running.
@@ -137,10 +137,10 @@ class AsynchronousHalving(Scheduler):
         return [complete, *self._stop_at_the_end()]
 
     def prune(self, trial: int) -> Sequence[Decision]:
-        """Treat a trial as failed: it no longer counts in the rung where it waits.
+        """Treat a trial as failed: it no longer counts in the rung in which it waits.
 
         Raises:
-            ValueError: It neither runs nor waits.
+            ValueError: The trial neither runs nor waits.
         """
         if trial in self._running:
             return super().prune(trial)
@@ -149,16 +149,16 @@ class AsynchronousHalving(Scheduler):
         return self._stop_at_the_end()
 
     def exhausted(self) -> Sequence[Decision]:
-        """Take back the last `NewTrial` and create no more trials; stop those that wait if that was the end.
+        """Take back the last `NewTrial` and create no more trials; stop the waiting trials if no other trial will run.
 
         Raises:
-            ValueError: The newest trial isn't in its first segment, so that there is nothing to take back.
+            ValueError: The newest trial isn't in its first segment, so nothing can be taken back.
         """
         super().exhausted()
         return self._stop_at_the_end()
 
     def _judge(self, bracket: int, rung: int, outcome: Outcome) -> None:
-        """Add a trial that has finished a rung before the last."""
+        """Add a trial that has finished a rung other than the last."""
         assert outcome.value is not None, "failed trials don't count in a rung"
         self._judged[bracket][rung].add(outcome.value, outcome.trial)
 
@@ -168,12 +168,12 @@ class AsynchronousHalving(Scheduler):
                 yield Run(trial, self._until[bracket][rung + 1], bracket, rung + 1)
 
     def _bracket_of(self, number: int, dealt: Sequence[int]) -> int:
-        """Return the bracket that most lacks trials, of equals the first; `dealt` holds the trials of each."""
+        """Return the bracket furthest below its share of trials, the first if tied; `dealt` is the trials of each."""
         total = sum(self._shares)
         return min(range(len(dealt)), key=lambda bracket: dealt[bracket] * total - self._shares[bracket] * (number + 1))
 
     def _stop_at_the_end(self) -> Sequence[Decision]:
-        """Stop all trials that wait, if nothing runs, can be promoted or is to be created."""
+        """Stop all waiting trials if no trial is running, can be promoted or can be created."""
         if self._running or self.ready():
             return ()
         return [
@@ -191,7 +191,7 @@ class AsynchronousHalving(Scheduler):
 
 
 class _Rung(ABC):
-    """A rung that is ranked while trials still arrive: those that wait, and those that were promoted or stopped."""
+    """A rung that is ranked while trials are still added. It has waiting trials, and promoted or stopped ones."""
 
     def __init__(self, eta: int, objective: Objective) -> None:
         self._eta = eta
@@ -203,19 +203,19 @@ class _Rung(ABC):
 
     @property
     def top(self) -> int:
-        """How many of the trials that have finished this rung are good enough for a promotion."""
+        """Number of trials that may be promoted, the best of those that have finished this rung."""
         return len(self) // self._eta
 
 
 class SortedRung(_Rung):
-    """A rung for one goal, where a score alone fixes the order: each call searches sorted lists."""
+    """A rung for one goal. The order depends only on scores, so each call searches sorted lists."""
 
     def __init__(self, eta: int, objective: Objective) -> None:
         super().__init__(eta, objective)
         self._waiting: list[tuple[SortKey, int, bool]] = []
-        """(sort key, trial, whether it is NaN), best first."""
+        """(sort key, trial, whether its score is NaN) of waiting trials, best first."""
         self._settled: list[tuple[SortKey, int, bool]] = []
-        """Promoted or stopped trials, which keep their ranks."""
+        """The same for promoted or stopped trials, which keep their ranks."""
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._settled)
@@ -225,7 +225,7 @@ class SortedRung(_Rung):
         insort(self._waiting, (self._objective.sort_key(score), trial, not is_valid(score)))
 
     def promotable(self) -> Iterator[int]:
-        """Yield the trials that can be promoted, the best first; promoting one doesn't exclude another."""
+        """Yield the trials that can be promoted, the best first. All of them can be promoted."""
         top = self.top
         for ahead, entry in enumerate(self._waiting):
             _, trial, nan = entry
@@ -238,14 +238,14 @@ class SortedRung(_Rung):
         insort(self._settled, self._waiting.pop(0))
 
     def remove(self, trial: int) -> bool:
-        """Forget a trial that waits; return whether there was one."""
+        """Remove a waiting trial; return whether it was waiting here."""
         remaining = [entry for entry in self._waiting if entry[1] != trial]
         is_removed = len(remaining) < len(self._waiting)
         self._waiting = remaining
         return is_removed
 
     def stop(self) -> Sequence[tuple[int, int, int, bool]]:
-        """Stop all that wait; return (trial, its rank from 1, of how many, whether it is NaN), the best first."""
+        """Stop all waiting trials; return (trial, rank from 1, size of the rung, whether it is NaN), the best first."""
         size = len(self)
         stopped = [
             (trial, ahead + bisect(self._settled, (sort_key, trial, nan)) + 1, size, nan)
@@ -257,18 +257,18 @@ class SortedRung(_Rung):
 
 
 class RankedRung(_Rung):
-    """A rung for several goals, where a rank depends on all trials: Pareto fronts, updated as trials come.
+    """A rung for several goals. A rank depends on all trials: Pareto fronts, updated when a trial is added.
 
-    A call goes through the best 1/eta.
+    A call iterates over the best 1/eta.
     """
 
     def __init__(self, eta: int, objective: Objective) -> None:
         super().__init__(eta, objective)
         self._fronts = Fronts()
         self._points: dict[int, Point] = {}
-        """Those on the fronts."""
+        """Trial to its point on the fronts."""
         self._beyond: list[tuple[SortKey, int, bool]] = []
-        """(sort key, trial, whether it is NaN) of trials that break constraints or are NaN, best first."""
+        """(sort key, trial, whether its score is NaN) of infeasible trials and trials with NaN, best first."""
         self._settled: set[int] = set()
 
     def __len__(self) -> int:
@@ -283,7 +283,7 @@ class RankedRung(_Rung):
             insort(self._beyond, (self._objective.infeasible_key(score), trial, not is_valid(score)))
 
     def promotable(self) -> Iterator[int]:
-        """Yield the trials that can be promoted, the best first; promoting one doesn't exclude another."""
+        """Yield the trials that can be promoted, the best first. All of them can be promoted."""
         best = islice(self._ranked(), self.top)
         return (trial for trial, nan in best if not nan and trial not in self._settled)
 
@@ -292,7 +292,7 @@ class RankedRung(_Rung):
         self._settled.add(next(self.promotable()))
 
     def remove(self, trial: int) -> bool:
-        """Forget a trial that waits; return whether there was one."""
+        """Remove a waiting trial; return whether it was waiting here."""
         before = len(self)
         if trial in self._settled:
             return False
@@ -302,7 +302,7 @@ class RankedRung(_Rung):
         return len(self) < before
 
     def stop(self) -> Sequence[tuple[int, int, int, bool]]:
-        """Stop all that wait; return (trial, its rank from 1, of how many, whether it is NaN), the best first."""
+        """Stop all waiting trials; return (trial, rank from 1, size of the rung, whether it is NaN), the best first."""
         ranked = list(self._ranked())
         stopped = [
             (trial, rank, len(ranked), nan)
@@ -313,7 +313,7 @@ class RankedRung(_Rung):
         return stopped
 
     def _ranked(self) -> Iterator[tuple[int, bool]]:
-        """Yield (trial, whether it is NaN) of all trials, best first."""
+        """Yield (trial, whether its score is NaN) of all trials, best first."""
         yield from ((trial, False) for trial in self._fronts.ranked())
         yield from ((trial, nan) for _, trial, nan in self._beyond)
 

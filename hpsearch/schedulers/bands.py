@@ -1,7 +1,7 @@
-"""W&B's Hyperband: trials that run are stopped where they are behind what others had at the same iteration.
+"""W&B's Hyperband: running trials are stopped if they are worse than others were at the same iteration.
 
-The rule is that of W&B's `sweeps` package, `hyperband_stop_runs`: one bracket of Li et al., "Hyperband", JMLR 18, 2018,
-judged as values arrive and without an end, so that no trial waits for another.
+The rule is `hyperband_stop_runs` of W&B's `sweeps` package: one bracket of Li et al., "Hyperband", JMLR 18, 2018.
+Trials are judged as values are reported, so no trial waits for another.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_BANDS = 100
 
 @dataclass(frozen=True)
 class Bands(EarlyTerminate):
-    """Runs each trial without a pause, and stops it if it is behind the best 1/eta of all that reached a band.
+    """Runs each trial without a pause, and stops it if it isn't among the best 1/eta of the trials that reached a band.
 
     W&B's `early_terminate` of type hyperband.
     """
@@ -34,7 +34,7 @@ class Bands(EarlyTerminate):
     capabilities: ClassVar[SchedulerCapabilities] = SchedulerCapabilities(endless=True, live=True)
     course: ClassVar[str] = "the longest course of it: no trial is stopped"
 
-    max_iter: Count | None = None  # type: ignore[assignment]  # only under this scheduler may a trial have no end
+    max_iter: Count | None = None  # type: ignore[assignment]  # only this scheduler allows trials without a last iteration
     """Iterations of a trial at most; none: it runs until it ends on its own."""
     min_iter: Count | None = None
     """The first band; the others are at `min_iter` times powers of `eta`, without end. Either this or `last_iter`."""
@@ -75,7 +75,7 @@ class Bands(EarlyTerminate):
         return BandScheduler(self.ends, self.eta, self.max_iter, self.strict, objective, run_cap)
 
     def summary(self) -> str:
-        """Return where the first bands are."""
+        """Return the iterations of the first bands."""
         shown = [end for end in self.ends[:3] if self.max_iter is None or end < self.max_iter]
         more = ", ..." if len(self.ends) > 3 else ""
         end = "until they end by themselves" if self.max_iter is None else f"to {self.max_iter} iterations"
@@ -84,13 +84,13 @@ class Bands(EarlyTerminate):
 
 @dataclass(slots=True)
 class _Course:
-    """What a trial has reported; less is better."""
+    """A trial's reported values; lower is better."""
 
     last: int = 0
     bests: list[tuple[int, float]] = field(default_factory=list)
-    """Iterations at which it was better than ever before, and its values there."""
+    """(iteration, value) of each new best value."""
     at: dict[int, float] = field(default_factory=dict)
-    """Band to the value there."""
+    """Band to the trial's value at the band."""
 
     @property
     def best(self) -> float:
@@ -98,22 +98,22 @@ class _Course:
 
 
 class BandScheduler(Scheduler):
-    """Judges a trial at each of its reports by the last band that it reached.
+    """Judges a trial at each report by the last band that it reached.
 
-    Of the n values that were reported at a band, the one after the best floor(n / eta) is the threshold, as in W&B: of
-    two trials the worse is stopped. A trial is stopped if its value there (`strict`), or the best of all that it has
-    reported, is worse. This is decided by live reports only; the outcome says that the trial was stopped, so that a
-    replay decides the same.
+    The threshold at a band is the value that follows the best floor(n / eta) of the n values reported there, as in W&B.
+    So with two trials, the worse one is stopped. A trial is stopped if its value at the band (`strict`), or its best
+    value so far, is worse than the threshold. This is decided by live reports only. The outcome records that the trial
+    was stopped, so that a replay leads to the same decision.
 
-    NaN is ignored: it is in no band, and stops no trial.
+    NaN is ignored: it doesn't count at a band, and stops no trial.
 
     Args:
-        bands: Iterations, rising.
-        eta: 1 of `eta` continues.
-        max_iter: Where trials end; None: where their trainable returns.
+        bands: Iterations of the bands, rising.
+        eta: 1 of `eta` trials continues.
+        max_iter: Last iteration of a trial; None: until the trainable returns.
         strict: Judge by the value at the band.
-        objective: Says which values are better.
-        run_cap: How many trials may be created in all.
+        objective: Defines which values are better.
+        run_cap: Maximum number of trials.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class BandScheduler(Scheduler):
         self._objective = objective
         self._courses: dict[int, _Course] = {}
         self._at: dict[int, dict[int, float]] = {band: {} for band in bands}
-        """Band to the values that trials had there."""
+        """Band to the values of trials at the band, by trial."""
         self._spared = 0
 
     def upcoming(self) -> Iterator[NewTrial | Run]:
@@ -142,7 +142,7 @@ class BandScheduler(Scheduler):
             yield NewTrial(number, self._max_iter)
 
     def ready(self) -> int:
-        """Return how many trials are still to be created; 1 where they have no bound."""
+        """Return the number of trials that are still to be created; 1 if it has no bound."""
         return self._to_create()
 
     def watch(self, report: Report) -> str | None:
@@ -170,7 +170,7 @@ class BandScheduler(Scheduler):
         return (Decision(outcome.trial, "complete", ran(outcome, self._max_iter)),)
 
     def total(self) -> tuple[int, int] | None:
-        """Return (trials, their iterations if no other one is stopped), None where either has no bound."""
+        """Return (trials, their iterations if no further trial is stopped); None if either has no bound."""
         trials = self._trials()
         if trials is None or self._max_iter is None:
             return None
@@ -191,7 +191,7 @@ class BandScheduler(Scheduler):
             course.at[report.iteration] = self._at[report.iteration][report.trial] = value
 
     def _before(self, trial: int, course: _Course, iteration: int) -> _Course:
-        """Forget a trial's reports from an iteration on: an attempt was lost, or they are repeated."""
+        """Return a trial's course without reports from an iteration on: they are repeated, or the attempt was lost."""
         for band in [band for band in course.at if band >= iteration]:
             del course.at[band], self._at[band][trial]
         return _Course(iteration - 1, [best for best in course.bests if best[0] < iteration], course.at)

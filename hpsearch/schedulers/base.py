@@ -1,7 +1,7 @@
-"""The interface of schedulers: how far each trial runs, and the reasons of their decisions in words.
+"""The interface of schedulers, which decide how far each trial runs, and the texts of their reasons.
 
-A scheduler is pure: no clock, no thread, no I/O, no randomness. The same calls return the same answers, so that a study
-resumes by replaying its journal.
+A scheduler is pure: it uses no clock, thread, I/O or randomness. The same calls return the same answers, so that a
+study resumes by replaying its journal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RungIndex = tuple[int, int]
 """(bracket, rung)."""
 
 _MOST_COUNTED = 1_000
-"""Segments that could start, beyond which `ready` doesn't count."""
+"""Maximum number of segments that `ready` counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +33,16 @@ class NewTrial:
     """The new trial's number: always one more than the last."""
     until: int | None
     bracket: int = 0
-    """Counts from 0 over all rounds. Trials of a bracket are compared with each other."""
+    """Index of the bracket over all rounds, from 0. Trials of a bracket are compared with each other."""
     rung: int = 0
-    """Counts from 0 in the bracket."""
+    """Index of the rung in the bracket, from 0."""
     parent: StateAt | None = None
-    """The state that it is forked from: it gets the newest checkpoint of that time, and params from the searcher's
-    `explore`. Without a checkpoint it starts from zero. The next new trial stays the same, with its parent or without,
-    until it has started."""
+    """The state that the trial is forked from. The trial gets the newest checkpoint up to that state, and params from
+    the searcher's `explore`. Without a checkpoint it starts from scratch. Until the next new trial has started, its
+    parent must not change."""
     start: int = 0
-    """Iterations that a fork counts as done, less than `until`: those of its parent if training continues. If the
-    checkpoint is of an earlier iteration, it starts there."""
+    """Iterations that count as done for a fork, less than `until`: those of its parent if training continues. If the
+    checkpoint is of an earlier iteration, the fork starts after that iteration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +58,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to start before another outcome is observed."""
+    """Nothing can start before another outcome is observed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Nothing will ever be started again, and nothing is running."""
+    """No trial is running, and none will start any more."""
 
 
 Answer = NewTrial | Run | Wait | Done
@@ -71,18 +71,18 @@ Answer = NewTrial | Run | Wait | Done
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A trial reached the end of its segment, or failed for good."""
+    """A trial reached the end of its segment, or failed permanently."""
 
     trial: int
     iteration: int
     value: Score | None
-    """The metric, or a `JointScore` if the sweep has several goals or constraints; NaN if it is not a number, None if
-    the trial failed."""
+    """The metric, which may be NaN, or a `JointScore` if the sweep has several goals or constraints. None if the trial
+    failed."""
     reports: Sequence[Report] = ()
-    """The reports since its last outcome, unless it failed; iterations rise. A trial that had to start again repeats
-    those of earlier segments."""
+    """The reports since the trial's last outcome, in the order of iterations; empty if it failed. A trial that had to
+    start over repeats the reports of earlier segments."""
     stopped: str = ""
-    """Why `watch` stopped it before the end of its segment; empty if it didn't."""
+    """Why `watch` stopped the trial before the end of its segment; empty if it didn't."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,27 +90,27 @@ class RungView:
     """One rung, for tables."""
 
     bracket: int
-    """Counts from 0 over all rounds."""
+    """Index of the bracket over all rounds, from 0."""
     rung: int
     until: int | None
     size: int | None
-    """Trials that will run here; None where no bound is known."""
+    """Number of trials that will run in this rung; None if unknown."""
     started: int
     finished: int
-    """Trials that reached `until` or failed on the way."""
+    """Number of trials that reached `until` or failed before."""
 
 
 class Scheduler(ABC):
     """Decides how far each trial runs.
 
-    A scheduler defines `upcoming` and `observe`, `started` where it has state of its own, and `extend` where more
-    than `run_cap` can be raised. This class counts trials, rungs and failures, and derives the rest from them; override
-    what your scheduler knows better.
+    A scheduler implements `upcoming` and `observe`; `started` if it has its own state; and `extend` if it has other
+    bounds than `run_cap`. The other methods have defaults, which use the counts of trials, rungs and failures of this
+    class; override them if your scheduler has more precise values.
 
     Args:
-        run_cap: How many trials may be created in all; None: as many as the searcher suggests.
-        ends: Of each bracket, the iterations that its rungs run until, where they are known before a trial is there;
-            None: until the trainable returns.
+        run_cap: Maximum number of trials; None: as many as the searcher suggests.
+        ends: For each bracket, the iterations at which its rungs end (None: until the trainable returns), if they are
+            known before a trial reaches them.
 
     Raises:
         SweepError: `run_cap` is less than 1.
@@ -128,35 +128,36 @@ class Scheduler(ABC):
         self._started: Counter[RungIndex] = Counter()
         self._finished: Counter[RungIndex] = Counter()
         self._plans: dict[int, dict[int, int | None]] = {}
-        """Of each bracket that has begun, its rungs to where they end."""
+        """For each bracket with trials, rung to the iteration at which it ends."""
 
     @abstractmethod
     def upcoming(self) -> Iterator[NewTrial | Run]:
-        """Yield what could start now, in this order; change nothing.
+        """Yield what could start now, in order, without changing the state.
 
-        The numbers of new trials are those of `new_numbers`. There may be no end. The answers stay the same until the
-        next call that changes something.
+        The numbers of new trials come from `new_numbers`. The iterator may be infinite. Its items stay the same until
+        the next call that changes the state.
         """
 
     @abstractmethod
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
         """Receive a trial's outcome; return the decisions that follow, in a fixed order.
 
-        Begin with `end_segment`. Called exactly once for each `NewTrial` and `Run` that was started, in any order.
+        Implementations call `end_segment` first. This is called exactly once for each `NewTrial` and `Run` that was
+        started, in any order.
         """
 
     def started(self, answer: NewTrial | Run) -> None:
-        """Mark the first of `upcoming` as started, in the state of the derived class."""
+        """Update the state of the derived class: the first item of `upcoming` was started."""
 
     def extend(self, run_cap: int | None, settings: Mapping[str, Any]) -> None:
-        """Raise the bounds from here on, and create trials again after `exhausted`.
+        """Raise the bounds, and create trials again after `exhausted`.
 
         Args:
-            run_cap: How many trials may be created in all; None: as many as before.
-            settings: The settings of this scheduler that are raised, by name.
+            run_cap: Maximum number of trials; None: unchanged.
+            settings: Name to new value of the scheduler's settings to raise.
 
         Raises:
-            ValueError: A bound would become lower, or isn't one of this scheduler's.
+            ValueError: A bound would become lower, or this scheduler doesn't have it.
         """
         if settings:
             raise ValueError(f"only `run_cap` can be raised, got {', '.join(settings)}")
@@ -169,7 +170,7 @@ class Scheduler(ABC):
         self._exhausted = False
 
     def new_numbers(self) -> Iterable[int]:
-        """Return the numbers of the trials that may still be created; without `run_cap` they have no end."""
+        """Return the numbers of the trials that may still be created; infinite without `run_cap`."""
         if self._exhausted:
             return ()
         return itertools.count(self._numbered) if self._run_cap is None else range(self._numbered, self._run_cap)
@@ -189,7 +190,7 @@ class Scheduler(ABC):
         return index
 
     def next(self) -> Answer:
-        """Start the first of `upcoming` and return it; `Wait` or `Done`, which change nothing, where there is none."""
+        """Start and return the first item of `upcoming`; if there is none, return `Wait` or `Done`."""
         answer = next(self.upcoming(), None)
         if answer is None:
             return Wait() if self.busy else Done()
@@ -206,47 +207,47 @@ class Scheduler(ABC):
         return answer
 
     def _note_rung(self, answer: NewTrial | Run) -> None:
-        """Remember where the rung of an answer ends, for `rungs` and `plan`."""
+        """Store the iteration at which the rung of an answer ends, for `rungs` and `plan`."""
         if answer.bracket not in self._plans:
             self._plans[answer.bracket] = dict(enumerate(self._ends[answer.bracket])) if self._ends else {}
         self._plans[answer.bracket][answer.rung] = answer.until
 
     @property
     def busy(self) -> bool:
-        """Whether a trial runs whose outcome wasn't observed."""
+        """Whether a trial is running, so that its outcome is still to be observed."""
         return bool(self._running)
 
     def ready(self) -> int:
-        """Return how many segments could start now, as far as they are counted; change nothing.
+        """Return the number of segments that could start now, up to a limit, without changing the state.
 
-        New trials without a bound, such as those of a bracket that hasn't begun, may count as one.
+        New trials without a bound, or of brackets that haven't started, may count as one.
         """
         return sum(1 for _ in itertools.islice(self.upcoming(), _MOST_COUNTED))
 
     def needs(self) -> Collection[StateAt]:
-        """Return the states that may still be forked, whose checkpoints are kept. Called after each event.
+        """Return the states that may still be forked; their checkpoints are kept. Called after each event.
 
-        A state that was left out once may be gone.
+        A state that was left out once may no longer be available.
         """
         return ()
 
     def watch(self, report: Report) -> str | None:
-        """Receive a report of a running trial, which may still be lost; return why the trial is stopped, or None.
+        """Receive a live report of a running trial; return why the trial is stopped, or None to continue.
 
-        Called at each report, in any order among trials, where the capabilities say `live`. The trial's outcome then
-        says whether it was stopped. Later decisions must follow from outcomes alone.
+        Called for each report if `capabilities.live`, in any order of trials. A live report may still be lost. The
+        trial's outcome contains whether it was stopped; later decisions must depend only on outcomes.
         """
         return None
 
     def may_withdraw(self, trial: int) -> bool:
-        """Return whether a trial has failed, and nothing was decided since that its failure had a part in."""
+        """Return whether a trial has failed, and no decision since then depends on its failure."""
         return trial in self._failed
 
     def withdraw(self, trial: int) -> None:
-        """Take back the outcome of a failed trial: it runs again, and will be observed again.
+        """Take back the outcome of a failed trial: the trial runs again, and will be observed again.
 
         Raises:
-            ValueError: It may not be withdrawn.
+            ValueError: The outcome may not be withdrawn.
         """
         if not self.may_withdraw(trial):
             state = "is decided" if trial in self._failed else "has not failed"
@@ -258,11 +259,11 @@ class Scheduler(ABC):
     def prune(self, trial: int) -> Sequence[Decision]:
         """Treat a trial that a user ended as failed; return the decisions that follow for others.
 
-        The trial runs, or it waits between two segments. A scheduler that lets trials wait overrides this: a pruned
-        trial must not run again, and no rung may wait for it. `withdraw` is never called for it.
+        The trial is running, or waits between two segments. Schedulers in which trials wait override this method: a
+        pruned trial must not run again, and no rung may wait for it. `withdraw` is never called for a pruned trial.
 
         Raises:
-            ValueError: The trial neither runs nor waits, or one that waits can't be taken back.
+            ValueError: The trial neither runs nor waits, or this scheduler can't prune waiting trials.
         """
         return self.observe(Outcome(trial, 0, None))
 
@@ -270,7 +271,7 @@ class Scheduler(ABC):
         """Take back the last `NewTrial`, for which the searcher had no params, and create no more trials.
 
         Raises:
-            ValueError: The newest trial isn't in its first segment, so that there is nothing to take back.
+            ValueError: The newest trial isn't in its first segment, so nothing can be taken back.
         """
         newest = self._numbered - 1
         index = self._running.get(newest)
@@ -294,22 +295,22 @@ class Scheduler(ABC):
         ]
 
     def plan(self, bracket: int) -> Rungs:
-        """Return (until, size) of a bracket's rungs, as `rungs` does; none where the bracket hasn't begun.
+        """Return (until, size) of a bracket's rungs, as in `rungs`; empty if the bracket hasn't started.
 
-        Asked after every event of one of its trials, so it should not grow with the number of brackets.
+        Called after every event of the bracket's trials, so the cost should not grow with the number of brackets.
         """
         return tuple((until, None) for _, until in sorted(self._plans.get(bracket, {}).items()))
 
     def total(self) -> tuple[int, int] | None:
-        """Return (trials, iterations when each promotion resumes) of the whole sweep, None where no bound is known."""
+        """Return (trials, iterations when each promotion resumes) of the whole sweep; None if there is no bound."""
         return None
 
     def _trials(self) -> int | None:
-        """Return how many trials there are to be in all; None where they have no bound."""
+        """Return the total number of trials at the end of the sweep; None if it has no bound."""
         return self._numbered if self._exhausted else self._run_cap
 
     def _to_create(self) -> int:
-        """Return how many trials may still be created; 1 where they have no bound."""
+        """Return the number of trials that may still be created; 1 if it has no bound."""
         if self._exhausted:
             return 0
         return 1 if self._run_cap is None else self._run_cap - self._numbered
@@ -330,7 +331,7 @@ def ranked(outcome: Outcome, rung: int, rank: int, size: int, promoted: int) -> 
 
 
 def passed_over(rung: int, rank: int, size: int, top: int, nan: bool) -> str:
-    """Return the rank of a trial that was never promoted: `"rung 2: 7th of 9 at the end, top 3 go on"`."""
+    """Return the final rank of a trial that was never promoted: `"rung 2: 7th of 9 at the end, top 3 go on"`."""
     if nan:
         return f"rung {rung}: NaN, which never goes on"
     verb = "goes" if top == 1 else "go"
@@ -338,7 +339,7 @@ def passed_over(rung: int, rank: int, size: int, top: int, nan: bool) -> str:
 
 
 def unopened(rung: int, rank: int, size: int, nan: bool) -> str:
-    """Return a trial's rank in the highest rung that was opened: `"rung 2: 7th of 9 at the end, no rung was ..."`."""
+    """Return a trial's final rank in the highest open rung: `"rung 2: 7th of 9 at the end, no rung was opened ..."`."""
     shown = " (NaN)" if nan else ""
     return f"rung {rung}: {ordinal(rank)} of {size}{shown} at the end, no rung was opened after it"
 

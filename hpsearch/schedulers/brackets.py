@@ -1,9 +1,8 @@
-"""Brackets and rungs: how many trials run how far, in integers, and how far a bracket has come.
+"""Brackets and rungs: the numbers of trials and iterations, in integers, and the state of a bracket.
 
-A bracket starts a number of trials and keeps 1 of `eta` at each rung, while those that are kept run `eta`
-times as long. Hyperband runs brackets that trade the number of trials against the length at which the first
-are dropped (Li et al., Hyperband: A Novel Bandit-Based Approach to Hyperparameter Optimization, JMLR
-18(185), 2018).
+A bracket starts a number of trials and promotes 1 of `eta` at each rung. The promoted trials run `eta` times as long.
+Hyperband runs several brackets, from many trials with a short first rung to few trials with a long one (Li et al.,
+"Hyperband: A Novel Bandit-Based Approach to Hyperparameter Optimization", JMLR 18(185), 2018).
 """
 
 from __future__ import annotations
@@ -18,35 +17,36 @@ from hpsearch.schedulers.base import Outcome
 Variant = Literal["paper", "table"]
 
 RungLaw = Literal["geometric", "paper"]
-"""Where rungs end: counted up from `min_iter`, or down from `max_iter` as the paper does."""
+"""Where rungs end: multiples of `min_iter`, or fractions of `max_iter` as in the paper."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """How many trials run how far."""
+    """Number of trials, and the iteration until which they run."""
 
     until: int
-    """Its trials run until the end of this iteration, counted from the trial's beginning."""
+    """The trials run until the end of this iteration, counted from the start of the trial."""
     size: int
     """Number of trials."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bracket:
-    """Rungs from the shortest, widest one to the longest; `until` rises and `size` never does."""
+    """Rungs from the shortest to the longest; `until` rises and `size` never does."""
 
     rungs: tuple[Rung, ...]
 
     @property
     def trials(self) -> int:
-        """Trials that start here."""
+        """Number of trials that start in this bracket."""
         return self.rungs[0].size if self.rungs else 0
 
 
 def rung_count(min_iter: int, max_iter: int, eta: int) -> int:
     """Return the number of powers of `eta` from `min_iter` to `max_iter`: 6 for 1..243 by 3, 4 for 1..1000 by 10.
 
-    By multiplication: the quotient of two logarithms can fall short of an exact power (log 243 / log 3 < 5).
+    Powers are multiplied, because the quotient of two logarithms can be too small at an exact power: log 243 / log 3 <
+    5 in floats.
 
     Raises:
         SweepError: The bounds or `eta` leave no rung to count.
@@ -64,11 +64,11 @@ def rung_count(min_iter: int, max_iter: int, eta: int) -> int:
 
 
 def rung_ends(min_iter: int, max_iter: int, eta: int, law: RungLaw = "geometric") -> tuple[int, ...]:
-    """Return the iterations that rungs run until, rising to `max_iter`.
+    """Return the iterations at which rungs end, rising to `max_iter`.
 
-    `geometric` multiplies `min_iter` by `eta` as long as that stays below `max_iter`, which is the last: 1, 3, 9, 27,
-    50 for 1..50 by 3. `paper` divides `max_iter` and rounds down, as Algorithm 1 does: 1, 5, 16, 50. Where `max_iter`
-    is `min_iter` times a power of `eta`, both are the same.
+    `geometric` multiplies `min_iter` by `eta` while the product is below `max_iter`, and adds `max_iter`: 1, 3, 9, 27,
+    50 for 1..50 by 3. `paper` divides `max_iter` and rounds down, as in Algorithm 1: 1, 5, 16, 50. If `max_iter` is
+    `min_iter` times a power of `eta`, both are the same.
 
     Raises:
         SweepError: The bounds or `eta` leave no rung.
@@ -89,13 +89,13 @@ def hyperband_trials(s: int, s_max: int, eta: int) -> int:
 def hyperband_brackets(
     max_iter: int, min_iter: int = 1, eta: int = 3, variant: Variant = "paper", law: RungLaw = "geometric"
 ) -> tuple[Bracket, ...]:
-    """Return one round of Hyperband's brackets, the one with the most trials first.
+    """Return one round of Hyperband's brackets, sorted by number of trials, the most first.
 
-    For `max_iter=81, eta=3` they start with 81, 34, 15, 8 and 5 trials. `variant="table"` rounds the trials
-    per full-length trial down before it multiplies, which starts 81, 27, 9, 6 and 5.
+    For `max_iter=81, eta=3` they start with 81, 34, 15, 8 and 5 trials. `variant="table"` computes
+    floor((s_max + 1) / (s + 1)) eta^s, which starts 81, 27, 9, 6 and 5.
 
-    Source: Algorithm 1 of the paper, with R = max_iter / min_iter. There are as many brackets as rungs, s_max + 1;
-    bracket s has the last s + 1 of them.
+    Source: Algorithm 1 of the paper, with R = max_iter / min_iter. There are as many brackets as rungs, s_max + 1.
+    Bracket s has the last s + 1 rungs.
 
     Raises:
         SweepError: The bounds or `eta` leave no rung.
@@ -115,11 +115,11 @@ def successive_halving_bracket(
     """Return the single bracket of successive halving, over all rungs from `min_iter` to `max_iter`.
 
     Args:
-        max_iter: Where the last rung ends.
-        min_iter: Least length of the first rung.
+        max_iter: Iteration at which the last rung ends.
+        min_iter: Minimum length of the first rung.
         eta: 1 of `eta` trials is promoted at each rung.
-        trials: How many start; by default as many as leave exactly one for the last rung. With fewer, rungs
-            that would be empty are dropped, and no trial reaches `max_iter`.
+        trials: Number of trials that start. By default, exactly one reaches the last rung. With fewer, rungs that
+            would be empty are dropped, and no trial reaches `max_iter`.
         law: Where the rungs end.
 
     Raises:
@@ -134,14 +134,14 @@ def successive_halving_bracket(
 
 
 def cut(bracket: Bracket, trials: int, eta: int) -> Bracket:
-    """Cut a bracket to fewer trials: rung i holds `trials // eta**i`; one that would be empty is dropped."""
+    """Return a bracket cut to fewer trials: rung i has `trials // eta**i`; empty rungs are dropped."""
     if trials >= bracket.trials:
         return bracket
     return _by_floor([rung.until for rung in bracket.rungs], trials, eta)
 
 
 def thin(bracket: Bracket, first: int, size: int) -> Bracket:
-    """Hold rung `first` and all after it to `size` trials at most; with 0 they are dropped."""
+    """Return a bracket with at most `size` trials in rung `first` and later rungs; 0 drops these rungs."""
     later = (Rung(rung.until, min(rung.size, size)) for rung in bracket.rungs[first:] if size > 0)
     return Bracket((*bracket.rungs[:first], *later))
 
@@ -158,19 +158,19 @@ def iterations(bracket: Bracket) -> int:
 def upcoming(
     cycle: Sequence[Bracket], started: int, eta: int, trials: int | None, brackets: int | None
 ) -> tuple[int, int]:
-    """Return (trials, iterations when each promotion resumes) of what follows the first `started` brackets.
+    """Return (trials, iterations when each promotion resumes) of all brackets after the first `started` ones.
 
     The cost doesn't grow with the number of rounds.
 
     Args:
         cycle: The brackets of one round; rounds repeat.
-        started: Brackets already taken from the rounds.
+        started: Number of brackets that have started.
         eta: 1 of `eta` trials is promoted at each rung.
-        trials: Trials that may still start, or None for no bound.
-        brackets: Brackets that may still begin, or None for no bound. One of the two bounds must be set.
+        trials: Number of trials that may still start; None: no bound.
+        brackets: Number of brackets that may still start; None: no bound. One of the two bounds must be set.
     """
     round_trials = sum(bracket.trials for bracket in cycle)
-    # Any len(cycle) brackets in a row are one whole round, wherever they begin: count those at once.
+    # Any len(cycle) consecutive brackets have the trials of one round, so whole rounds are multiplied.
     rounds = []
     if trials is not None:
         rounds.append(trials // round_trials)
@@ -196,27 +196,27 @@ def _by_floor(lengths: Sequence[int], trials: int, eta: int) -> Bracket:
 
 @dataclass(slots=True, eq=False)
 class OpenBracket:
-    """A bracket that has begun.
+    """A bracket that has started.
 
-    Its trials are all in one rung: a rung starts when the one before it has ended.
+    All its trials are in one rung: a rung starts when the previous rung has ended.
     """
 
     index: int
-    """Counts from 0 over all rounds."""
+    """Index of the bracket over all rounds, from 0."""
     plan: Bracket
     position: int = 0
-    """The rung that its trials are in."""
+    """Index of the current rung."""
     unfilled: Bracket | None = None
-    """The plan before all trials of a rung failed, which left the next rungs empty; None where that didn't happen."""
+    """If all trials of a rung failed, which empties the next rungs: the plan before that. Otherwise None."""
     undecided: list[Outcome] = field(default_factory=list)
-    """Outcomes of this rung on which nothing was decided yet."""
+    """Outcomes of the current rung that have no decision yet."""
 
     @property
     def rung(self) -> Rung:
-        """The rung that its trials are in."""
+        """The current rung."""
         return self.plan.rungs[self.position]
 
     @property
     def in_last_rung(self) -> bool:
-        """Whether no rung follows."""
+        """Whether the current rung is the last."""
         return self.position == len(self.plan.rungs) - 1

@@ -16,25 +16,25 @@ from hpsearch.schedulers.base import Scheduler
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerCapabilities:
-    """What a sweep may expect of a scheduler."""
+    """The capabilities of a scheduler."""
 
     several_goals: bool = False
-    """It ranks trials by `Objective.rank`, so that several metrics may decide."""
+    """It ranks trials by `Objective.rank`, so it supports several metrics."""
     outcome_constraints: bool = False
-    """It ranks trials by the objective alone, so that reported metrics may be constrained."""
+    """It ranks trials only by the objective, so it supports outcome constraints."""
     forks: bool = False
-    """It forks trials, so that the searcher must explore."""
+    """It forks trials, so the searcher must implement `explore`."""
     newest: bool = False
-    """It compares the newest reports of trials, so that `metric.scope` must be `last`."""
+    """It compares the newest reports of trials, so `metric.scope` must be `last`."""
     in_order: bool = False
     """Its decisions don't depend on completion order."""
     endless: bool = False
     """It creates trials until something else ends the sweep: `run_cap`, an exhausted searcher, or a limit."""
     live: bool = False
-    """It stops trials while they run, by what they report."""
+    """It stops running trials by their live reports."""
 
     def unsupported_key(self, objective: Objective) -> str | None:
-        """Return the key of a sweep that the scheduler can't serve, None where it serves all of the objective."""
+        """Return the key of the objective that the scheduler doesn't support; None if it supports all of it."""
         if objective.several and not self.several_goals:
             return "metric"
         return "outcome_constraints" if objective.constraints and not self.outcome_constraints else None
@@ -42,22 +42,22 @@ class SchedulerCapabilities:
 
 @dataclass(frozen=True)
 class EarlyTerminate(Settings, ABC):
-    """A frozen dataclass whose fields are the keys of the section."""
+    """Base class of the settings of schedulers: a frozen dataclass whose fields are the keys of the section."""
 
     kind: ClassVar[str]
     """Its `type` in a sweep file."""
     raisable: ClassVar[tuple[str, ...]] = ()
-    """Fields that may be raised in a study that has begun."""
+    """Fields that may be raised when a study is extended."""
     capabilities: ClassVar[SchedulerCapabilities] = SchedulerCapabilities()
     course: ClassVar[str] = "one course of it: who goes on depends on values, and on who is first"
-    """What `hpsearch plan` shows of an endless scheduler, in words."""
+    """Description of an endless scheduler's plan in `hpsearch plan`."""
 
     max_iter: Count
     """Iterations of the best trials."""
 
     @property
     def least_trials(self) -> int:
-        """The least `run_cap` that it accepts."""
+        """Smallest `run_cap` that the scheduler accepts."""
         return 1
 
     @abstractmethod
@@ -66,10 +66,10 @@ class EarlyTerminate(Settings, ABC):
 
         Args:
             objective: Ranks trials.
-            run_cap: How many trials may be created in all.
+            run_cap: Maximum number of trials.
 
         Raises:
-            SweepError: Its numbers leave nothing to run.
+            SweepError: With these settings, no trial would run.
         """
 
     @abstractmethod
@@ -77,15 +77,15 @@ class EarlyTerminate(Settings, ABC):
         """Return a short description: `"Hyperband from 1 to 27 iterations by 3"`."""
 
     def raised(self, stored: Self, run_cap: int | None) -> Mapping[str, Any]:
-        """Return those of these settings that raise the stored ones of a study, whose bound on trials is `run_cap`."""
+        """Return the settings that are higher than the stored ones of a study with this `run_cap`, by name."""
         return {}
 
     def as_stored(self, stored: Self) -> Self:
-        """Return the stored settings where both mean the same, these settings otherwise."""
+        """Return the stored settings if they are equivalent to these, otherwise these settings."""
         return self
 
     def with_settings(self, settings: Mapping[str, Any]) -> Self:
-        """Return these settings with some of them changed."""
+        """Return a copy of the settings with some of them changed."""
         return replace(self, **settings)
 
     def to_json(self) -> dict[str, Any]:
@@ -95,9 +95,9 @@ class EarlyTerminate(Settings, ABC):
 
 @dataclass(frozen=True)
 class Absent(EarlyTerminate):
-    """The stored settings of a third party's scheduler that can't be imported, or takes other settings now.
+    """Stored settings of a custom scheduler that can't be imported, or whose settings have changed since.
 
-    They are enough to show the study, but not to run it.
+    With them, the study can be shown, but not run.
     """
 
     capabilities: ClassVar[SchedulerCapabilities] = SchedulerCapabilities(several_goals=True, outcome_constraints=True)
@@ -105,20 +105,20 @@ class Absent(EarlyTerminate):
     stored: str
     """The return value of `to_json`, as JSON."""
     problem: str
-    """Why it can't be imported."""
+    """Why the scheduler can't be imported or built."""
 
     def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
         """Raise an error.
 
         Raises:
-            SweepError: Always; it names what is missing.
+            SweepError: Always; the message contains `problem`.
         """
         raise SweepError(
             f"the study's scheduler can't be had, so the study can be looked at but not run: {self.problem}"
         )
 
     def summary(self) -> str:
-        """Return its import path."""
+        """Return the scheduler's import path."""
         return str(self.to_json()["type"])
 
     def with_settings(self, settings: Mapping[str, Any]) -> Self:

@@ -13,8 +13,8 @@ class FullLength(Scheduler):
     """Runs every trial until the end of iteration `max_iter`.
 
     Args:
-        max_iter: Where each trial ends; None: where its trainable returns.
-        run_cap: How many trials; None: as many as the searcher suggests.
+        max_iter: Last iteration of each trial; None: until the trainable returns.
+        run_cap: Maximum number of trials; None: as many as the searcher suggests.
     """
 
     def __init__(self, max_iter: int | None, run_cap: int | None = None) -> None:
@@ -29,11 +29,11 @@ class FullLength(Scheduler):
             yield NewTrial(number, self._max_iter)
 
     def ready(self) -> int:
-        """Return how many trials are still to be created; 1 where they have no bound."""
+        """Return the number of trials that are still to be created; 1 if it has no bound."""
         return self._to_create()
 
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
-        """Receive a trial's outcome: the trial is complete, or it failed and there is nothing to decide.
+        """Receive a trial's outcome: the trial is complete, or it failed and there is no decision.
 
         Raises:
             ValueError: The trial isn't running.
@@ -44,16 +44,16 @@ class FullLength(Scheduler):
         return (Decision(outcome.trial, "complete", ran(outcome, self._max_iter)),)
 
     def rungs(self) -> Sequence[RungView]:
-        """Return all trials as the one rung of one bracket, once there are any."""
+        """Return a single rung with all trials; none before the first trial."""
         started, finished = self._started[0, 0], self._finished[0, 0]
         return (RungView(0, 0, self._max_iter, self._trials(), started, finished),) if started else ()
 
     def plan(self, bracket: int) -> Sequence[tuple[int | None, int | None]]:
-        """Return (until, trials) of the one rung, once there are any."""
+        """Return (until, trials) of the single rung; empty before the first trial."""
         return ((self._max_iter, self._trials()),) if self._started[bracket, 0] else ()
 
     def total(self) -> tuple[int, int] | None:
-        """Return (trials, iterations) of the whole sweep, None without `max_iter` or a bound on trials."""
+        """Return (trials, iterations) of the whole sweep; None without `max_iter` or a bound on trials."""
         trials = self._trials()
         if trials is None or self._max_iter is None:
             return None

@@ -1,4 +1,4 @@
-"""Successive halving and Hyperband: brackets that run in parallel, each promoting the best of every rung."""
+"""Successive halving and Hyperband: brackets run in parallel, and promote the best trials of each rung."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hpsearch.schedulers.brackets import (
 from hpsearch.schedulers.early_terminate import EarlyTerminate, SchedulerCapabilities
 
 _CHOSEN_RUNGS = 3
-"""Without a `min_iter`, this many factors of `eta` lie between the first rung and `max_iter`."""
+"""Without `min_iter`, the first rung has `max_iter` / `eta` to the power of this many iterations."""
 
 
 @dataclass(frozen=True)
@@ -55,27 +55,27 @@ class Halving(EarlyTerminate):
 
     @property
     def shortest(self) -> int:
-        """Iterations of the first rung, chosen if there is no `min_iter`; `paper` may make it longer."""
+        """Iterations of the first rung: `min_iter`, or its default. With `paper` rungs, the first may be longer."""
         return -(-self.max_iter // self.eta**_CHOSEN_RUNGS) if self.min_iter is None else self.min_iter
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Where the rungs of the widest bracket end; in Hyperband there are as many brackets in a round."""
+        """The iterations at which the rungs of the first bracket end. Hyperband has as many brackets in a round."""
         return rung_ends(self.shortest, self.max_iter, self.eta, self.rungs)
 
     def summary(self) -> str:
-        """Return the first and the last rung, and how the first was chosen if there is no `min_iter`."""
+        """Return the first and the last rung, and the formula of the first if `min_iter` isn't set."""
         chosen = "" if self.min_iter is not None else f" (min_iter, not given: max_iter / {self.eta}^{_CHOSEN_RUNGS})"
         return f"{type(self).__name__} from {self.ends[0]}{chosen} to {self.max_iter} iterations by {self.eta}"
 
     def as_stored(self, stored: Self) -> Self:
-        """Return the stored settings of the rungs if these end where those do."""
+        """Return these settings with the stored settings of the rungs if the rungs end at the same iterations."""
         return replace(self, min_iter=stored.min_iter, rungs=stored.rungs) if self.ends == stored.ends else self
 
 
 @dataclass(frozen=True)
 class SuccessiveHalving(Halving):
-    """One bracket: all trials run `min_iter` iterations, the best 1/eta of them eta times as many, and so on.
+    """A single bracket: all trials run `min_iter` iterations, the best 1/eta run eta times as many, and so on.
 
     Jamieson and Talwalkar, AISTATS 2016.
     """
@@ -94,7 +94,7 @@ class SuccessiveHalving(Halving):
 
 @dataclass(frozen=True)
 class Hyperband(Halving):
-    """Rounds of brackets that trade the number of trials for how early they are judged.
+    """Rounds of brackets, from many trials with a short first rung to few trials with a long one.
 
     Li et al., JMLR 18 (2018), Algorithm 1.
     """
@@ -117,33 +117,34 @@ class Hyperband(Halving):
         return BracketScheduler(cycle, self.eta, objective, run_cap, self.brackets)
 
     def raised(self, stored: Self, run_cap: int | None) -> Mapping[str, Any]:
-        """Return `brackets` if it is more. Unset, it is one round, or no bound if there is a `run_cap`."""
+        """Return `brackets` if it is higher. If unset, it means one round, or no bound if there is a `run_cap`."""
         if self.brackets is None or (stored.brackets is None and run_cap is not None):
             return {}
         return {"brackets": self.brackets} if self.brackets > (stored.brackets or len(stored.ends)) else {}
 
 
 class BracketScheduler(Scheduler):
-    """Repeats a cycle of brackets: one bracket is successive halving, s_max + 1 are Hyperband.
+    """Repeats a cycle of brackets: a cycle of one bracket is successive halving, one of s_max + 1 is Hyperband.
 
-    New trials are numbered in the order of brackets. A bracket begins, and its size is fixed, when its first trial
-    starts; the last one is cut to the trials that `run_cap` leaves it. Brackets run in parallel: promoted trials come
-    first (the longest next rung first, of equals the lower number), then new ones.
+    New trials are numbered in the order of brackets. A bracket starts, and its size is fixed, when its first trial
+    starts. The last bracket is cut to the trials that remain of `run_cap`. Brackets run in parallel. Promoted trials
+    run first (the longest next rung first, then the lower number), then new trials.
 
-    A rung is decided when the outcome of all its trials is known. The objective ranks them, and the best are promoted.
-    Failed trials never are. A trial whose metric is NaN is promoted only if the trials with a number don't fill the
-    next rung. If too many have failed to fill it, that rung and those after it hold fewer. A trial whose trainable
-    returned early ranks like any other. In the last rung of a bracket, each trial is complete as it ends.
+    A rung is decided when the outcomes of all its trials are known. The objective ranks the trials, and the best are
+    promoted. A failed trial is never promoted. A trial whose metric is NaN is promoted only if the other trials don't
+    fill the next rung. If too many trials have failed, the next rung and the later ones are smaller. A trial whose
+    trainable returned early ranks like any other. In the last rung of a bracket, each trial is complete when it ends.
 
     A call costs O(log n) in the number of promoted trials that wait, amortized over a rung when it is decided.
-    Decisions are not kept. It counts by bracket: the counts by rung of the base class take more memory.
+    Decisions are not stored. Numbers of trials are counted by bracket, because the base class's counts by rung need
+    more memory.
 
     Args:
         cycle: The brackets of one round.
         eta: 1 of `eta` trials is promoted at each rung; used to cut a bracket.
         objective: Ranks the trials of a rung.
-        run_cap: How many trials may be created in all.
-        brackets: How many brackets may begin in all; None: one round, or any number where `run_cap` is set.
+        run_cap: Maximum number of trials.
+        brackets: Maximum number of brackets; None: one round, or no limit if `run_cap` is set.
     """
 
     def __init__(
@@ -166,13 +167,13 @@ class BracketScheduler(Scheduler):
         self._begun_trials = 0
         self._begun_iterations = 0
         self._total: tuple[int, int] | None = None
-        """The last `total`; None after the plan changed."""
+        """Cached `total`; None after the plan changed."""
         self._begun: list[OpenBracket] = []
         self._promoted: list[tuple[int, int, OpenBracket]] = []
-        """Sorted (-until, trial, bracket): the longest rung first, then the lower number."""
+        """Sorted (-until, trial, bracket) of promoted trials: the longest rung first, then the lower number."""
 
     def upcoming(self) -> Iterator[NewTrial | Run]:
-        """Yield the promoted trials, then the new ones of the bracket that is being filled and of those after it."""
+        """Yield the promoted trials, then the new ones of the bracket that is being filled and of later brackets."""
         for _, trial, bracket in self._promoted:
             yield Run(trial, bracket.rung.until, bracket.index, bracket.position)
         number = self._numbered
@@ -182,7 +183,7 @@ class BracketScheduler(Scheduler):
                 number += 1
 
     def started(self, answer: NewTrial | Run) -> None:
-        """Mark the first of `upcoming` as started; a bracket begins with its first trial."""
+        """Mark the first of `upcoming` as started; a bracket starts with its first trial."""
         if isinstance(answer, Run):
             self._promoted.pop(0)
         elif self._filling is None:
@@ -193,10 +194,13 @@ class BracketScheduler(Scheduler):
             self._replan(bracket, plan)
 
     def _note_rung(self, answer: NewTrial | Run) -> None:
-        """Remember nothing: the plans of brackets say where their rungs end, and there may be thousands."""
+        """Store nothing: the plans of brackets contain the ends of rungs, and there may be thousands of rungs."""
 
     def ready(self) -> int:
-        """Return the number of promoted trials, and of new ones in the bracket that is being filled."""
+        """Return the number of promoted trials and of new ones in the bracket that is being filled.
+
+        If no bracket is being filled, the next one counts as one trial.
+        """
         if (filling := self._filling) is not None:
             return len(self._promoted) + self._to_start(filling)
         return len(self._promoted) + (self._plan_to_begin() is not None)
@@ -204,7 +208,7 @@ class BracketScheduler(Scheduler):
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
         """Receive a trial's outcome; return the decisions that follow, from the best trial to the worst.
 
-        A failed trial gets no decision of its own.
+        A failed trial itself gets no decision.
 
         Raises:
             ValueError: The trial isn't running.
@@ -214,7 +218,7 @@ class BracketScheduler(Scheduler):
         return self._decide(bracket)
 
     def may_withdraw(self, trial: int) -> bool:
-        """Return whether a trial failed in a rung that isn't decided, in the last one, or in one where all failed."""
+        """Return whether a trial failed in an undecided rung, in the last rung, or in a rung in which all failed."""
         index = self._failed.get(trial)
         return index is not None and any(outcome.trial == trial for outcome in self._begun[index[0]].undecided)
 
@@ -222,7 +226,7 @@ class BracketScheduler(Scheduler):
         """Take back the outcome of a trial that failed.
 
         Raises:
-            ValueError: It didn't fail, or its rung is decided.
+            ValueError: The trial didn't fail, or its rung is decided.
         """
         super().withdraw(trial)
         bracket = self._begun[self._running[trial][0]]
@@ -232,10 +236,10 @@ class BracketScheduler(Scheduler):
         bracket.undecided = [outcome for outcome in bracket.undecided if outcome.trial != trial]
 
     def prune(self, trial: int) -> Sequence[Decision]:
-        """Treat a trial as failed; one that was promoted leaves the next rung with one trial fewer.
+        """Treat a trial as failed; if it was promoted, the next rung has one trial fewer.
 
         Raises:
-            ValueError: It neither runs nor waits.
+            ValueError: The trial neither runs nor waits.
         """
         for index, (_, promoted, bracket) in enumerate(self._promoted):
             if promoted == trial:
@@ -252,7 +256,7 @@ class BracketScheduler(Scheduler):
         """Take back the last `NewTrial` and create no more trials; its bracket is cut to the trials that it has.
 
         Raises:
-            ValueError: The newest trial isn't in its first segment, so that there is nothing to take back.
+            ValueError: The newest trial isn't in its first segment, so nothing can be taken back.
         """
         super().exhausted()
         bracket = self._begun[-1]
@@ -264,14 +268,14 @@ class BracketScheduler(Scheduler):
         return self._decide(bracket)
 
     def extend(self, run_cap: int | None, settings: Mapping[str, Any]) -> None:
-        """Raise `run_cap` and `brackets` from here on, and create trials again after `exhausted`.
+        """Raise `run_cap` and `brackets`, and create trials again after `exhausted`.
 
-        Brackets that have begun stay as they are, also those that were cut: what is added begins with the next bracket
-        of the cycle. A `run_cap` that is set for the first time lets rounds repeat if `brackets` was never set.
+        Brackets that have started don't change, even if they were cut: additional trials start with the next bracket of
+        the cycle. If `run_cap` is set for the first time and `brackets` was never set, rounds repeat.
 
         Raises:
-            ValueError: A bound, or the number of trials that follows from both, would become lower; or another
-                setting is to be raised.
+            ValueError: A bound, or the number of trials that follows from both, would become lower; or `settings` has
+                another key than `brackets`.
         """
         if unknown := settings.keys() - {"brackets"}:
             raise ValueError(f"only `run_cap` and `brackets` can be raised, got {', '.join(sorted(unknown))}")
@@ -299,7 +303,7 @@ class BracketScheduler(Scheduler):
         self._total = None
 
     def rungs(self) -> Sequence[RungView]:
-        """Return the rungs of the brackets that have begun, in order."""
+        """Return the rungs of the brackets that have started, in order."""
         return [
             RungView(bracket.index, number, rung.until, rung.size, self._started[index], self._finished[index])
             for bracket in self._begun
@@ -308,15 +312,15 @@ class BracketScheduler(Scheduler):
         ]
 
     def plan(self, bracket: int) -> Rungs:
-        """Return (until, size) of a bracket's rungs; none where the bracket hasn't begun."""
+        """Return (until, size) of a bracket's rungs; empty if the bracket hasn't started."""
         rungs = self._begun[bracket].plan.rungs if bracket < len(self._begun) else ()
         return tuple((rung.until, rung.size) for rung in rungs)
 
     def total(self) -> tuple[int, int]:
         """Return (trials, iterations when each promotion resumes) of the whole sweep.
 
-        Exact for what was planned, and after rungs that could not be filled. A trial that fails or returns in the
-        middle of a rung counts as if it had run to the end of the rung.
+        Rungs that could not be filled count with their actual size. A trial that fails or returns in the middle of a
+        rung counts as if it had run to the end of the rung.
         """
         if self._total is None:
             started = self._begun_trials, self._begun_iterations
@@ -325,16 +329,16 @@ class BracketScheduler(Scheduler):
 
     @property
     def _filling(self) -> OpenBracket | None:
-        """The bracket that has begun and whose first rung isn't full; None if there is none."""
+        """The started bracket whose first rung isn't full; None if there is none."""
         newest = self._begun[-1] if self._begun else None
         return newest if newest is not None and newest.position == 0 and self._to_start(newest) else None
 
     def _to_start(self, bracket: OpenBracket) -> int:
-        """Return how many trials of a bracket's rung weren't started yet."""
+        """Return the number of trials of a bracket's current rung that haven't started."""
         return bracket.rung.size - self._started[bracket.index, bracket.position]
 
     def _to_fill(self) -> Iterator[tuple[int, Rung, int]]:
-        """Yield (bracket, first rung, trials to create) of the bracket that is being filled and of those after it."""
+        """Yield (bracket, first rung, trials to create) of the bracket that is being filled and of later brackets."""
         if (filling := self._filling) is not None:
             yield filling.index, filling.rung, self._to_start(filling)
         started, trials = len(self._begun), self._begun_trials
@@ -343,11 +347,11 @@ class BracketScheduler(Scheduler):
             started, trials = started + 1, trials + plan.trials
 
     def _plan_to_begin(self) -> Bracket | None:
-        """Return the plan of the next bracket; None where no more may begin."""
+        """Return the plan of the next bracket; None if no more may start."""
         return self._plan(len(self._begun), self._begun_trials)
 
     def _plan(self, started: int, trials: int) -> Bracket | None:
-        """Return the plan of a bracket after `started` others with `trials` in all; None where none may begin."""
+        """Return the plan of the bracket after `started` brackets with `trials` in total; None if none may start."""
         run_cap, brackets = self._bounds()
         if self._exhausted or (brackets is not None and started >= brackets):
             return None
@@ -357,10 +361,10 @@ class BracketScheduler(Scheduler):
         return plan if plan.trials else None
 
     def _decide(self, bracket: OpenBracket) -> Sequence[Decision]:
-        """Return the decisions on a rung that an outcome has completed; none while trials of it run."""
+        """Return the decisions on a bracket's current rung; empty while outcomes are missing."""
         decisions: Sequence[Decision] = ()
         if bracket.in_last_rung:
-            # More than one only where `exhausted` just made the rung the last.
+            # There is more than one outcome only if `exhausted` just made this rung the last.
             decisions = [
                 Decision(outcome.trial, "complete", f"last rung: {ran(outcome, bracket.rung.until)}")
                 for outcome in self._ranked(bracket)
@@ -376,7 +380,7 @@ class BracketScheduler(Scheduler):
         outcomes = self._ranked(bracket)
         unfailed = [outcome for outcome in outcomes if outcome.value is not None]
         if not unfailed:
-            # There is nothing to decide, so these failures may still be taken back.
+            # There is no decision, so these failures may still be taken back.
             bracket.unfilled = bracket.plan
             self._replan(bracket, thin(bracket.plan, bracket.position + 1, 0))
             return ()
@@ -408,7 +412,7 @@ class BracketScheduler(Scheduler):
         return [outcomes[trial] for trial in self._objective.rank({t: o.value for t, o in outcomes.items()})]
 
     def _replan(self, bracket: OpenBracket, plan: Bracket) -> None:
-        """Set a bracket's plan, and update the sums over all brackets."""
+        """Set a bracket's plan, and update the totals over all brackets."""
         self._begun_trials += plan.trials - bracket.plan.trials
         self._begun_iterations += iterations(plan) - iterations(bracket.plan)
         bracket.plan = plan
@@ -418,7 +422,7 @@ class BracketScheduler(Scheduler):
         return self._resolved(self._run_cap, self._brackets)
 
     def _resolved(self, run_cap: int | None, brackets: int | None) -> tuple[int | None, int | None]:
-        """Return the bounds with the default of `brackets`: at least one of the two is set."""
+        """Return the bounds with the default of `brackets`, so that at least one of the two is set."""
         return run_cap, len(self._cycle) if run_cap is None and brackets is None else brackets
 
     def _total_within(self, run_cap: int | None, brackets: int | None) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The median stopping rule: a trial continues as long as it isn't worse than the median of the others were.
+"""The median stopping rule: a trial is stopped if it is worse than the median of the other trials.
 
 Golovin et al., "Google Vizier: A Service for Black-Box Optimization", KDD 2017, section 3.2.1.
 """
@@ -19,12 +19,12 @@ from hpsearch.schedulers.early_terminate import EarlyTerminate, SchedulerCapabil
 from hpsearch.trial import Score
 
 _LOOKS = 10
-"""How often a trial is looked at by default, its end included."""
+"""Default number of iterations at which a trial is judged, including its end."""
 
 
 @dataclass(frozen=True)
 class MedianStopping(EarlyTerminate):
-    """Runs each trial to `max_iter`, but stops it at a look if it is worse than the median of the others was there.
+    """Judges each trial at regular iterations (looks), and stops it if it is worse than the median of others there.
 
     Golovin et al., KDD 2017, section 3.2.1.
     """
@@ -40,13 +40,13 @@ class MedianStopping(EarlyTerminate):
     """How many other trials must have reached an iteration before a trial is judged there."""
 
     def check(self) -> None:
-        """Check that the first look isn't after the end."""
+        """Check that `min_iter` isn't greater than `max_iter`."""
         if self.min_iter is not None and self.min_iter > self.max_iter:
             raise InvalidKey(("min_iter",), f"must be at most max_iter ({self.max_iter}), got {self.min_iter}")
 
     @property
     def looks(self) -> tuple[int, ...]:
-        """The iterations at which a trial is looked at; the last one is its end."""
+        """The iterations at which a trial is judged; the last one is its end."""
         first = -(-self.max_iter // _LOOKS) if self.min_iter is None else self.min_iter
         return (*range(first, self.max_iter, first if self.every is None else self.every), self.max_iter)
 
@@ -55,7 +55,7 @@ class MedianStopping(EarlyTerminate):
         return MedianStoppingScheduler(self.looks, self.min_trials, objective, run_cap)
 
     def summary(self) -> str:
-        """Return where the looks begin, and where trials end."""
+        """Return the iterations of the first look and of the end of trials."""
         first, *_ = self.looks
         chosen = "" if self.min_iter is not None else f" (min_iter, not given: max_iter / {_LOOKS})"
         return f"median stopping from {first}{chosen} to {self.max_iter} iterations"
@@ -63,7 +63,7 @@ class MedianStopping(EarlyTerminate):
 
 @dataclass(frozen=True, slots=True)
 class _Course:
-    """A trial's values at its looks so far, without NaN; less is better."""
+    """Summary of a trial's values at its looks so far, without NaN; lower is better."""
 
     best: float
     total: float
@@ -71,22 +71,22 @@ class _Course:
 
 
 class MedianStoppingScheduler(Scheduler):
-    """Judges each trial when it reaches a look; no trial waits for another.
+    """Judges each trial when it reaches a look (an iteration at which trials are judged). No trial waits for another.
 
-    At a look a trial is stopped if the best of its values so far is worse than the median of the others' running
-    averages. An average is the mean of a trial's values at its looks up to this one; the others are the trials that
-    reached this look before. So the result depends on completion order.
+    At a look, a trial is stopped if its best value at looks so far is worse than the median of the running averages of
+    the trials that reached this look before. A running average is the mean of a trial's values at its looks up to this
+    one. So the result depends on completion order.
 
-    NaN counts in no average; a trial that has reported nothing else is worse than any median. A trial whose trainable
-    returned early is complete. Trials that continue come before new ones, the furthest first.
+    NaN isn't part of an average. A trial with only NaN is worse than any median. A trial whose trainable returned early
+    is complete. Trials that continue run before new ones, the most advanced first.
 
     A call costs O(log n) comparisons in the number of trials.
 
     Args:
-        looks: The iterations at which trials are looked at; the last one is their end.
-        min_trials: How many averages of others there must be.
-        objective: Says which values are better.
-        run_cap: How many trials may be created in all.
+        looks: The iterations at which trials are judged; the last one is their end.
+        min_trials: Minimum number of other trials' averages to judge a trial.
+        objective: Defines which values are better.
+        run_cap: Maximum number of trials.
     """
 
     def __init__(self, looks: Sequence[int], min_trials: int, objective: Objective, run_cap: int | None = None) -> None:
@@ -95,11 +95,11 @@ class MedianStoppingScheduler(Scheduler):
         self._min_trials = min_trials
         self._objective = objective
         self._averages: list[list[float]] = [[] for _ in looks]
-        """Of each look, the averages of the trials that reached it, sorted; less is better."""
+        """For each look, the sorted averages of the trials that reached it; lower is better."""
         self._courses: dict[int, _Course] = {}
-        """Of the trials that aren't decided and have reported a number."""
+        """The courses of undecided trials that have reported a number."""
         self._continuing: list[tuple[int, int]] = []
-        """Sorted (-look, trial) of those that wait for a worker: the furthest first, of equals the lower number."""
+        """Sorted (-look, trial) of trials that wait for a worker: the most advanced first, then the lower number."""
         self._spared = 0
         """Iterations that decided trials did not run."""
 
@@ -116,11 +116,11 @@ class MedianStoppingScheduler(Scheduler):
             self._continuing.pop(0)
 
     def ready(self) -> int:
-        """Return the number of trials that continue and of those to create, which counts as 1 without a bound."""
+        """Return the number of trials that continue and of trials to create, which count as 1 without a bound."""
         return len(self._continuing) + self._to_create()
 
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
-        """Receive a trial's outcome; decide at once whether it continues, is stopped, or is complete.
+        """Receive a trial's outcome; decide immediately whether it continues, is stopped, or is complete.
 
         Raises:
             ValueError: The trial isn't running.
@@ -133,7 +133,7 @@ class MedianStoppingScheduler(Scheduler):
             return (self._decided(outcome, "complete", ran(outcome, self._looks[-1])),)
         course = self._moved_on(outcome.trial, outcome.value)
         stops, reason = self._judged(course, look)
-        if course is not None and is_valid(course.total):  # unlike infinities add up to none
+        if course is not None and is_valid(course.total):  # infinity minus infinity is NaN
             insort(self._averages[look], course.total / course.looks)
         if stops:
             return (self._decided(outcome, "stop", reason),)
@@ -141,10 +141,10 @@ class MedianStoppingScheduler(Scheduler):
         return (Decision(outcome.trial, "promote", reason),)
 
     def prune(self, trial: int) -> Sequence[Decision]:
-        """Treat a trial as failed: it doesn't continue, and its values at its looks still count.
+        """Treat a trial as failed: it doesn't continue, but its values at earlier looks still count.
 
         Raises:
-            ValueError: It neither runs nor waits.
+            ValueError: The trial neither runs nor waits.
         """
         if trial in self._running:
             return super().prune(trial)
@@ -156,12 +156,12 @@ class MedianStoppingScheduler(Scheduler):
         return ()
 
     def total(self) -> tuple[int, int] | None:
-        """Return (trials, their iterations if no other one is stopped), None without a bound on trials."""
+        """Return (trials, their iterations if no further trial is stopped); None without a bound on trials."""
         trials = self._trials()
         return None if trials is None else (trials, trials * self._looks[-1] - self._spared)
 
     def _moved_on(self, trial: int, value: Score) -> _Course | None:
-        """Return a trial's course with its newest value; None where it never reported a number."""
+        """Return a trial's course with its newest value; None if it never reported a number."""
         before = self._courses.get(trial)
         if not is_valid(value):
             return before
@@ -182,7 +182,7 @@ class MedianStoppingScheduler(Scheduler):
         compared = f"{self._shown(middle)}, the median of {len(averages)} others' averages"
         if course is None:
             return True, f"{at}: NaN, against {compared}"
-        stops = course.best > middle  # of like infinities the median may be NaN: then it goes on
+        stops = course.best > middle  # the median of infinities may be NaN: then the trial continues
         worse = "worse" if stops else "no worse"
         return stops, f"{at}: {self._shown(course.best)} at best is {worse} than {compared}"
 

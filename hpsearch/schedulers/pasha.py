@@ -1,4 +1,4 @@
-"""PASHA: ASHA that trains no longer than it takes to rank the trials.
+"""PASHA: ASHA that stops increasing the length of training once the ranking of trials is stable.
 
 Bohdal et al., "PASHA: Efficient HPO and NAS with Progressive Resource Allocation", ICLR 2023.
 """
@@ -20,19 +20,19 @@ from hpsearch.schedulers.early_terminate import SchedulerCapabilities
 from hpsearch.schedulers.halving import Halving
 
 _PERCENTILE = 0.9
-"""The share of the distances between swapping trials that are no more than epsilon: the paper's N = 90."""
+"""Epsilon is this quantile of the distances between swapping trials: N = 90 in the paper."""
 
 
 @dataclass(frozen=True)
 class PASHA(Halving):
-    """ASHA that begins with two rungs, and opens the next when the two highest rank the same trials differently.
+    """ASHA that starts with two rungs, and opens the next if the two highest rungs rank the same trials differently.
 
     Bohdal et al., ICLR 2023, Algorithm 1.
     """
 
     kind: ClassVar[str] = "pasha"
     capabilities: ClassVar[SchedulerCapabilities] = SchedulerCapabilities(endless=True)
-    # Not several goals nor constraints: soft ranking compares by distance.
+    # Neither several goals nor constraints are supported: soft ranking compares distances.
     course: ClassVar[str] = "its shortest course: more rungs open where values rank trials unlike in the two highest"
 
     def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
@@ -47,47 +47,47 @@ class PASHA(Halving):
 class ProgressiveHalving(AsynchronousHalving):
     """Algorithm 1: promotes as ASHA does, but never from the highest open rung.
 
-    The first two rungs are open from the beginning. Whenever a trial has finished the highest open rung, the trials
-    that have finished it are ranked by their values there and by those in the rung before. If the two rankings differ
-    by more than noise (`SoftRanking`), the next rung is opened.
+    The first two rungs are open from the start. When a trial has finished the highest open rung, all trials that have
+    finished it are ranked twice: by their values there, and by their values in the rung before. If the two rankings
+    differ by more than noise (`SoftRanking`), the next rung is opened.
 
     Noise is estimated from the reports of trials that have finished the highest open rung, since a scheduler observes
-    trials at the end of a segment. Syne Tune's implementation also counts running trials. If no pair in the highest
-    rung swapped ranks and swapped back, epsilon stays the same.
+    trials at the end of a segment. Syne Tune's implementation also uses running trials. If no pair of trials in the
+    highest rung swapped ranks and swapped back, epsilon doesn't change.
 
-    Trials that have finished the highest open rung wait in case the next is opened. The rest is as in
-    `AsynchronousHalving`; once the last rung is open there is no difference.
+    Trials that have finished the highest open rung wait in case the next is opened. Otherwise, and once the last rung
+    is open, this is the same as `AsynchronousHalving`.
 
-    Until then a call of `observe` costs O(n R + n log n) for the n trials that have finished the highest open rung,
-    which ends after R iterations.
+    Until the last rung is open, a call of `observe` costs O(n R + n log n) for the n trials that have finished the
+    highest open rung, which ends after R iterations.
 
     Args:
-        ends: The iterations that rungs run until, once they are opened.
-        eta: 1 of `eta` is promoted.
+        ends: The iterations at which rungs end, once they are opened.
+        eta: 1 of `eta` trials is promoted.
         objective: Ranks the trials of a rung.
-        run_cap: How many trials may be created in all.
+        run_cap: Maximum number of trials.
     """
 
     def __init__(self, ends: Sequence[int], eta: int, objective: Objective, run_cap: int | None = None) -> None:
         super().__init__([ends], [1], eta, objective, run_cap)
         self._promoting = self._promoting[-1:]
         self._sort_keys: dict[int, SortKey] = {}
-        """Of each trial, `Objective.sort_key` of its value at the last rung that it has finished."""
+        """Trial to `Objective.sort_key` of its value at the last rung that it has finished."""
         self._curves: dict[int, dict[int, float]] = {}
-        """Of each trial, its reported values by iteration, without NaN; less is better."""
+        """Trial to its reported values by iteration, without NaN; lower is better."""
         self._ranking = SoftRanking()
 
     def rungs(self) -> Sequence[RungView]:
-        """Return the open rungs, once there is a trial."""
+        """Return the open rungs; empty before the first trial."""
         return [view for view in super().rungs() if view.rung <= self._highest]
 
     def plan(self, bracket: int) -> Rungs:
-        """Return (until, no size) of the open rungs; none where there is no trial."""
+        """Return (until, None) of the open rungs; empty before the first trial."""
         return super().plan(bracket)[: self._highest + 1]
 
     @property
     def _highest(self) -> int:
-        """The highest open rung; trials are promoted from each one below it."""
+        """Index of the highest open rung; trials are promoted from every lower rung."""
         return len(self._promoting)
 
     def _judge(self, bracket: int, rung: int, outcome: Outcome) -> None:
@@ -102,7 +102,7 @@ class ProgressiveHalving(AsynchronousHalving):
                 self._ranking = SoftRanking(self._ranking.epsilon)
 
     def _take_reports(self, outcome: Outcome) -> None:
-        """Receive a trial's reports; repeated iterations replace earlier ones, also by NaN."""
+        """Add a trial's reports; a repeated iteration replaces the earlier report, even if the new value is NaN."""
         curve = self._curves.setdefault(outcome.trial, {})
         for report in outcome.reports:
             value = self._objective.reported(report.metrics)
@@ -113,22 +113,22 @@ class ProgressiveHalving(AsynchronousHalving):
 
 
 class SoftRanking:
-    """Two rankings of a rung's trials: by their values there and by those in the rung before, equal but for noise.
+    """Compares two rankings of a rung's trials, by their values there and in the rung before, up to noise.
 
-    Bohdal et al., sections 4.2 and 4.3. Two trials whose curves crossed and crossed back count as equal: their distance
-    is noise. Epsilon is the 90th percentile of the distances between such pairs, at the last iteration that both have
-    reported.
+    Bohdal et al., sections 4.2 and 4.3. If the curves of two trials crossed and crossed back, their distance is noise.
+    Epsilon is the 90th percentile of the distances between such pairs, at the last iteration that both have reported.
+    Values that differ by at most epsilon count as equal.
 
     Adding a trial costs O(n R) for n trials that have run R iterations; `agrees` costs O(n log n).
 
     Args:
-        epsilon: Up to which distance values count as equal, as long as no pair has crossed and crossed back.
+        epsilon: Initial epsilon, used until a pair has crossed and crossed back.
     """
 
     def __init__(self, epsilon: float = 0.0) -> None:
         self.epsilon = epsilon
         self._sort_keys: list[tuple[SortKey, SortKey]] = []
-        """Of each trial, `Objective.sort_key` of its values in (this rung, the one before)."""
+        """For each trial, `Objective.sort_key` of its values in (this rung, the rung before)."""
         self._curves: list[Mapping[int, float]] = []
         self._distances: list[float] = []
         """Distances between the pairs that crossed and crossed back, sorted."""
@@ -137,9 +137,9 @@ class SoftRanking:
         """Add a trial that has finished this rung.
 
         Args:
-            before: `Objective.sort_key` of its value in the rung before, which isn't NaN.
-            here: `Objective.sort_key` of its value in this one.
-            curve: Its reports by iteration, without NaN.
+            before: `Objective.sort_key` of the trial's value in the rung before, which isn't NaN.
+            here: `Objective.sort_key` of the trial's value in this rung.
+            curve: The trial's values by iteration, without NaN.
         """
         self._sort_keys.append((here, before))
         for other in self._curves:
@@ -151,9 +151,10 @@ class SoftRanking:
             self.epsilon = _percentile(self._distances)
 
     def agrees(self) -> bool:
-        """Return whether the two rankings are equal but for noise: rank by rank, by the values in the rung before.
+        """Return whether the two rankings are equal up to noise.
 
-        Trials with equal values in this rung keep the order of the rung before.
+        They are compared rank by rank, by the trials' values in the rung before. Trials with equal values in this rung
+        keep their order in the rung before.
         """
         ranked_before = sorted(before for _, before in self._sort_keys)
         ranked_here = [before for _, before in sorted(self._sort_keys)]
@@ -164,11 +165,11 @@ class SoftRanking:
 
 
 def _crossed_back(curve: Mapping[int, float], other: Mapping[int, float]) -> float | None:
-    """Return how far apart two curves end that crossed and crossed back; None if they didn't, or end equal."""
+    """Return the final distance of two curves if they crossed and crossed back; None if not, or if they end equal."""
     gaps = [curve[at] - other[at] for at in sorted(curve.keys() & other.keys())]
     if not gaps or gaps[-1] == 0 or not isfinite(gaps[-1]):
         return None
-    orders = (gap > 0 for gap in gaps if gap < 0 or gap > 0)  # the gap of like infinities is NaN
+    orders = (gap > 0 for gap in gaps if gap < 0 or gap > 0)  # the gap between two equal infinities is NaN
     return abs(gaps[-1]) if sum(1 for _ in groupby(orders)) > 2 else None
 
 

@@ -21,13 +21,13 @@ from hpsearch.schedulers.early_terminate import EarlyTerminate, SchedulerCapabil
 from hpsearch.trial import Score, StateAt
 
 _TURNS = 10
-"""Intervals of a training, by default."""
+"""Default number of intervals in `max_iter`."""
 
 _MOST_FAILURES = 3
-"""Failures in a row after which a member is no longer replaced."""
+"""Consecutive failures after which a member is no longer replaced."""
 
 _DUST = 1e-9
-"""A share such as 0.29 of 100 is a little less than 29 in binary."""
+"""Added before rounding down: as floats, 0.29 * 100 is slightly less than 29."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class PBT(EarlyTerminate):
     0.5."""
 
     def check(self) -> None:
-        """Check that there is something to judge, and that no member is best and worst at once."""
+        """Check that members are judged at least once before the end, and that `quantile` is at most a half."""
         if not 0 < self.quantile <= 0.5:
             raise InvalidKey(("quantile",), f"must be more than 0 and at most 0.5, got {self.quantile}")
         if len(self.ends) < 2:
@@ -67,7 +67,7 @@ class PBT(EarlyTerminate):
 
     @property
     def least_trials(self) -> int:
-        """The members; forks count as trials as well."""
+        """The number of members; forks also count as trials."""
         return self.population
 
     def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
@@ -75,7 +75,7 @@ class PBT(EarlyTerminate):
         return PopulationBasedTraining(self.ends, self.population, self.quantile, objective, run_cap)
 
     def summary(self) -> str:
-        """Return how many members train, how far, and how often they are judged."""
+        """Return the number of members, their length of training, and the interval of judgements."""
         first, *_ = self.ends
         chosen = "" if self.interval is not None else f" (interval, not given: max_iter / {_TURNS})"
         return f"a population of {self.population}, judged every {first}{chosen} of {self.max_iter} iterations"
@@ -83,35 +83,35 @@ class PBT(EarlyTerminate):
 
 @dataclass(slots=True)
 class _Member:
-    """A member of the population: its current trial, and the results of this one and of those that it replaced."""
+    """A member of the population: its current trial, and the results of that trial and of those that it replaced."""
 
     trial: int
     state: Literal["running", "waiting", "judged", "over"] = "running"
     iteration: int = 0
-    """The iteration of its newest state that was judged, or from which it was forked."""
+    """Iteration of the member's newest observed state, or of the state that it was forked from."""
     began: int = 0
-    """Iterations that its trial counted as done when it started."""
+    """Iterations that counted as done when the current trial started."""
     copyable: bool = False
-    """Its newest value is its own, and it isn't being replaced."""
+    """Whether the newest value is from the current trial and the member isn't being replaced."""
     failures: int = 0
-    """Failures in a row of the member's trials; 0 unless the last one failed."""
+    """Consecutive failures of the member's trials; 0 unless the last one failed."""
     iterations: list[int] = field(default_factory=list)
-    """Rising; with `values`, the results of the member."""
+    """Rising iterations of the member's results; `values` are the scores."""
     values: list[Score] = field(default_factory=list)
 
     def value_at(self, iteration: int) -> Score | None:
-        """Return the member's value at an iteration; None where it didn't reach it."""
+        """Return the member's value at an iteration; None if it has no result there."""
         count = bisect_right(self.iterations, iteration)
         return self.values[count - 1] if count and self.iterations[count - 1] == iteration else None
 
     @property
     def observed_iterations(self) -> list[int]:
-        """The iterations at which its current trial was observed, the newest first."""
+        """The iterations at which the current trial was observed, the newest first."""
         return self.iterations[: bisect_right(self.iterations, self.began) - len(self.iterations) - 1 : -1]
 
     @property
     def lost(self) -> bool:
-        """Whether it failed or reports NaN, so that more training can't make it better."""
+        """Whether the member failed or reports NaN, so that more training can't improve it."""
         return self.failures > 0 or (bool(self.values) and not is_valid(self.values[-1]))
 
 
@@ -119,25 +119,27 @@ class _Member:
 class _Verdict:
     member: int
     parent: StateAt | None
-    """The state that is forked to replace it; None: it continues."""
+    """The state that is forked to replace the member; None: the member continues."""
     reason: str = ""
 
 
 class PopulationBasedTraining(Scheduler):
-    """Judges a member at the end of an interval, when its turn comes; there is no barrier.
+    """Judges members at the end of intervals, without a barrier.
 
-    The least advanced members are next, and are judged together. So one worker judges each interval as a whole, and as
-    many workers as members judge each member alone as it arrives, as in the paper. Unlike there, a member is compared
-    at the newest of its iterations that all but the share `quantile` have reached, so that longer training is no
-    advantage. A member keeps the results of the trials that it replaced.
+    The least advanced of the waiting members are judged next, and together. So with one worker, all members are judged
+    together after each interval. With as many workers as members, each member is judged alone when it reaches the end
+    of its interval, as in the paper. Unlike in the paper, members are compared at the same iteration, so that longer
+    training is no advantage: the member's newest iteration that all but the share `quantile` have reached. A member
+    keeps the results of the trials that it replaced.
 
-    A member is replaced if it is among the worst `quantile` there, and is now worse than the one that is copied. The
-    best `quantile` are copied in turn, from their newest states, and never one that is less advanced: so a population
-    of n takes at most n times the last iteration, apart from failures. If one of the best will be as advanced after its
-    next interval, a member that is to be replaced waits for it. A member that has ended isn't copied.
+    A member is replaced if it is among the worst `quantile` at that iteration, and its newest value is worse than that
+    of the copied member. The best `quantile` are copied in rotation, from their newest states. A member is never
+    replaced by a less advanced one: apart from failures, a population of n runs at most n times the last iteration. If
+    one of the best members is less advanced, but will not be after its next interval, the member to replace waits for
+    it. A member that has ended isn't copied.
 
-    A member that failed or reports NaN is replaced as soon as another can be copied, unless it failed three times in a
-    row.
+    A member that failed or reports NaN is replaced as soon as another one can be copied, unless it failed three times
+    in a row.
 
     A call costs O(n log n) comparisons.
 
@@ -146,7 +148,7 @@ class PopulationBasedTraining(Scheduler):
         population: Number of members.
         quantile: The share that is replaced, and the share that is copied.
         objective: Ranks members.
-        run_cap: How many trials may be created in all; after that, members continue to the end.
+        run_cap: Maximum number of trials; after that, members continue to the end.
     """
 
     def __init__(
@@ -159,11 +161,11 @@ class PopulationBasedTraining(Scheduler):
         self._objective = objective
         self._members: list[_Member] = []
         self._member_of: dict[int, int] = {}
-        """Trials to the indices of their members."""
+        """Trial to the index of its member."""
         self._judged: list[_Verdict] = []
-        """Judged members that haven't started yet."""
+        """Verdicts on members that haven't started since."""
         self._forks = 0
-        """Number of forks that were decided on."""
+        """Number of forks decided so far."""
         self._stopped: list[Decision] = []
         """Decisions that haven't been returned yet."""
 
@@ -199,7 +201,7 @@ class PopulationBasedTraining(Scheduler):
             self._member_of[answer.number] = index
 
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
-        """Receive a trial's outcome; return which trials are complete, and which were replaced since the last time.
+        """Receive a trial's outcome; return decisions on complete trials, and on trials that forks replace.
 
         Raises:
             ValueError: The trial isn't running.
@@ -223,7 +225,7 @@ class PopulationBasedTraining(Scheduler):
         """Treat a trial as failed: a fork replaces it as soon as there is a member to copy.
 
         Raises:
-            ValueError: It neither runs nor waits.
+            ValueError: The trial neither runs nor waits.
         """
         if trial in self._running:
             return super().prune(trial)
@@ -241,7 +243,7 @@ class PopulationBasedTraining(Scheduler):
         return self._settle()
 
     def needs(self) -> Collection[StateAt]:
-        """Return the newest states of the members that may be copied, and the states that were chosen."""
+        """Return the newest states of the members that may be copied, and the states chosen for forks."""
         chosen = [verdict.parent for verdict in self._judged if verdict.parent is not None]
         least = [member.iteration for member in self._members if member.state != "over"]
         return chosen + [
@@ -262,7 +264,7 @@ class PopulationBasedTraining(Scheduler):
         """Take back the outcome of a trial that failed.
 
         Raises:
-            ValueError: It didn't fail, or a fork was chosen to replace it.
+            ValueError: The trial didn't fail, or a fork was chosen to replace it.
         """
         if super().may_withdraw(trial) and not self.may_withdraw(trial):
             raise ValueError(f"only a failed trial that isn't replaced can be withdrawn; trial {trial} is")
@@ -275,7 +277,7 @@ class PopulationBasedTraining(Scheduler):
         """Take back the last `NewTrial` and create no more first members; forks continue.
 
         Raises:
-            ValueError: The newest trial isn't in its first segment, so that there is nothing to take back.
+            ValueError: The newest trial isn't in its first segment, so nothing can be taken back.
         """
         super().exhausted()
         del self._member_of[self._numbered]
@@ -283,21 +285,21 @@ class PopulationBasedTraining(Scheduler):
         return self._settle()
 
     def _to_come(self) -> int:
-        """Return how many first members are still to be created."""
+        """Return the number of first members that are still to be created."""
         return 0 if self._exhausted else self._population - len(self._members)
 
     def _rung_after(self, iteration: int) -> int:
         return bisect_right(self._until, iteration)
 
     def _settle(self) -> Sequence[Decision]:
-        """Judge those whose turn it is, which fixes what comes next; return which trials forks replace."""
+        """Judge the next members, unless judged ones are left; return the decisions on trials that forks replace."""
         if not self._judged and not self._to_come():
             self._judge()
         stopped, self._stopped = self._stopped, []
         return stopped
 
     def _judge(self) -> None:
-        """Judge the least advanced members that wait, for good."""
+        """Judge the least advanced waiting members, and store the verdicts."""
         self._judged = next(self._groups(), [])
         for verdict in self._judged:
             member = self._members[verdict.member]
@@ -309,13 +311,13 @@ class PopulationBasedTraining(Scheduler):
                     self._stopped.append(Decision(member.trial, "stop", verdict.reason))
 
     def _verdicts(self) -> Iterator[_Verdict]:
-        """Yield the verdicts, then those on the other members that wait if their turn came now."""
+        """Yield the stored verdicts, then provisional ones on the other waiting members."""
         yield from self._judged
         for group in self._groups():
             yield from group
 
     def _groups(self) -> Iterator[list[_Verdict]]:
-        """Yield the verdicts on the members that wait, by iteration; no group is empty."""
+        """Yield the verdicts on the waiting members, in non-empty groups of the same iteration."""
         forks = self._forks
         waiting = [index for index, member in enumerate(self._members) if member.state == "waiting"]
         waiting.sort(key=self._iteration_of)
@@ -331,11 +333,11 @@ class PopulationBasedTraining(Scheduler):
     def _judged_together(self, indices: Sequence[int], forks: int) -> list[_Verdict]:
         """Return the verdicts on members that have reached the same iteration.
 
-        Those that failed and can't be replaced now are left out, and those that wait for a member to copy.
+        Members that failed and can't be replaced now, and members that wait for a member to copy, are left out.
 
         Args:
             indices: The members, in order.
-            forks: Number of forks that were decided on before.
+            forks: Number of forks decided before.
         """
         verdicts = []
         for index in indices:
@@ -371,7 +373,7 @@ class PopulationBasedTraining(Scheduler):
         return [], 0
 
     def _comes_soon(self, member: _Member, ranked: Sequence[int], iteration: int) -> bool:
-        """Return whether one that is to replace a member will be as advanced after its next interval."""
+        """Return whether one of the best members is less advanced than a member, but not after its next interval."""
         value = member.value_at(iteration)
         return any(
             self._may_be_copied(other)
@@ -386,7 +388,7 @@ class PopulationBasedTraining(Scheduler):
         return self._objective.rank({index: member.values[-1] for index, member in members if member.values})
 
     def _share_of(self, ranked: Sequence[int]) -> int:
-        """Return how many of the ranked members are replaced, and how many are copied."""
+        """Return the number of the ranked members that are replaced, which is also the number that are copied."""
         return max(int(self._quantile * len(ranked) + _DUST), 1)
 
     def _may_fork(self, forks: int) -> bool:
@@ -396,7 +398,7 @@ class PopulationBasedTraining(Scheduler):
         return self._numbered + self._to_come() + forked + forks - self._forks < self._run_cap
 
     def _chosen(self, index: int, ranked: Sequence[int], forks: int) -> StateAt | None:
-        """Return the state that is forked to replace a member: one of the best, in turn; None where there is none."""
+        """Return the state that is forked to replace a member: one of the best, in rotation; None if there is none."""
         member = self._members[index]
         if member.failures >= _MOST_FAILURES:
             return None
@@ -412,7 +414,7 @@ class PopulationBasedTraining(Scheduler):
         return StateAt(parent.trial, parent.iteration)
 
     def _is_better(self, other: _Member, member: _Member) -> bool:
-        """Return whether another member may replace a member, and is better."""
+        """Return whether another member may be copied to replace a member, and is better."""
         if not self._may_be_copied(other) or other.iteration < member.iteration:
             return False
         return member.lost or self._objective.improves(other.values[-1], member.values[-1])

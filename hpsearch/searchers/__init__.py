@@ -1,4 +1,4 @@
-"""Searchers: what to try next.
+"""Searchers: they suggest configurations.
 
 To add a searcher, write its file and add a line to `KNOWN` below, which sweep files and the Python API read.
 """
@@ -40,7 +40,7 @@ __all__ = [
 
 
 class _Imported(Mapping[str, type[Searcher]]):
-    """Imports a searcher on its first use: importing SciPy alone takes longer than all of hpsearch."""
+    """Imports a searcher when it is first used: importing SciPy alone takes longer than importing all of hpsearch."""
 
     def __init__(self, **paths: str) -> None:
         self._paths = paths
@@ -72,11 +72,11 @@ KNOWN: Mapping[str, type[Searcher]] = _Imported(
     spectral="spectral:Spectral",
     pbt="pbt:PBTSearcher",
 )
-"""The `method` of a sweep to its searcher."""
+"""`method` of a sweep to its searcher."""
 
 
 def searcher_named(method: str) -> type[Searcher]:
-    """Return the searcher of a `method`.
+    """Return the searcher that a `method` names.
 
     Args:
         method: A known name, or the import path `package.module:Class` of a custom searcher or of an Optuna sampler.
@@ -103,7 +103,7 @@ def searcher_named(method: str) -> type[Searcher]:
 
 
 def refusals(problem: Problem) -> dict[str, str | None]:
-    """Return the known methods, each with the reason why it can't serve this problem, or None if it can."""
+    """Return the known methods, each with the reason why it can't search this problem, or None if it can."""
     reasons: dict[str, str | None] = {}
     for method, searcher in KNOWN.items():
         if searcher.capabilities.unsupported_key(problem.objective):
@@ -119,5 +119,5 @@ def refusals(problem: Problem) -> dict[str, str | None]:
 
 
 def _is_sampler(cls: type) -> bool:
-    """Return whether a class is derived from Optuna's `BaseSampler`, without importing Optuna for one that isn't."""
+    """Return whether a class is derived from Optuna's `BaseSampler`, without importing Optuna."""
     return any(base.__module__.startswith("optuna.") and base.__name__ == "BaseSampler" for base in cls.__mro__)

@@ -1,7 +1,7 @@
-"""The interface of searchers: what to try next.
+"""The interface of searchers, which suggest configurations.
 
-A searcher is pure: no clock, no thread, no I/O, its own seed. The same calls return the same answers, so that a study
-resumes by replaying its journal.
+A searcher is pure: it uses no clock, thread or I/O, and its own seed. The same calls return the same answers, so that
+a study resumes by replaying its journal.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def options_as(settings: type[S], search: Search, method: str) -> S:
     """Return the options of a method as its settings.
 
     Args:
-        settings: Its fields are the known options; each has a default.
+        settings: Class whose fields are the known options; each has a default.
         search: The section of the sweep.
-        method: The method that takes the options, for messages.
+        method: Name of the method, for messages.
 
     Raises:
-        InvalidKey: There is an unknown option, or one has an invalid value.
+        InvalidKey: An option is unknown or has an invalid value.
     """
     fields, options = settings_fields(settings), search.options or {}
     for name in options:
@@ -60,7 +60,7 @@ def options_as(settings: type[S], search: Search, method: str) -> S:
 
 @dataclass(frozen=True)
 class Problem:
-    """What a searcher is built for."""
+    """The search problem that a searcher is built for."""
 
     space: Space
     objective: Objective
@@ -76,81 +76,81 @@ class Suggestion:
 
     params: Params
     origin: str
-    """A word for the tables: `"random"`, `"grid"`, `"points_to_try"`, `"stand_in"`, or the searcher's `kind`."""
+    """Shown in tables: `"random"`, `"grid"`, `"points_to_try"`, `"stand_in"`, or the searcher's `kind`."""
     parent: StateAt | None = None
-    """The state that it is forked from: it gets the newest checkpoint of that time as `trial.parent_checkpoint`, and
-    starts at iteration 0."""
+    """The state that the trial is forked from. The trial gets the newest checkpoint up to that state as
+    `trial.parent_checkpoint`, and starts at iteration 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What happened to a trial since its last observation."""
+    """New reports of a trial, and its state, since its last observation."""
 
     trial: Trial
     iteration: int
     """The last iteration that counts."""
     until: int | None
-    """Where its segment ends: the iterations of a rung. None: where the trainable returns."""
+    """Iteration at which the trial's segment ends, such as a rung's. None: when the trainable returns."""
     reports: Sequence[Report]
-    """Its new reports, with all metrics; iterations rise, and none was observed before, unless the trial was reverted
-    or dropped in between."""
+    """The trial's new reports with all metrics, in the order of iterations. None was observed before, unless the trial
+    was reverted or dropped in between."""
     ended: bool
-    """It reached the end of its segment, or failed for good; otherwise it is still running."""
+    """The trial reached the end of its segment or failed permanently; False: it is still running."""
     failure: Failure | None = None
-    """Why it failed for good."""
+    """Why the trial failed permanently."""
     decisions: Sequence[Decision] = ()
-    """What the scheduler decided because of it, on this trial and on others."""
+    """The scheduler's decisions that follow from this observation, about this trial and others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A trial of another search, known before this one begins."""
+    """A trial of another search, known before this search starts."""
 
     params: Params
-    """As this sweep's space would sample them."""
+    """The params, in the form in which this sweep's space samples them."""
     values: Mapping[int, Score]
-    """The score by iteration, rising; at least one, as reported, including NaN and infinities."""
+    """Iteration to the reported score, in rising order; at least one. Scores may be NaN or infinite."""
     until: int | None
-    """How long it was trained, in iterations, as `Observation.until`: at most as long as a trial of this sweep; None if
-    these have no length."""
+    """How many iterations the trial was trained, as in `Observation.until`; at most `max_iter` of this sweep. None if
+    this sweep has no `max_iter`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearcherCapabilities:
-    """What a sweep may expect of a searcher."""
+    """The capabilities of a searcher."""
 
     learns: bool = False
-    """Its suggestions depend on what it observed. Those of one that doesn't learn depend on their numbers alone, and it
-    observes nothing. One that learns runs in a process of its own, where its module is imported."""
+    """The suggestions depend on observations. The searcher then runs in its own process, where its module is imported.
+    False: a suggestion depends on its number alone, and `observe` is not called."""
     remembers: bool = True
-    """If it learns: its suggestions change what it suggests later. A resumed search asks it again for all that it
-    suggested; for one that doesn't remember, the journal is enough."""
+    """If it learns: earlier suggestions affect later ones. A resumed search then requests all earlier suggestions
+    again. False: replaying the journal is enough."""
     finite: bool = False
-    """It runs out of suggestions on its own, so that a sweep needs no other bound."""
+    """The number of suggestions is finite, so that a sweep needs no other bound."""
     completes_points: bool = True
-    """Points to try may leave parameters out, which are sampled."""
+    """Points to try may omit parameters, which are then sampled."""
     explores: bool = False
-    """It has params for trials that the scheduler forks."""
+    """It implements `explore`, which returns params for trials that the scheduler forks."""
     has_options: bool = False
-    """It takes `search.options` and checks them; otherwise they are refused."""
+    """It accepts `search.options` and checks them; otherwise options are refused."""
     recalls: bool = False
-    """If it learns: it can begin with trials of other searches."""
+    """If it learns: it can be warm-started with trials of other searches."""
     several_goals: bool = False
-    """If it learns: several metrics may decide; it compares what it observes by `Objective.sort_keys`."""
+    """If it learns: it supports several metrics, and compares trials by `Objective.sort_keys`."""
     outcome_constraints: bool = False
-    """If it learns: reported metrics may be constrained."""
+    """If it learns: it supports outcome constraints."""
     forks: bool = False
-    """It names parents, and by `needs` the checkpoints that are kept for that."""
+    """Its suggestions may name parents; `needs` returns the states whose checkpoints are kept for that."""
 
     def unsupported_key(self, objective: Objective) -> str | None:
-        """Return the key of a sweep that the searcher can't serve, None where it serves all of the objective."""
+        """Return the key of the objective that the searcher doesn't support; None if it supports all of it."""
         if self.learns and objective.several and not self.several_goals:
             return "metric"
         return "outcome_constraints" if self.learns and objective.constraints and not self.outcome_constraints else None
 
 
 class Searcher(ABC):
-    """Suggests what to try.
+    """Base class of searchers, which suggest configurations.
 
     A searcher defines `suggest` and `observe`.
     """
@@ -158,10 +158,9 @@ class Searcher(ABC):
     kind: ClassVar[str]
     """Its `method` in a sweep file."""
     known_as: ClassVar[str | None] = None
-    """The `method` that this is another name for, such as W&B's term."""
+    """The `method` that this one is an alias of, such as for W&B's term."""
     over: ClassVar[str | None] = None
-    """The `type` of `early_terminate` that it runs over where the sweep names none; `max_iter` is then a key at the
-    top."""
+    """The default `type` of `early_terminate` if the sweep has no such section; `max_iter` is then a top-level key."""
     capabilities: ClassVar[SearcherCapabilities] = SearcherCapabilities()
 
     def __init__(self, problem: Problem) -> None:
@@ -169,30 +168,30 @@ class Searcher(ABC):
 
     @classmethod
     def over_settings(cls, max_iter: int) -> dict[str, Any]:
-        """Return the settings of `over` besides `max_iter` that differ from its defaults."""
+        """Return the settings of `over` that differ from its defaults, without `max_iter`."""
         return {}
 
     @classmethod
     def build(cls, problem: Problem) -> Searcher:
-        """Build it for a sweep, whose settings were checked."""
+        """Build the searcher for a sweep whose settings were checked."""
         return cls(problem)
 
     @classmethod
     def check(cls, problem: Problem) -> None:
-        """Check that it can search this space, and that its settings can be kept.
+        """Check that the searcher can search this space with these settings.
 
         Raises:
-            InvalidKey: It can't; the key begins with `parameters` or `search`.
+            InvalidKey: The searcher can't; the key starts with `parameters` or `search`.
         """
 
     @classmethod
     def may_fork(cls, settings: Search) -> bool:
-        """Return whether it names parents under these settings, which were checked."""
+        """Return whether suggestions may name parents with these settings, which were checked."""
         return cls.capabilities.forks
 
     @property
     def draws_first(self) -> int:
-        """How many of the first trials are sampled from the space without a call of `suggest`; 0 unless it learns.
+        """Number of first trials that are sampled from the space without a call of `suggest`; 0 unless it learns.
 
         Read once, after `recall`.
         """
@@ -202,55 +201,55 @@ class Searcher(ABC):
     def suggest(self, number: int) -> Suggestion | None:
         """Return suggestion `number`, or None when the space is exhausted.
 
-        Numbers rise by 1, starting after the first `draws_first` trials and the points to try. A resumed search that
-        doesn't learn starts at the first number that isn't in the journal.
+        Numbers rise by 1, starting after the points to try and the `draws_first` trials. For a searcher that doesn't
+        learn, a resumed search starts at the first number that isn't in the journal.
         """
 
     def explore(self, number: int, parent: Trial) -> Suggestion:
-        """Return the params of trial `number`, which the scheduler forks from another one.
+        """Return the params of trial `number`, which the scheduler forks from `parent`.
 
-        These numbers aren't counted by `suggest`, whose numbers have no gaps.
+        The numbers of `suggest` are counted separately and have no gaps.
 
         Raises:
-            NotImplementedError: It doesn't explore.
+            NotImplementedError: The searcher doesn't explore.
         """
         raise NotImplementedError(f"{type(self).__name__} has no params for forked trials")
 
     @property
     def size(self) -> int | None:
-        """Number of suggestions that there are; None where they have no end."""
+        """Number of all suggestions; None if there is no end."""
         return None
 
     def needs(self) -> Collection[StateAt]:
-        """Return the states that it may still name as parents, whose checkpoints are kept.
+        """Return the states that suggestions may still name as parents; their checkpoints are kept.
 
-        If it learns, this is called after each suggestion, and states that it hasn't observed yet are kept as well. A
-        state that was left out once may be gone.
+        If the searcher learns, this is called after each suggestion, and states that it hasn't observed yet are kept as
+        well. A state that was left out once may no longer be available.
         """
         return ()
 
     def recall(self, past: Sequence[Past]) -> None:
         """Learn from trials of other searches; called once before anything else, or never.
 
-        They may have used other data, so their configurations may be suggested again.
+        Those trials may have used other data, so their configurations may be suggested again.
 
         Raises:
-            NotImplementedError: It doesn't recall.
+            NotImplementedError: The searcher can't be warm-started.
         """
         raise NotImplementedError(f"{type(self).__name__} can't begin with trials of other searches")
 
     def started(self, trial: Trial) -> None:
-        """Learn that a trial was created, from a suggestion or from a point to try; also called in a replay."""
+        """Add a trial that was created from a suggestion or a point to try; also called in a replay."""
 
     @abstractmethod
     def observe(self, observation: Observation) -> None:
-        """Learn from a trial; not called unless the capabilities say `learns`."""
+        """Learn from new reports of a trial; called only if `capabilities.learns`."""
 
     def reverted(self, trial: Trial, iteration: int) -> None:
-        """Forget what a trial reported after this iteration, and its failure: it runs again from there."""
+        """Forget a trial's reports after this iteration, and its failure: the trial resumes after the iteration."""
 
     def dropped(self, trial: Trial) -> None:
-        """Forget a trial's reports: its checkpoint is gone, so it starts again, a fork from its parent's checkpoint."""
+        """Forget a trial's reports: its checkpoint is gone, so it starts over (a fork from its parent's checkpoint)."""
 
     def close(self) -> None:
         """Release resources; nothing is called afterwards."""
@@ -260,7 +259,7 @@ def refuse_priors(problem: Problem, by: str) -> None:
     """Refuse priors for a searcher that doesn't sample from the space.
 
     Raises:
-        InvalidKey: A parameter has one.
+        InvalidKey: A parameter has a prior.
     """
     for parameter in problem.space.parameters:
         if parameter.distribution.prior is not None:
@@ -272,10 +271,10 @@ def refuse_priors(problem: Problem, by: str) -> None:
 
 
 def refuse_constraints(problem: Problem, method: str) -> None:
-    """Refuse constraints that a searcher can't keep, and functions that may refuse a configuration.
+    """Refuse constraints, which this searcher can't satisfy, and derived values, whose function may raise an error.
 
     Raises:
-        InvalidKey: There is one.
+        InvalidKey: The space has a constraint or a value derived by a function.
     """
     if problem.space.constraints:
         raise InvalidKey(("constraints",), f"must not be given for {method}", "take random, tpe or evolution")
@@ -288,7 +287,7 @@ def refuse_conditions(problem: Problem, method: str) -> None:
     """Refuse a space with conditional parameters.
 
     Raises:
-        InvalidKey: It has some.
+        InvalidKey: The space has conditional parameters.
     """
     space = problem.space
     if space.conditional:
@@ -298,10 +297,10 @@ def refuse_conditions(problem: Problem, method: str) -> None:
 
 
 def listed(problem: Problem, method: str) -> tuple[Parameter, ...]:
-    """Return all parameters that a configuration of the space may have.
+    """Return all parameters that a configuration of the space may contain.
 
     Raises:
-        InvalidKey: There is no bound on them.
+        InvalidKey: Their number has no bound.
     """
     unbounded = problem.space.unbounded
     if unbounded is not None:

@@ -1,4 +1,4 @@
-"""The calls of a searcher, made in order: in this process or in another."""
+"""Ordered calls of a searcher, which runs in this process or in another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SearcherAnswer:
 
     suggestion: Suggestion | None
     needs: frozenset[StateAt]
-    """The states that it may name as parents from then on."""
+    """The states that later suggestions may name as parents."""
 
 
 class Calls(ABC):
@@ -32,11 +32,11 @@ class Calls(ABC):
 
     @abstractmethod
     def ask(self, method: str, *arguments: Any) -> None:
-        """Call `suggest` or `explore`; answers come in the order of the calls."""
+        """Call `suggest` or `explore`; answers are returned in the order of the calls."""
 
     @abstractmethod
     def ready(self) -> bool:
-        """Return whether the next answer is there.
+        """Return whether the next answer is available.
 
         Raises:
             SearcherError: The searcher has failed.
@@ -56,7 +56,7 @@ class Calls(ABC):
 
 
 class DirectCalls(Calls):
-    """Makes each call at once, in this process."""
+    """Makes each call immediately, in this process."""
 
     def __init__(self, searcher: Searcher) -> None:
         self._searcher = searcher
@@ -75,7 +75,7 @@ class DirectCalls(Calls):
         self._answers.append(SearcherAnswer(suggestion, needs))
 
     def ready(self) -> bool:
-        """Return True: answers are there at once."""
+        """Return True: answers are available immediately."""
         return True
 
     def answer(self) -> SearcherAnswer:

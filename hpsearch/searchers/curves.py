@@ -1,4 +1,4 @@
-"""`curves`: what to try next, by a Gaussian process over configurations and how long they were trained."""
+"""`curves`: suggests by a Gaussian process over configurations and their length of training."""
 
 from __future__ import annotations
 
@@ -28,26 +28,29 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 _WORST = 2.0
-"""How far below the median a value counts at most, as a multiple of how far above it the best one is."""
+"""Values are clipped at this multiple of (best - median) below the median."""
 
 _MARGIN = 0.2
-"""By how much a point must be expected to exceed the best, in standard deviations of the values: otherwise a smooth
-model would suggest neighbours of the same point again and again."""
+"""Margin that is added to the best value in the expected improvement, in standard deviations of the values. Without it,
+a smooth model would repeatedly suggest neighbours of the same point."""
 
 _EXPECTED = 40
-"""Most unfinished trials whose final values are taken as known, the most promising ones, and as many running ones."""
+"""Maximum number of unfinished trials whose predicted final values are used as observations (the most promising ones),
+and of trials without a report."""
 
 _UNIFORM, _NEAR, _REFINED = 500, 200, 60
-"""Points whose improvement is predicted: uniform, near the best trials, and near the best points of each round."""
+"""Number of points whose improvement is predicted: uniform, near the best trials, and near the best points of each
+round."""
 
 _ROUNDS = (0.1, 0.05, 0.02)
-"""The distance of the points of each round."""
+"""Distance of the sampled points from the best ones, by round."""
 
 _NEW = -(2**62)
 """The number of a trial that doesn't exist yet."""
 
 _JITTERS = (1e-8, 1e-6, 1e-4, 1e-2)
-"""Added to the diagonal until the covariance of values of variance 1 is positive definite."""
+"""Values to add to the diagonal, tried in order until the covariance (of values with variance 1) is positive
+definite."""
 
 _STEPS = 20
 """Iterations of L-BFGS-B in a fit."""
@@ -61,19 +64,19 @@ _BOUNDS_OTHERS = ((-2.5, 3.0), (-7.0, 3.0), (-7.0, 3.0), (-7.0, 3.0), (-9.0, 0.5
 
 @dataclass(frozen=True)
 class CurvesOptions(Settings):
-    """What `search.options` may hold."""
+    """The options of `curves` in `search.options`."""
 
     values: Count = 200
-    """Values that the model sees at most: the more, the better it knows, and the longer it takes."""
+    """Maximum number of values that the model is fitted to. More values make it more accurate and slower."""
 
 
 class CurveSearcher(LearningSearcher):
     """Maximizes expected improvement at the end of training, by a Gaussian process over configurations and progress.
 
-    It learns from all trials, however long they ran: their values at the ends of segments, and the newest. The final
-    value of an unfinished trial is taken as known, at its mean (the kriging believer of Ginsbourger et al., "Kriging Is
-    Well-Suited to Parallelize Optimization", 2010): otherwise neighbours of trials that wait for a promotion would be
-    suggested. A whole training is the longest that a trial has had.
+    It learns from all trials of any length: from their values at the ends of segments, and from their newest value. The
+    predicted mean of an unfinished trial's final value is used as an observation (the kriging believer of Ginsbourger
+    et al., "Kriging Is Well-Suited to Parallelize Optimization", 2010). Otherwise neighbours of trials that wait for a
+    promotion would be suggested. A full training is as long as the longest trial so far.
     """
 
     kind: ClassVar[str] = "curves"
@@ -81,7 +84,7 @@ class CurveSearcher(LearningSearcher):
 
     @classmethod
     def over_settings(cls, max_iter: int) -> dict[str, Any]:
-        """Return a first rung of a ninth of a whole training: shorter ones were misleading (docs/benchmarks.md)."""
+        """Return a first rung of a ninth of `max_iter`: shorter rungs were misleading (docs/benchmarks.md)."""
         return {"min_iter": math.ceil(max_iter / 9)}
 
     def __init__(self, problem: Problem) -> None:
@@ -89,11 +92,11 @@ class CurveSearcher(LearningSearcher):
         self._space = UnitSpace(problem.space)
         self._most = options_as(CurvesOptions, problem.settings, self.kind).values
         self._shares: dict[int, Floats | None] = {}
-        """Trials to their coordinates in the unit cube, which never change."""
+        """Trial to its coordinates in the unit cube, which never change."""
 
     @classmethod
     def check(cls, problem: Problem) -> None:
-        """Check that there is something to search, and the options."""
+        """Check the options, and that a parameter isn't constant."""
         options_as(CurvesOptions, problem.settings, cls.kind)
         listed(problem, cls.kind)
         if not UnitSpace(problem.space).searches:
@@ -109,7 +112,7 @@ class CurveSearcher(LearningSearcher):
                 yield Suggestion(self._space.decode(shares), self.origin)
 
     def _most_promising(self, curves: Sequence[LearningCurve], rng: np.random.Generator) -> Floats:
-        """Return points, the largest expected improvement first."""
+        """Return points sorted by expected improvement, the largest first."""
         model, trials = self._model_of(curves)
         means, deviations = model.predict(trials)
         best = float(means[[bool(curve.values) for curve in curves]].max())
@@ -129,7 +132,7 @@ class CurveSearcher(LearningSearcher):
         return np.asarray(points[np.argsort(-promise, kind="stable")], dtype=np.float64)
 
     def _model_of(self, curves: Sequence[LearningCurve]) -> tuple[CurveModel, Points]:
-        """Fit the model; return it, and the final points of the trials."""
+        """Return the fitted model, and the points of the trials at the end of a full training."""
         observed = [
             (index, length, value) for index, curve in enumerate(curves) for length, value in curve.values.items()
         ]
@@ -149,11 +152,11 @@ class CurveSearcher(LearningSearcher):
         return CurveModel(logs, self._space.starts, points, values), trials
 
     def _ends(self, shares: Floats) -> Points:
-        """Return the final points of new trials."""
+        """Return the points of new trials at the end of a full training."""
         return Points(self._space.features(shares), np.ones(len(shares)), np.full(len(shares), _NEW))
 
     def _unfinished(self, curves: Sequence[LearningCurve], promise: Floats) -> Indices:
-        """Return the indices of the trials that may still finish a whole training, the most promising ones."""
+        """Return the indices of the most promising trials that may still finish a full training."""
         longest = max(length for curve in curves for length in curve.values)
         started = [
             p for p, curve in enumerate(curves) if curve.trial >= 0 and 0 < max(curve.values, default=0) < longest
@@ -163,14 +166,14 @@ class CurveSearcher(LearningSearcher):
         return np.array(sorted(chosen), dtype=np.int64)
 
     def _varied(self, shares: Floats, count: int, width: float, rng: np.random.Generator) -> Floats:
-        """Sample points near others: at least a third of their parameters, and two on average, have other values."""
+        """Sample points near `shares`. On average a third of the coordinates change, or two if that is more."""
         origins = shares[rng.integers(len(shares), size=count)]
         axes = origins.shape[1]
         moved = rng.random(origins.shape) < max(1 / 3, 2 / axes)
         steps = width * np.exp(rng.normal(size=(count, 1))) * rng.normal(size=origins.shape)
         drawn = rng.random(origins.shape)
         varied = origins + steps
-        # A choice has no neighbours, and values outside aren't piled up at the ends.
+        # A choice has no neighbours. Values outside of the range are resampled, as clipping would favour its ends.
         varied = np.where(self._space.choices[None, :] | (varied < 0) | (varied > 1), drawn, varied)
         return np.where(moved, varied, origins)
 
@@ -181,10 +184,10 @@ class CurveSearcher(LearningSearcher):
 
 
 def _settled(values: Floats) -> Floats:
-    """Return values, more being better, standardized to mean 0 and variance 1; equal values become 0.
+    """Return values (higher is better) standardized to mean 0 and variance 1; equal values become 0.
 
-    The worst are raised to a bound: how bad they are says little about the good ones, and a diverged trial must not
-    hide all differences.
+    The worst values are clipped: how bad they are says little about the good ones, and a diverged trial must not hide
+    all other differences.
     """
     best, middle = values.max(), np.median(values)
     # Halves: the difference of two large floats may overflow.
@@ -201,10 +204,10 @@ def _settled(values: Floats) -> Floats:
 
 
 def _selected(progress: Floats, values: Floats, most: int) -> Indices:
-    """Return the indices of at most `most` values that a model sees.
+    """Return the indices of at most `most` values that the model uses.
 
-    Half of them are from the longest trainings, the best first; the others are spread evenly over the rest, in the
-    order of the trials.
+    Half of them are from the longest trainings, the best first. The others are spaced evenly over the remaining values,
+    in the order of the trials.
     """
     if len(values) <= most:
         return np.arange(len(values))
@@ -216,14 +219,14 @@ def _selected(progress: Floats, values: Floats, most: int) -> Indices:
 
 @dataclass(frozen=True)
 class Points:
-    """Points of observed or predicted values."""
+    """Inputs of the model: points at which values are observed or predicted."""
 
     features: Floats
     """[n, columns]: configurations in the unit cube."""
     progress: Floats
-    """[n]: how long they were trained, 1 for a whole training."""
+    """[n]: length of training on a logarithmic scale, 1 for a full training."""
     trials: NDArray[np.int64]
-    """[n]: their trials. Points of different trials may have the same features."""
+    """[n]: trial numbers. Points of different trials may have the same features."""
 
     def at(self, indices: NDArray[np.int64]) -> Points:
         """Return some of the points."""
@@ -240,18 +243,18 @@ class Points:
 
 @dataclass(frozen=True)
 class _Scales:
-    """The hyperparameters: lengths of the kernels, and variances of the terms."""
+    """Hyperparameters of the Gaussian process: length scales of the kernels, and variances of the terms."""
 
     of_axes: Floats
     of_progress: float
     whole: float
-    """The variance of a configuration's value at any length of training."""
+    """Variance of the part of a configuration's value that is the same at any length of training."""
     shape: float
-    """The variance of a curve's shape."""
+    """Variance of a curve's shape."""
     mean: float
-    """The variance of the curve that all have in common."""
+    """Variance of the mean curve, which all configurations share."""
     trial: float
-    """The variance of a trial's own share, such as its seed."""
+    """Variance of an offset of each trial, for instance by its seed."""
     noise: float
 
     @classmethod
@@ -261,25 +264,25 @@ class _Scales:
 
     @property
     def variance(self) -> float:
-        """The variance of a value without its trial's own share and noise."""
+        """Variance of a value without its trial's offset and noise."""
         return self.whole + self.shape + self.mean
 
 
 class CurveModel:
     """A Gaussian process over configurations x and their progress t.
 
-    Its covariance is M(x, x') (whole + shape M(t, t')) + mean M(t, t') + trial [same trial] + noise [same point], of
-    Matern-5/2 kernels M; that on x has a length for each axis. So early values predict the end, the more so the less
-    the shapes of curves differ; the data decides how much. Swersky et al., "Freeze-Thaw Bayesian Optimization",
-    arXiv:1406.3896, model curves jointly with a kernel on configurations and one on iterations; the product of both is
-    from Klein et al., "Fast Bayesian Optimization of Machine Learning Hyperparameters on Large Datasets", AISTATS 2017.
-    Curves of Freeze-Thaw's kernel decay exponentially; here they may rise and fall.
+    The covariance is M(x, x') (whole + shape M(t, t')) + mean M(t, t') + trial [same trial] + noise [same point], with
+    Matern-5/2 kernels M. The kernel on x has a length scale for each axis. So early values predict final values, and
+    the fitted variances determine how well. Swersky et al., "Freeze-Thaw Bayesian Optimization", arXiv:1406.3896, model
+    curves jointly with a kernel on configurations and one on iterations. The product of both is from Klein et al.,
+    "Fast Bayesian Optimization of Machine Learning Hyperparameters on Large Datasets", AISTATS 2017. Curves of
+    Freeze-Thaw's kernel decay exponentially; here they may rise and fall.
 
     Args:
         logs: Logarithms of the hyperparameters.
-        starts: The first column of each axis; the columns of a choice share one length.
+        starts: The first column of each axis; the columns of a choice share one length scale.
         points: Points of the observed values; at least one.
-        values: [n], of mean 0 and variance 1 or less; the more, the better.
+        values: [n], with mean 0 and variance 1 or less; higher is better.
     """
 
     def __init__(self, logs: Floats, starts: NDArray[np.int64], points: Points, values: Floats) -> None:
@@ -289,7 +292,7 @@ class CurveModel:
         self._values = values
 
     def also(self, points: Points) -> CurveModel:
-        """Return a model that has also observed its own predictions at some points."""
+        """Return a model that uses its own mean predictions at some points as additional observations."""
         if not len(points.trials):
             return self
         expected, _ = self.predict(points)
@@ -298,7 +301,7 @@ class CurveModel:
         )
 
     def predict(self, points: Points) -> tuple[Floats, Floats]:
-        """Return the mean and the standard deviation at each point, without noise and a new trial's own share."""
+        """Return the mean and the standard deviation at each point, without noise and the offset of a new trial."""
         scales = _Scales.of(self._logs)
         between, *_ = _covariance(scales, self._starts, points, self._points)
         lower, weights = self._solved
@@ -308,7 +311,7 @@ class CurveModel:
 
     @cached_property
     def _solved(self) -> tuple[Floats, Floats]:
-        """The Cholesky factor of the covariance of what was seen, and its inverse times the values."""
+        """The Cholesky factor of the covariance of the observations, and the inverse covariance times the values."""
         scales = _Scales.of(self._logs)
         covariance, *_ = _covariance(scales, self._starts, self._points, self._points)
         lower = _factor(covariance, scales.noise)
@@ -316,9 +319,9 @@ class CurveModel:
 
 
 def fitted(starts: NDArray[np.int64], points: Points, values: Floats) -> Floats:
-    """Return the logarithms of the hyperparameters that maximize the posterior density, by gradient ascent.
+    """Return the logarithms of the hyperparameters that maximize the posterior density, found by L-BFGS-B.
 
-    It begins at the means of the priors, so that it depends on the data alone.
+    The optimizer starts at the means of the priors, so that the result depends on the data alone.
     """
     begin = np.array([_PRIOR_AXIS[0]] * len(starts) + [mean for mean, _ in _PRIOR_OTHERS])
     bounds = [_BOUNDS_AXIS] * len(starts) + list(_BOUNDS_OTHERS)
@@ -348,7 +351,7 @@ def loss(logs: Floats, starts: NDArray[np.int64], points: Points, values: Floats
         scales.trial * outer[same_trial].sum(),
         scales.noise * np.trace(outer),
     ]
-    # The sum over i, j of pull_ij (z_i - z_j)^2, per column, without an array of [n, n, columns].
+    # The sum over i, j of pull_ij (z_i - z_j)^2 for each column, without an array [n, n, columns].
     pull = outer * (scales.whole + scales.shape * early) * slope
     scaled = points.features / _per_column(scales.of_axes, starts, points.features.shape[1])
     per_column = 2 * (pull.sum(axis=1) @ scaled**2 - (scaled * (pull @ scaled)).sum(axis=0))
@@ -372,7 +375,10 @@ def _covariance(
 
 
 def _matern(squared: Floats) -> tuple[Floats, Floats]:
-    """Return the Matern-5/2 kernel of squared distances, and its slope: the change per square and log length."""
+    """Return the Matern-5/2 kernel of squared distances, and its slope.
+
+    The slope is the derivative by the logarithm of a length scale, divided by the squared distance.
+    """
     distance = np.sqrt(5.0 * squared)
     decay = np.exp(-distance)
     return (1.0 + distance + distance**2 / 3.0) * decay, 5.0 / 3.0 * (1.0 + distance) * decay
@@ -393,7 +399,7 @@ def _factor(covariance: Floats, noise: float) -> Floats:
     """Return the Cholesky factor of a covariance with noise.
 
     Raises:
-        LinAlgError: It isn't one of finite numbers.
+        LinAlgError: The covariance isn't positive definite, or contains NaN or infinity.
     """
     for jitter in _JITTERS:
         try:
@@ -407,7 +413,7 @@ def _factor(covariance: Floats, noise: float) -> Floats:
 
 
 def log_expected_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
-    """Return the logarithm of the expected improvement over `best`, also where it is too small for a float.
+    """Return the logarithm of the expected improvement over `best`, even if the improvement underflows a float.
 
     Ament et al., "Unexpected Improvements to Expected Improvement for Bayesian Optimization", NeurIPS 2023.
     """
@@ -415,7 +421,7 @@ def log_expected_improvement(mean: Floats, deviation: Floats, best: float) -> Fl
     density = -0.5 * above**2 - 0.5 * np.log(2.0 * np.pi)
     plain = np.exp(density) + above * ndtr(above)
     below = np.maximum(-above, 1.0)
-    # Far below, the difference has no digits left; its first term is then the inverse square.
+    # Far below `best`, the difference loses all digits: use the first term of its expansion, the inverse square.
     ratio = np.where(below < 1e4, 1.0 - np.sqrt(np.pi / 2.0) * below * erfcx(below / np.sqrt(2.0)), below**-2.0)
     far = density + np.log(np.maximum(ratio, np.finfo(float).tiny))
     near = np.log(np.maximum(plain, np.finfo(float).tiny))

@@ -1,4 +1,4 @@
-"""Regularized evolution: the newest trials are the population, and the best of a few of them is mutated."""
+"""Regularized evolution: the population is the newest trials, and the best of a random sample of them is mutated."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from hpsearch.space import Broken
 from hpsearch.trial import StateAt, Value
 
 _TOURNAMENTS = REDRAWS // 2
-"""Proposals that are one mutation away from a trial; each further one mutates the proposal before it."""
+"""Number of proposals that are one mutation away from a trial; each further proposal mutates the one before it."""
 
 
 @dataclass(frozen=True)
 class _Options(Settings):
-    """Defaults for some hundred trials (docs/benchmarks.md); Real et al. use 100 and 25 for 20,000."""
+    """The defaults are for a few hundred trials (docs/benchmarks.md); Real et al. use 100 and 25 for 20,000."""
 
     population: Count = 20
-    """The newest trials that may have children."""
+    """Size of the population: the newest trials, which may have children."""
     sample: Count = 10
-    """Those of them that a parent is the best of."""
+    """Size of the random sample whose best trial becomes a parent."""
     inherit: bool = False
-    """A child begins with what its parent has learned: it is a fork of the parent's newest checkpoint."""
+    """`true`: a child is a fork of its parent's newest checkpoint, and inherits what the parent has learned."""
 
     def check(self) -> None:
         if self.sample > self.population:
@@ -41,16 +41,16 @@ class _Options(Settings):
 class Evolution(LearningSearcher):
     """Mutates the best of a sample of the newest trials, so that every trial leaves the population, however good it is.
 
-    Real et al., "Regularized Evolution for Image Classifier Architecture Search", AAAI 2019, Algorithm 1. Removing the
-    oldest keeps a lucky trial from having children forever: to last, it must do well again through its children.
+    Real et al., "Regularized Evolution for Image Classifier Architecture Search", AAAI 2019, Algorithm 1. The oldest
+    trial is removed, so that a trial with a lucky result doesn't have children forever.
 
-    In the paper, a new model replaces the oldest one once it is trained. Here the population is the newest trials that
-    can be compared (see `History`), by number, without those that are running. No configuration is tried twice: if a
-    child was tried, another tournament is held, and in the end children of a tried child are proposed, so that the
-    search stays near good configurations whose neighbours are all known.
+    In the paper, a new model replaces the oldest one once it is trained. Here the population is the newest trials by
+    number that have ended and can be compared (see `History`). No configuration is tried twice: if a child was tried
+    before, another tournament is held. After several such tournaments, the tried child is mutated again, so that the
+    search stays near good configurations whose neighbours were all tried.
 
-    With several goals, the better of two trials is on an earlier Pareto front of the population; on the same front, it
-    is the one in the less crowded region (`Objective.sort_keys`).
+    With several goals, a trial is better if it is on an earlier Pareto front of the population, or in a less crowded
+    region of the same front (`Objective.sort_keys`).
     """
 
     kind: ClassVar[str] = "evolution"
@@ -65,7 +65,7 @@ class Evolution(LearningSearcher):
 
     @classmethod
     def check(cls, problem: Problem) -> None:
-        """Check that there is something to mutate, and the options."""
+        """Check the options, and that a parameter can be mutated."""
         if not problem.space.mutable(problem.space.draw(0, 0)):
             advice = "give a parameter a second value, or a range"
             raise InvalidKey(("parameters",), "must hold a parameter that isn't constant, or none can mutate", advice)
@@ -73,7 +73,7 @@ class Evolution(LearningSearcher):
 
     @classmethod
     def build(cls, problem: Problem) -> Searcher:
-        """Build it; children inherit if the options say so."""
+        """Build the searcher; children inherit if the option `inherit` is set."""
         return (InheritingEvolution if cls.may_fork(problem.settings) else cls)(problem)
 
     @classmethod
@@ -100,16 +100,16 @@ class Evolution(LearningSearcher):
             try:
                 child = self.problem.space.mutate(proposal.params, seed)
             except Broken:
-                continue  # nothing near this parent keeps the constraints
+                continue  # no mutation of this parent that was sampled satisfies the constraints
             inherited = proposal.parent
             yield replace(proposal, params=child)
 
     def _inherited(self, parent: int) -> StateAt | None:
-        """Return the state that a child of a trial begins with; None for none."""
+        """Return the state that a child of a trial inherits; None if it inherits none."""
         return None
 
     def _parent(self, population: Sequence[Evidence], sort_keys: Mapping[int, SortKey], seed: int) -> Evidence:
-        """Return the best of a sample with replacement, as in the paper; of equal ones the first in the sample."""
+        """Return the best trial of a sample with replacement, as in the paper; if tied, the first in the sample."""
         sample = Random(seed).choices(population, k=self._options.sample)
         return min(sample, key=lambda known: sort_keys[known.trial])
 
@@ -117,14 +117,14 @@ class Evolution(LearningSearcher):
 class InheritingEvolution(Evolution):
     """Evolution whose children are forks of their parents' newest checkpoints, and start at iteration 0.
 
-    The trainable decides what a child takes over: a Trainer takes what matches. Checkpoints of the whole population are
-    kept. Children of a trial of another search, or of one without checkpoints, start from scratch.
+    The trainable decides what a child inherits: a Trainer copies the weights that match. Checkpoints of the whole
+    population are kept. If the parent has no checkpoint or is a trial of another search, the child starts from scratch.
     """
 
     capabilities: ClassVar[SearcherCapabilities] = replace(Evolution.capabilities, forks=True)
 
     def needs(self) -> Collection[StateAt]:
-        """Return the newest states of all trials that may have children."""
+        """Return the newest states of all trials in the population."""
         return [state for trial in self._population() if (state := self._inherited(trial.trial)) is not None]
 
     def _inherited(self, parent: int) -> StateAt | None:

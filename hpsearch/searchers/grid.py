@@ -20,7 +20,7 @@ class GridSearcher(Searcher):
     """Enumerates the grid in order.
 
     Raises:
-        InvalidKey: A parameter is continuous and names no `points`.
+        InvalidKey: A parameter is continuous and has no `points`.
     """
 
     kind: ClassVar[str] = "grid"
@@ -32,7 +32,7 @@ class GridSearcher(Searcher):
 
     @classmethod
     def check(cls, problem: Problem) -> None:
-        """Check that every parameter has a grid, and none has a prior, which would have no effect."""
+        """Check that every parameter has a grid, and that none has a prior, which would have no effect."""
         listed(problem, "grid, which tries every point")
         with under(("parameters",)):
             _ = problem.space.grid_size
@@ -45,7 +45,7 @@ class GridSearcher(Searcher):
         return Suggestion(self.problem.space.grid_point(number), "grid")
 
     def observe(self, observation: Observation) -> None:
-        """Ignore it: the suggestions depend on their numbers alone."""
+        """Ignore the observation: suggestions depend only on their numbers."""
 
     @property
     def size(self) -> int:

@@ -1,4 +1,4 @@
-"""The observations of a searcher that models results, and which of them are comparable."""
+"""The observations of a searcher that learns, and the values that can be compared."""
 
 from __future__ import annotations
 
@@ -13,35 +13,36 @@ from hpsearch.trial import Params, Score, Trial
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of one trial, compared with others that ran as long."""
+    """The value of one trial at the length of training at which trials are compared."""
 
     trial: int
-    """Its number; below 0 for a trial of another search."""
+    """Trial number; negative for a trial of another search."""
     params: Params
     value: Score | None
-    """Never NaN: a trial that failed or has no valid value counts as the worst of all. None: it is running."""
+    """Never NaN: a trial that failed or has no valid value gets the worst value of all. None: the trial is running."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearningCurve:
-    """The values of one trial, at each length that it has reached."""
+    """The values of one trial at the lengths of training that it has reached."""
 
     trial: int
-    """Its number; below 0 for a trial of another search."""
+    """Trial number; negative for a trial of another search."""
     params: Params
     values: Mapping[int, float]
-    """Iterations, rising, to the trial's value by then: at the ends of its segments (for a trial of another search,
-    where segments of this one end) and at its newest report. Finite: an invalid value counts as the worst of all, and
-    so does a failed trial, at the longest length. Empty: it is running and hasn't reported."""
+    """Iterations, rising, to the trial's value by then: at the ends of its segments and at its newest report (for a
+    trial of another search, where segments of this search end). Always finite: an invalid value is replaced by the
+    worst of all, and a failed trial gets the worst value at the longest length. Empty: the trial is running and hasn't
+    reported."""
 
 
 @dataclass(slots=True)
 class _TrialHistory:
     params: Params
     values: dict[int, Score | None] = field(default_factory=dict)
-    """Iterations to reported scores."""
+    """Iteration to reported score."""
     ends: dict[float, int] = field(default_factory=dict)
-    """The lengths of its segments that ended, in iterations, to the last iteration that it ran."""
+    """Planned ends of the trial's finished segments, in iterations, to the last iteration that it ran by then."""
     failed: bool = False
 
 
@@ -50,13 +51,14 @@ class History:
 
     Under rungs, values after different lengths of training can't be compared, and only few trials run long. So a model
     is fitted at one length: the longest that a trial has reached. Falkner et al., "BOHB", ICML 2018, section 4, wait
-    until two more trials than the model has degrees of freedom have reached it; that was worse on recorded tables
-    (docs/benchmarks.md). A trial whose trainable returned early counts as one that reached the end of its segment.
+    until enough trials have reached that length: two more than the model has degrees of freedom. That was worse on
+    recorded tables (docs/benchmarks.md). If a trainable returns early, its trial counts as having reached the end of
+    its segment.
 
     Args:
-        objective: Returns the score of a report, and which report of a trial decides.
-        longest: False: compare at the shortest length instead, which all trials reach: those that run longer are a
-            biased sample.
+        objective: Defines the score of a report, and which report's score a trial gets.
+        longest: False: compare at the shortest length instead, which all trials reach, because the trials that run
+            longer are a biased sample.
     """
 
     def __init__(self, objective: Objective, longest: bool = True) -> None:
@@ -65,7 +67,7 @@ class History:
         self._trials: dict[int, _TrialHistory] = {}
 
     def recall(self, past: Sequence[Past]) -> None:
-        """Add the trials of other searches, before all others."""
+        """Add the trials of other searches, numbered before the trials of this search."""
         for number, entry in enumerate(past, -len(past)):
             ends = {math.inf if entry.until is None else entry.until: max(entry.values)}
             self._trials[number] = _TrialHistory(entry.params, dict(entry.values), ends)
@@ -75,7 +77,7 @@ class History:
         self._trials[trial.number] = _TrialHistory(trial.params)
 
     def observe(self, observation: Observation) -> None:
-        """Add what a trial reported."""
+        """Add a trial's reports."""
         record = self._trials[observation.trial.number]
         for report in observation.reports:
             record.values[report.iteration] = self._objective.reported(report.metrics)
@@ -84,22 +86,22 @@ class History:
             record.ends[math.inf if observation.until is None else observation.until] = observation.iteration
 
     def reverted(self, trial: Trial, iteration: int) -> None:
-        """Forget what a trial reported after an iteration, and that it failed."""
+        """Forget a trial's reports after an iteration, and its failure."""
         record = self._trials[trial.number]
         record.failed = False
         record.values = {at: value for at, value in record.values.items() if at <= iteration}
         record.ends = {until: last for until, last in record.ends.items() if last <= iteration}
 
     def dropped(self, trial: Trial) -> None:
-        """Forget all that a trial reported."""
+        """Forget a trial's reports."""
         self._trials[trial.number] = _TrialHistory(trial.params)
 
     def newest(self, trial: int) -> int:
-        """Return a trial's last iteration with a report; 0 where there is none."""
+        """Return a trial's last iteration with a report; 0 if there is none."""
         return max(self._trials[trial].values, default=0)
 
     def evidence(self) -> list[Evidence]:
-        """Return the trials that can be compared, and those that are running, by number; none if no value is valid.
+        """Return the trials that can be compared and the running ones, sorted by number; empty if no value is valid.
 
         Trials that ended before the compared length are left out.
         """
@@ -113,10 +115,10 @@ class History:
         return list(self._compared(trials, length, self._objective.worst(valid)))
 
     def curves(self) -> list[LearningCurve]:
-        """Return the learning curve of each trial for a single goal, by number; none where no value is finite.
+        """Return the learning curve of each trial for a single goal, sorted by number; empty if no value is finite.
 
-        A segment that the trainable left early counts as run to its end. A trial of another search, whose segments are
-        not known, has a value wherever a segment of this search ended.
+        If the trainable returned early, its segment counts as run to the end. The segments of a trial of another search
+        aren't known, so it gets a value at each length at which a segment of this search ended.
         """
         records = (record for number, record in self._trials.items() if number >= 0)
         rungs = {int(until) for record in records for until in record.ends if until < math.inf}
@@ -154,7 +156,7 @@ class History:
         ]
 
     def _lengths(self, record: _TrialHistory) -> dict[int, int]:
-        """Return lengths of training, rising, to the last iterations that count for them."""
+        """Return lengths of training, rising, each with the last iteration that counts for it."""
         ends = {last if until == math.inf else int(until): last for until, last in record.ends.items()}
         newest = max(record.values, default=0)
         if newest and newest > max(ends.values(), default=0):
@@ -162,7 +164,7 @@ class History:
         return dict(sorted(ends.items()))
 
     def _passed(self, record: _TrialHistory, rungs: Collection[int]) -> dict[int, int]:
-        """Return the lengths of a trial of another search, with the rungs that it passed."""
+        """Return the lengths of a trial of another search, including the rungs of this search that it passed."""
         ends = self._lengths(record)
         first, last = min(record.values), max(ends)
         return dict(sorted(({rung: rung for rung in rungs if first <= rung < last} | ends).items()))
@@ -172,20 +174,20 @@ class History:
     ) -> Iterator[Evidence]:
         for trial, record, value in trials:
             if trial < 0 and min(record.values) > length:
-                continue  # its value at that length isn't known
+                continue  # the trial's value at that length isn't known
             if record.failed or any(until >= length for until in record.ends):
                 yield Evidence(trial, record.params, value if is_valid(value) else worst)
             elif not record.ends:
                 yield Evidence(trial, record.params, None)
 
     def _value(self, record: _TrialHistory, length: float) -> Score | None:
-        """Return a trial's value at a length; None where it failed or hasn't reached it."""
+        """Return a trial's value at a length; None if the trial failed or hasn't reached the length."""
         if record.failed or not any(until >= length for until in record.ends):
             return None
         return self._by_then(record, length)
 
     def _by_then(self, record: _TrialHistory, length: float) -> Score | None:
-        """Return a trial's value as of a length; None where it had none."""
+        """Return a trial's value from its reports up to a length; None if it has no value there."""
         value = None
         for iteration in sorted(record.values):
             if iteration <= length and self._objective.replaces(record.values[iteration], value):
@@ -194,5 +196,5 @@ class History:
 
 
 def _number(score: Score | None) -> float | None:
-    """Return the value of the only goal."""
+    """Return the value of the only goal; None without a score."""
     return None if score is None else values_of(score)[0]

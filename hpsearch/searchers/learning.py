@@ -1,4 +1,4 @@
-"""What searchers that learn share: their observations, what was tried, and how they begin."""
+"""Base class of searchers that learn: their observations, the tried configurations, and the random first trials."""
 
 from __future__ import annotations
 
@@ -15,55 +15,56 @@ from hpsearch.searchers.tried import TriedConfigurations
 from hpsearch.trial import JointScore, Score, Trial
 
 REDRAWS = 10
-"""Proposals that were tried already, before an untried configuration is sampled."""
+"""Number of proposals that may have been tried already, before an untried configuration is sampled."""
 
 _MOST = 1e100
-"""A magnitude whose square is far from overflow, also summed over many trials."""
+"""Upper limit of magnitudes: squares, even summed over many trials, are far from overflow."""
 
 _SHIFT = 700
-"""Powers of two that bring the largest float below that."""
+"""Values are divided by 2 to this power if they may exceed `_MOST`; that brings the largest float below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Finite:
-    """The range of some numbers, of those that are finite."""
+    """The range of the finite numbers among some numbers."""
 
     low: float
     high: float
 
     @classmethod
     def of(cls, numbers: Sequence[float]) -> _Finite | None:
-        """Return the range; None where no number is finite."""
+        """Return the range; None if no number is finite."""
         finite = [number for number in numbers if math.isfinite(number)]
         return cls(min(finite), max(finite)) if finite else None
 
     def bounded(self, number: float) -> float:
-        """Return a number as a model may see it: finite, and small enough to be squared."""
+        """Return a number as passed to a model: finite, and small enough to be squared."""
         number = min(max(number, self.low), self.high)
         return math.ldexp(number, -_SHIFT) if max(-self.low, self.high) > _MOST else number
 
     def bounded_excess(self, excess: float) -> float:
-        """Return by how much a constraint is broken, as a model may see it."""
+        """Return the excess over a constraint's bound as passed to a model; a violation stays above 0."""
         number = self.bounded(excess)
-        # Scaled together with a huge one, a small one may become 0.
+        # If the excesses are scaled down because one is huge, a small one may become 0.
         return max(number, math.ulp(0.0)) if excess > 0 else number
 
 
 class LearningSearcher(Searcher):
-    """Proposes configurations based on the trials that can be compared; the derived class says how.
+    """Proposes configurations based on the trials that can be compared; derived classes implement `_proposals`.
 
     A suggestion depends on the seed, its number, and the observations in the order of the trials. The first trials are
-    sampled. No configuration is suggested twice: the next proposal is taken, and in the end an untried configuration is
-    sampled. Trials of other searches come first; each of them replaces one of the first samples.
+    sampled. No configuration is suggested twice: if a proposal was tried, the next one is used, and if all were tried,
+    an untried configuration is sampled. Trials of other searches come first, and each replaces one of the first random
+    trials.
     """
 
     capabilities: ClassVar[SearcherCapabilities] = SearcherCapabilities(
         learns=True, has_options=True, remembers=False, recalls=True
     )
     startup: int = 10
-    """Trials that are sampled first, by default."""
+    """Default number of random first trials."""
     longest: ClassVar[bool] = True
-    """Under rungs, trials are compared at the longest length; see `History`."""
+    """Whether trials are compared at the longest length of training; see `History`."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -74,7 +75,7 @@ class LearningSearcher(Searcher):
 
     @property
     def draws_first(self) -> int:
-        """The sweep's `startup` or the method's own, less the trials of other searches."""
+        """`startup` of the sweep, or the method's default, minus the number of trials of other searches."""
         startup = self.problem.settings.startup
         return max((self.startup if startup is None else startup) - self._recalled, 0)
 
@@ -84,7 +85,7 @@ class LearningSearcher(Searcher):
         return self.kind
 
     def suggest(self, number: int) -> Suggestion | None:
-        """Return a configuration that wasn't tried; None where none is left."""
+        """Return a configuration that wasn't tried; None if none is left."""
         for proposed in self._proposals(number):
             if proposed.params not in self._tried:
                 return proposed
@@ -93,17 +94,17 @@ class LearningSearcher(Searcher):
 
     @abstractmethod
     def _proposals(self, number: int) -> Iterator[Suggestion]:
-        """Yield proposals for suggestion `number`, which may have been tried; none where nothing is known.
+        """Yield proposals for suggestion `number`, which may have been tried; none if there is no evidence.
 
-        They are consumed until one wasn't tried: yield at most `REDRAWS` if each evaluates a model.
+        The first untried proposal is used. Yield at most `REDRAWS` proposals if each evaluates a model.
         """
 
     def _evidence(self) -> list[Evidence]:
-        """Return the trials that can be compared, and those that are running, by number; none where nothing is known.
+        """Return the trials that can be compared and the running ones, sorted by number; empty if no value is valid.
 
-        No model can be fitted to infinities, so they become the worst or the best of the finite values, separately for
-        each goal and constraint; whether a constraint is kept doesn't change. If the square of a value would overflow,
-        all are scaled by a power of two, which changes no order and no ratio.
+        A model can't be fitted to infinities, so they become the worst or the best of the finite values, separately for
+        each goal and constraint. Feasible trials stay feasible, and infeasible trials infeasible. If the square of a
+        value would overflow, all values are scaled by a power of two, which changes neither order nor ratios.
         """
         evidence = self._history.evidence()
         scores = [trial.value for trial in evidence if trial.value is not None]
@@ -138,9 +139,9 @@ class LearningSearcher(Searcher):
         self._history.observe(observation)
 
     def reverted(self, trial: Trial, iteration: int) -> None:
-        """Forget what a trial reported after an iteration."""
+        """Forget a trial's reports after an iteration."""
         self._history.reverted(trial, iteration)
 
     def dropped(self, trial: Trial) -> None:
-        """Forget all that a trial reported."""
+        """Forget a trial's reports."""
         self._history.dropped(trial)

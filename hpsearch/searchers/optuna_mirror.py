@@ -1,4 +1,4 @@
-"""Trials as Optuna's frozen trials. Importing this imports Optuna, which takes half a second."""
+"""Conversion of trials to Optuna's frozen trials. Importing this module imports Optuna, which takes half a second."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hpsearch.trial import JointScore, Score
 
 
 class _Shared(FrozenTrial):
-    """A trial that no longer changes, so that studies can share it.
+    """A trial that no longer changes, so that studies can share it without a copy.
 
-    Optuna copies each trial deeply when it is added to a study, which would take most of the time of a suggestion.
+    Optuna deep-copies each trial that is added to a study, which would take most of the time of a suggestion.
     """
 
     def __deepcopy__(self, memo: object) -> _Shared:
@@ -29,7 +29,7 @@ def mirrored(
     distributions: Mapping[str, BaseDistribution],
     attributes: Mapping[str, Any],
 ) -> FrozenTrial:
-    """Return a trial for a study in memory.
+    """Return a frozen trial for an in-memory study.
 
     Args:
         params: Optuna's params.
@@ -51,7 +51,7 @@ def mirrored(
 
 
 def score_of(trial: FrozenTrial) -> Score | None:
-    """Return the score of such a trial; None if it isn't complete."""
+    """Return the score of a frozen trial; None if the trial isn't complete."""
     if trial.state != TrialState.COMPLETE:
         return None
     if len(trial.values) > 1 or trial.constraints:

@@ -1,4 +1,4 @@
-"""Searchers that ask an Optuna sampler: models of all results, evolution strategies, and any other sampler."""
+"""Searchers that use Optuna's samplers: `tpe`, `bohb`, `gp`, `cmaes`, `nsga2`, and any other sampler."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from optuna.trial import Trial as OptunaTrial
 
 _WHOSE_TENTH = 10
-"""Fewest trials of which a tenth is at least one."""
+"""Minimum number of trials of which a tenth is at least one trial."""
 
 
 def _check_optuna(method: str) -> None:
-    """Check that Optuna is installed: a missing one isn't an error of the options.
+    """Check that Optuna is installed, so that a missing package isn't reported as an error in the options.
 
     Raises:
-        InvalidKey: It isn't.
+        InvalidKey: Optuna isn't installed.
     """
     try:
         import optuna.samplers  # noqa: F401
@@ -50,25 +50,25 @@ def _check_optuna(method: str) -> None:
 
 
 class OptunaSearcher(LearningSearcher):
-    """Suggests by an Optuna sampler that is created for each suggestion.
+    """Uses an Optuna sampler, which is created for each suggestion.
 
-    A sampler seeded by (seed, number) sees a study in which trials that ran long enough (see `History`) are complete
-    and running trials are running. Failed trials have the worst value. Trials of other searches come first, as
-    complete.
+    The sampler is seeded by (seed, number). In its Optuna study, trials that ran long enough (see `History`) are
+    complete, running trials are running, and failed trials have the worst value. Trials of other searches come first,
+    as complete trials.
     """
 
     needs_all_params: ClassVar[bool] = True
-    """The sampler only sees parameters that all configurations have; see `OptunaSpace`."""
+    """The sampler only supports parameters that all configurations have; see `OptunaSpace`."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         self._space = OptunaSpace(problem.space, self.needs_all_params)
         self._trials: dict[int, tuple[Score | None, FrozenTrial]] = {}
-        """Scores and Optuna's trials, by number."""
+        """Trial number to the score and Optuna's trial."""
 
     @classmethod
     def check(cls, problem: Problem) -> None:
-        """Check that Optuna is installed, that there is something to search, and the sampler's options."""
+        """Check that Optuna is installed, that a parameter isn't constant, and the sampler's options."""
         _check_optuna(cls.kind)
         if cls.needs_all_params:
             listed(problem, cls.kind)
@@ -92,7 +92,7 @@ class OptunaSearcher(LearningSearcher):
             raise InvalidKey(("metric",), f"must be one metric where method is {cls.kind}: {error}", advice) from error
 
     def _rehearse(self) -> None:
-        """Make a suggestion after two trials: samplers accept options of any type, and fail later."""
+        """Request a suggestion after two trials: samplers accept options of any type, and fail only when used."""
         for number in range(2):
             trial = Trial(number, self.problem.space.draw(self.problem.seed, number), 0, "random")
             self.started(trial)
@@ -111,7 +111,7 @@ class OptunaSearcher(LearningSearcher):
         """Create the sampler of one suggestion.
 
         Raises:
-            TypeError, ValueError: It doesn't take these options.
+            TypeError, ValueError: The sampler doesn't accept these options.
         """
         raise NotImplementedError
 
@@ -120,12 +120,12 @@ class OptunaSearcher(LearningSearcher):
         return self.problem.settings.options or {}
 
     def _mirrored(self) -> dict[int, FrozenTrial]:
-        """Return the trials that the sampler sees, by number; none where nothing is known."""
+        """Return number to Optuna's trial, for the trials of the sampler's study; empty if there is no evidence."""
         trials = {evidence.trial: self._mirror(evidence) for evidence in self._evidence()}
         return {number: trial for number, trial in trials.items() if trial is not None}
 
     def _mirror(self, evidence: Evidence) -> FrozenTrial | None:
-        """Return a trial as Optuna's; None if it has a value of probability 0."""
+        """Return Optuna's trial of a trial; None if it has a value of probability 0."""
         from hpsearch.searchers.optuna_mirror import mirrored
 
         cached = self._trials.get(evidence.trial)
@@ -144,14 +144,14 @@ class OptunaSearcher(LearningSearcher):
         return {}
 
     def _ask(self, trials: list[FrozenTrial], seed: int) -> dict[str, Value]:
-        """Return the suggestion of a sampler that sees these trials.
+        """Return the suggestion of a sampler whose study has these trials.
 
-        A suggestion that may be unusable is added to the trials, so that the next one differs: one that breaks a
-        constraint with the worst value, and one with conditional parameters, of which many may be the same
-        configuration, as running.
+        A suggestion that may be unusable is added to the trials, so that the next one differs. If it violates a
+        constraint, it is added with the worst value. If it has conditional parameters, so that different suggestions
+        may be the same configuration, it is added as running.
 
         Raises:
-            Broken: It breaks a constraint.
+            Broken: The suggestion violates a constraint.
         """
         from hpsearch.searchers.optuna_mirror import mirrored
 
@@ -159,7 +159,7 @@ class OptunaSearcher(LearningSearcher):
         params = None
         with _quiet():
             study.add_trials(trials)
-            # A sampler suggests related parameters together when the trial begins: here all of them.
+            # A sampler suggests related parameters together when the trial starts: here all of them.
             trial = study.ask(self._space.distributions if self.needs_all_params else None)
             try:
                 params = self._space.build(partial(_suggested, trial))
@@ -185,7 +185,7 @@ class OptunaSearcher(LearningSearcher):
             return optuna.create_study(storage=storage, directions=directions, sampler=self._sampler(seed)), storage
 
     def _after_suggestion(self, params: Params | None, study: Study, storage: InMemoryStorage) -> None:
-        """Keep what the sampler has written; `params` is None if its suggestion breaks a constraint."""
+        """Keep the attributes that the sampler wrote; `params` is None if its suggestion violates a constraint."""
 
 
 def _suggested(trial: OptunaTrial, name: str, distribution: BaseDistribution) -> Any:
@@ -217,14 +217,15 @@ def _quiet() -> Iterator[None]:
 
 
 class TPE(OptunaSearcher):
-    """Tree-structured Parzen estimator: maximizes the ratio of the densities of good and of other configurations.
+    """Tree-structured Parzen estimator: maximizes the ratio of the density of good configurations to that of others.
 
-    Bergstra et al., "Algorithms for Hyper-Parameter Optimization", NeurIPS 2011, section 4; over all parameters at once
-    as in Falkner et al., "BOHB", ICML 2018. Running trials count among the others (a constant liar). Conditional
-    parameters that are active together have densities of their own.
+    Bergstra et al., "Algorithms for Hyper-Parameter Optimization", NeurIPS 2011, section 4. The densities are over all
+    parameters jointly, as in Falkner et al., "BOHB", ICML 2018. Running trials count as not good (constant liar). Each
+    group of conditional parameters that are active together has its own densities.
 
-    With several goals the good configurations are the first Pareto fronts, and of the last of these the ones that add
-    most to the hypervolume: Ozaki et al., "Multiobjective Tree-Structured Parzen Estimator", JAIR 73, 2022.
+    With several goals the good configurations are those of the first Pareto fronts. From the last of these fronts, the
+    trials that add most to the hypervolume are selected: Ozaki et al., "Multiobjective Tree-Structured Parzen
+    Estimator", JAIR 73, 2022.
     """
 
     kind: ClassVar[str] = "tpe"
@@ -243,7 +244,7 @@ class TPE(OptunaSearcher):
 
 
 class Bayes(TPE):
-    """W&B's term for a model; it is `tpe`."""
+    """W&B's name for model-based search; an alias of `tpe`."""
 
     kind: ClassVar[str] = "bayes"
     known_as: ClassVar[str | None] = TPE.kind
@@ -255,10 +256,10 @@ class Bayes(TPE):
 
 
 class BOHB(TPE):
-    """Successive halving whose trials are suggested by TPE, except for a random third.
+    """Successive halving whose trials are suggested by TPE, except for a third that is sampled at random.
 
-    Falkner et al., "BOHB: Robust and Efficient Hyperparameter Optimization at Scale", ICML 2018. Over ASHA where the
-    sweep names no `early_terminate`.
+    Falkner et al., "BOHB: Robust and Efficient Hyperparameter Optimization at Scale", ICML 2018. The scheduler is ASHA
+    unless the sweep has `early_terminate`.
     """
 
     kind: ClassVar[str] = "bohb"
@@ -267,7 +268,7 @@ class BOHB(TPE):
     random_share: ClassVar[float] = 1 / 3
 
     def suggest(self, number: int) -> Suggestion | None:
-        """Return a configuration that wasn't tried; None where none is left."""
+        """Return a configuration that wasn't tried; None if none is left."""
         if suggestion_seed(self.problem.seed, number, REDRAWS) < self.random_share * 2**32:
             sample = self._tried.draw(self.problem.seed, number)
             return None if sample is None else Suggestion(sample, "random")
@@ -275,11 +276,11 @@ class BOHB(TPE):
 
 
 class GP(OptunaSearcher):
-    """A Gaussian process with a Matern-5/2 kernel, and the configuration with the largest expected improvement.
+    """Suggests the configuration with the largest expected improvement under a Gaussian process (Matern-5/2 kernel).
 
     Jones et al., "Efficient Global Optimization of Expensive Black-Box Functions", Journal of Global Optimization 1998.
-    With several goals, one process for each, and the largest expected improvement of the hypervolume: Daulton et al.,
-    "Differentiable Expected Hypervolume Improvement", NeurIPS 2020. Outcome constraints have processes of their own.
+    With several goals, each has its own process, and the expected hypervolume improvement is maximized: Daulton et al.,
+    "Differentiable Expected Hypervolume Improvement", NeurIPS 2020. Each outcome constraint has its own process, too.
     """
 
     kind: ClassVar[str] = "gp"
@@ -294,7 +295,7 @@ class GP(OptunaSearcher):
 
 
 class _Remembering(OptunaSearcher):
-    """A sampler that stores what it needs later in trials and study."""
+    """Uses a sampler that stores its state in attributes of the trials and the study."""
 
     capabilities: ClassVar[SearcherCapabilities] = replace(OptunaSearcher.capabilities, remembers=True)
 
@@ -302,11 +303,11 @@ class _Remembering(OptunaSearcher):
         super().__init__(problem)
         self._study_attributes: dict[str, Any] = {}
         self._suggested: dict[str, dict[str, Any]] = {}
-        """Attributes of suggestions that haven't started, by their params as JSON."""
+        """Params as JSON to the attributes of a suggestion that hasn't started."""
         self._written: dict[int, dict[str, Any]] = {}
-        """Attributes of trials."""
+        """Trial number to the attributes that the sampler wrote."""
         self._points: dict[int, dict[str, Any]] = {}
-        """Optuna's params of all trials; below 0 for trials of other searches."""
+        """Trial number to Optuna's params; numbers of trials of other searches are negative."""
 
     def recall(self, past: Sequence[Past]) -> None:
         """Add the trials of other searches."""
@@ -320,9 +321,9 @@ class _Remembering(OptunaSearcher):
         self._written[trial.number] = self._suggested.pop(json.dumps(trial.params), {})
 
     def _mirrored(self) -> dict[int, FrozenTrial]:
-        """Return all trials, which keep their numbers; those that can't be compared are pruned, with the worst value.
+        """Return all trials with their numbers; trials that can't be compared are pruned, with the worst value.
 
-        Samplers store the trials of a generation by their numbers in the study; rungs may leave some out.
+        Samplers refer to the trials of a generation by number, so the trials that rungs leave out must be present, too.
         """
         from optuna.trial import TrialState, create_trial
 
@@ -361,9 +362,9 @@ class CmaEs(_Remembering):
     """Covariance matrix adaptation: a normal distribution that moves towards the better half of each generation.
 
     Hansen and Ostermeier, "Completely Derandomized Self-Adaptation in Evolution Strategies", Evolutionary Computation
-    2001. It searches numbers and the indices of ordered choices. If it begins with trials of other searches, the first
-    normal distribution is that of the best tenth of them (Nomura et al., "Warm Starting CMA-ES for Hyperparameter
-    Optimization", AAAI 2021); with fewer than ten it begins at the best.
+    2001. It searches numbers and the indices of ordered choices. If it is warm-started with trials of other searches,
+    the first normal distribution is fitted to the best tenth of them (Nomura et al., "Warm Starting CMA-ES for
+    Hyperparameter Optimization", AAAI 2021). With fewer than ten trials, it is centered at the best one.
     """
 
     kind: ClassVar[str] = "cmaes"
@@ -371,7 +372,7 @@ class CmaEs(_Remembering):
 
     @classmethod
     def check(cls, problem: Problem) -> None:
-        """Check that there are numbers to search."""
+        """Check that the space has no unordered choices and at least two numbers to search."""
         _check_optuna(cls.kind)
         listed(problem, cls.kind)
         space = OptunaSpace(problem.space)
@@ -390,7 +391,7 @@ class CmaEs(_Remembering):
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         self._beginning: dict[str, Any] = {}
-        """Arguments of the sampler from the trials of other searches."""
+        """Arguments of the sampler that follow from the trials of other searches."""
 
     def recall(self, past: Sequence[Past]) -> None:
         """Add the trials of other searches."""
@@ -420,14 +421,14 @@ class CmaEs(_Remembering):
 
 
 class _Foreign(_Remembering):
-    """Any Optuna sampler, which may keep its own state: one object for the whole sweep."""
+    """Uses any Optuna sampler. It may have internal state, so one object serves the whole sweep."""
 
-    # Where a sampler doesn't take several goals, the check fails as the sampler does.
+    # If a sampler doesn't support several goals, the check fails with the sampler's error.
     capabilities: ClassVar[SearcherCapabilities] = replace(_Remembering.capabilities, several_goals=True)
     startup = 0
     _built_sampler: BaseSampler | None = None
     _defaults: Mapping[str, Any] = MappingProxyType({})
-    """Its default arguments."""
+    """Default arguments of the sampler."""
 
     def suggest(self, number: int) -> Suggestion | None:
         """Return the sampler's suggestion, from the first trial on."""
@@ -455,7 +456,7 @@ class _Foreign(_Remembering):
 
 
 class NSGA2(_Foreign):
-    """Generations whose parents are the best Pareto fronts, and of the last of these the least crowded trials.
+    """Evolves generations. The parents are the first Pareto fronts, and the least crowded trials of the last of them.
 
     Deb et al., "A Fast and Elitist Multiobjective Genetic Algorithm: NSGA-II", IEEE TEC 6(2), 2002. A generation has
     10 trials by default (`population_size`), for searches of some hundred trials (docs/benchmarks.md).
@@ -473,7 +474,7 @@ class NSGA2(_Foreign):
 
 
 def through_optuna(method: str, sampler: type[BaseSampler]) -> type[OptunaSearcher]:
-    """Return a searcher for a class of Optuna samplers, which a sweep names by `method`."""
+    """Return a searcher for an Optuna sampler's class; `method` is its name in a sweep."""
     constrained = "constraints_func" in inspect.signature(sampler).parameters
     attributes = {
         "kind": method,

@@ -1,4 +1,4 @@
-"""A space as Optuna's distributions."""
+"""Conversion of a space to Optuna's distributions."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 _MOST_STEPS = 1_000_000
-"""Optuna's gp enumerates the integers of a range; longer ranges are searched as a share from 0 to 1."""
+"""Optuna's gp enumerates the integers of a range; ranges with more steps are searched as a share from 0 to 1."""
 
 _NARROW = 1e-9
-"""Below, the logarithms of a range's ends are too close for Optuna's samplers."""
+"""Below this, the logarithms of a range's ends are too close for Optuna's samplers."""
 
 _LARGEST = 1e30
-"""Beyond, differences and squares overflow in Optuna's samplers."""
+"""Above this, differences and squares overflow in Optuna's samplers."""
 
 
 class OptunaSpace:
     """Optuna's distributions of a space's parameters, with conversions in both directions.
 
-    Ranges become Optuna's ranges, also of integers and on logarithmic scales; ranges with a step become multiples of
-    it. A choice becomes its index in the list, so that lists, mappings and equal values are preserved. Distributions
-    that Optuna doesn't have (normal, long ranges of integers, vast ones of floats) become a share from 0 to 1 on the
+    Ranges of floats or integers, linear or logarithmic, become Optuna's ranges. A range with a step becomes a range of
+    multiples of the step. A choice becomes its index in the list, so that lists, mappings and equal values are
+    preserved. Distributions that Optuna doesn't have (normal, very large ranges) become a share from 0 to 1 on the
     parameter's own scale. Constants and derived values aren't searched.
 
     Args:
         space: The space.
-        all_params: Every configuration has all parameters, inactive ones with their median: for samplers that only see
-            parameters which all configurations have. False: a configuration has its active parameters.
+        all_params: Every configuration has all parameters, inactive ones with their median. For samplers that only
+            support parameters that all configurations have. False: a configuration has its active parameters only.
     """
 
     def __init__(self, space: Space, all_params: bool = True) -> None:
@@ -66,14 +66,14 @@ class OptunaSpace:
 
     @property
     def dimensions(self) -> int:
-        """Number of parameters with more than one value; 1 if there is no bound on parameters."""
+        """Number of parameters with more than one value; 1 if the number of parameters has no bound."""
         if not self._space.bounded:
             return 1
         return sum(not _is_single(codec.distribution) for codec in self._codecs.values())
 
     @property
     def distributions(self) -> dict[str, BaseDistribution]:
-        """Optuna's distributions, by flat name."""
+        """Flat name to Optuna's distribution."""
         return {name: codec.optuna_distribution for name, codec in self._codecs.items()}
 
     @property
@@ -107,13 +107,13 @@ class OptunaSpace:
             return None
 
     def build(self, value: Callable[[str, BaseDistribution], Any]) -> dict[str, Value]:
-        """Return the configuration whose values come from a function, called for each active parameter.
+        """Return the configuration with the values that a function returns for each active parameter.
 
         Args:
-            value: Returns Optuna's value from a parameter's flat name and Optuna's distribution.
+            value: Returns Optuna's value for a parameter's flat name and Optuna's distribution.
 
         Raises:
-            Broken: It breaks a constraint.
+            Broken: The configuration violates a constraint.
         """
 
         def choose(parameter: Parameter) -> Value:
@@ -131,7 +131,7 @@ class _Codec:
 
     distribution: Any
     make: Callable[[Any], BaseDistribution]
-    """Makes Optuna's distribution from the module `optuna.distributions`, which is imported late as that takes long."""
+    """Makes Optuna's distribution from the module `optuna.distributions`, which takes long to import."""
     encode: Callable[[Value], Any]
     decode: Callable[[Any], Value]
     is_choice: bool = False
@@ -172,7 +172,7 @@ def _codec(distribution: Distribution) -> _Codec:
 
 
 def _of_choices(distribution: Categorical) -> _Codec:
-    """Encode a choice as its index."""
+    """Return the codec that encodes a choice as its index."""
     values = distribution.every_value()
     is_choice = not isinstance(distribution, Ordinal)
 
@@ -185,7 +185,10 @@ def _of_choices(distribution: Categorical) -> _Codec:
 
 
 def _of_multiples(distribution: Numeric, steps: Multiples) -> _Codec:
-    """Encode a number as a multiple of its step, from 0: Optuna's own steps and large integers lose digits."""
+    """Return the codec that encodes a number by its number of steps from the lowest value.
+
+    Optuna's own steps and large integers lose digits.
+    """
 
     def encode(value: Value) -> int:
         return min(max(steps.multiple(value) - steps.first, 0), steps.count - 1)
@@ -199,11 +202,11 @@ def _of_multiples(distribution: Numeric, steps: Multiples) -> _Codec:
 
 
 def _of_floats(distribution: Uniform | LogUniform) -> _Codec:
-    """Encode a float as itself; there is a step only on a logarithmic scale."""
+    """Return the codec of a float, which stays the same; if it has a step, the scale is logarithmic."""
     low, high = distribution.min, distribution.max
 
     def encode(value: Value) -> float:
-        return min(max(float(value), low), high)  # a multiple may be outside of the range by a rounding error
+        return min(max(float(value), low), high)  # a rounding error may put a multiple outside of the range
 
     return _Codec(
         distribution,
@@ -214,7 +217,7 @@ def _of_floats(distribution: Uniform | LogUniform) -> _Codec:
 
 
 def _share(distribution: Numeric, value: Value) -> float:
-    """Return the middle of the shares, on the parameter's own scale, that decode to a value."""
+    """Return the middle of the interval of shares, on the parameter's own scale, that decode to a value."""
     if not isinstance(distribution, LogIntUniform):
         return distribution.share(value)
     steps = distribution.steps

@@ -1,4 +1,4 @@
-"""Population based training: what changes in a copy of a good trial.
+"""Population based training: the params of forks of good trials.
 
 Jaderberg et al., "Population Based Training of Neural Networks", 2017, arXiv:1711.09846: `perturb` and `resample`.
 """
@@ -33,10 +33,10 @@ from hpsearch.space.distribution import Numeric, own_copy, share_of
 from hpsearch.trial import Params, Trial, Value
 
 _ATTEMPTS = 100
-"""Attempts that may break a constraint, before a fork takes its parent's parameters unchanged."""
+"""Attempts that may violate a constraint, before a fork gets its parent's parameters unchanged."""
 
 _LEAST_MOVE = 0.1
-"""On a linear scale, a number moves at least as far as one of this share of the range's width."""
+"""On a linear scale, a number moves at least as far as a number of this share of the range's width would."""
 
 _DEVIATIONS = 4
 """The width of a normal distribution, in standard deviations."""
@@ -47,16 +47,16 @@ class Explore(Settings):
     """How a fork's parameters differ from its parent's."""
 
     shrink: Annotated[float, AtLeast(0)] = 0.8
-    """What a number is multiplied by, in one half of all cases."""
+    """Factor by which a number is multiplied with probability 1/2."""
     grow: Annotated[float, AtLeast(1)] = 1.2
-    """What it is multiplied by in the other half."""
+    """Factor by which a number is multiplied otherwise."""
     resample: Annotated[float, AtLeast(0)] = 0.25
-    """The probability of resampling a parameter instead, independently for each."""
+    """Probability that a parameter is resampled instead, independently for each parameter."""
     fixed: tuple[str, ...] = ()
-    """Parameters that a fork takes over as they are, by their flat names, or the names of groups that hold them."""
+    """Flat names of parameters, or names of groups, whose values a fork copies from its parent unchanged."""
 
     def check(self) -> None:
-        """Check that numbers shrink, and that the probability is one."""
+        """Check that `shrink` and `resample` are at most 1."""
         for name in ("shrink", "resample"):
             value = getattr(self, name)
             if value > 1:
@@ -64,13 +64,13 @@ class Explore(Settings):
 
 
 class PBTSearcher(Searcher):
-    """Samples the first members, and perturbs the parameters of copies, by (seed, number) alone.
+    """Samples the first members, and perturbs the parameters of forks. Both depend only on (seed, number).
 
-    Each parameter of a copy is resampled with a probability, and otherwise perturbed: a number is multiplied by one of
-    two factors, and an ordered choice moves to a neighbour. Other choices stay. Numbers stay in their ranges, and move
-    by at least one step if they have steps. On a linear scale, where a factor wouldn't move 0, they move at least as
-    far as a tenth of the range's width would. The network whose weights are copied stays the same: the branches of
-    choices, the number of copies of a block, and everything inside a chain or a cell.
+    Each parameter of a fork is resampled with probability `resample`, and otherwise perturbed: a number is multiplied
+    by one of two factors, and an ordered choice moves to a neighbour. Other choices don't change. Numbers stay in their
+    ranges, and move by at least one step if they have steps. A factor wouldn't move 0, so on a linear scale a number
+    moves at least as far as a tenth of the range's width would. Parameters of the network whose weights are copied
+    don't change: the branches of choices, the number of copies of a block, and everything inside a chain or a cell.
     """
 
     kind: ClassVar[str] = "pbt"
@@ -86,7 +86,7 @@ class PBTSearcher(Searcher):
         """Check the options, and that a fork can differ from its parent.
 
         Raises:
-            InvalidKey: An option is wrong.
+            InvalidKey: An option is invalid, or no parameter can change.
         """
         explore = options_as(Explore, problem.settings, cls.kind)
         names = problem.space.some_names()
@@ -105,10 +105,10 @@ class PBTSearcher(Searcher):
         return Suggestion(self.problem.space.draw(self.problem.seed, number), "random")
 
     def observe(self, observation: Observation) -> None:
-        """Ignore it: the suggestions depend on their numbers alone."""
+        """Ignore the observation: suggestions depend only on their numbers."""
 
     def explore(self, number: int, parent: Trial) -> Suggestion:
-        """Perturb the params of a parent."""
+        """Return the perturbed params of a parent."""
         drawn = self.problem.space.draw(explore_seed(self.problem.seed), number)
         for attempt in range(_ATTEMPTS):
             with suppress(Broken):
@@ -153,7 +153,7 @@ class PBTSearcher(Searcher):
 
 
 def _moved(distribution: Numeric, value: float, factor: float) -> int | float:
-    """Multiply a number within its range."""
+    """Return a number multiplied by a factor, within its range."""
     if factor == 1:
         return value
     target = value * factor
@@ -189,7 +189,7 @@ def _bounds(distribution: Numeric) -> tuple[float, float]:
 
 
 def _neighbour(distribution: Distribution, value: Value, direction: int) -> Value:
-    """Return the next choice, if choices are ordered or are rising or falling numbers; the same choice otherwise."""
+    """Return the next value of an ordered choice, or of rising or falling numbers; otherwise the same value."""
     values = distribution.every_value() or ()
     if isinstance(distribution, Ordinal):
         return values[min(max(distribution.index(value) + direction, 0), len(values) - 1)]

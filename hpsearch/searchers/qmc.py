@@ -16,28 +16,28 @@ from hpsearch.searchers.base import (
 )
 
 _MOST_DIMENSIONS = 21_201
-"""Dimensions of SciPy's direction numbers."""
+"""Maximum number of dimensions of SciPy's Sobol sequence."""
 
 _BITS = 30
-"""Bits of a coordinate; there are 2**_BITS points."""
+"""Bits of a coordinate; the sequence has 2**_BITS points."""
 
 _POINTS = 1 << _BITS
 
 
 class QMC(Searcher):
-    """The points of a scrambled Sobol sequence, each coordinate by the distribution of its parameter.
+    """Suggests the points of a scrambled Sobol sequence; each coordinate is a quantile of a parameter's distribution.
 
-    Inactive parameters have a coordinate that has no effect.
+    The coordinates of inactive parameters have no effect.
 
     Sobol 1967; Owen, "Scrambling Sobol and Niederreiter-Xing Points", Journal of Complexity 1998, through SciPy. Point
-    n depends on (seed, n) and on which parameters the space has. The first 2**k points are the best balanced.
+    n depends on (seed, n) and on the parameters of the space. The first 2**k points are the best balanced.
     """
 
     kind: ClassVar[str] = "qmc"
 
     @classmethod
     def check(cls, problem: Problem) -> None:
-        """Check that there is such a sequence."""
+        """Check that the space has no constraints or priors, and not too many dimensions."""
         refuse_constraints(problem, "qmc, whose points are all or none")
         if len(listed(problem, "qmc")) > _MOST_DIMENSIONS:
             raise InvalidKey(("parameters",), f"must be at most {_MOST_DIMENSIONS} for qmc")
@@ -61,7 +61,7 @@ class QMC(Searcher):
         return Suggestion(params, self.kind)
 
     def observe(self, observation: Observation) -> None:
-        """Ignore it: the suggestions depend on their numbers alone."""
+        """Ignore the observation: suggestions depend only on their numbers."""
 
     @property
     def size(self) -> int:

@@ -10,7 +10,7 @@ from hpsearch.trial import Trial
 
 
 class RandomSearcher(Searcher):
-    """Samples each trial independently, so that its params depend on (seed, number) alone."""
+    """Samples each trial independently, so that its params depend only on (seed, number)."""
 
     kind: ClassVar[str] = "random"
     capabilities: ClassVar[SearcherCapabilities] = SearcherCapabilities(explores=True)
@@ -20,8 +20,8 @@ class RandomSearcher(Searcher):
         return Suggestion(self.problem.space.draw(self.problem.seed, number), "random")
 
     def observe(self, observation: Observation) -> None:
-        """Ignore it: the suggestions depend on their numbers alone."""
+        """Ignore the observation: suggestions depend only on their numbers."""
 
     def explore(self, number: int, parent: Trial) -> Suggestion:
-        """Sample all params again, from a stream of its own: `suggest` may get the same number."""
+        """Sample all params again, from a separate stream, because `suggest` may be called with the same number."""
         return Suggestion(self.problem.space.draw(explore_seed(self.problem.seed), number), "random")

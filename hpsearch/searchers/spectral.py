@@ -1,4 +1,4 @@
-"""Harmonica: compressed sensing finds which booleans of the space matter, and each stage fixes some of them."""
+"""Harmonica: compressed sensing finds the booleans of the space that matter, and each stage fixes some of them."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ from hpsearch.space.distribution import Numeric, own_copy
 from hpsearch.trial import Params, Value
 
 Monomial = tuple[int, ...]
-"""The indices of the booleans that are multiplied, rising."""
+"""Rising indices of the booleans that are multiplied."""
 
 _MOST_STEPS = 60
-"""Steps of the path; each costs as much as a look at all samples of all products."""
+"""Maximum number of steps of the LASSO path; the cost of a step is the number of samples times that of products."""
 
 _NEGLIGIBLE = 1e-6
-"""The residual standard deviation, of values with 1, when all but rounding is explained."""
+"""Residual standard deviation, for values with standard deviation 1, at which only rounding errors remain."""
 
 _MOST_SETTLED = 20
-"""Booleans that a stage may fix: all their values are evaluated."""
+"""Maximum number of booleans that a stage may fix: all combinations of their values are evaluated."""
 
 _MOST_SAMPLES = 300
-"""Trials after which a stage ends at the latest, as many as in the paper."""
+"""Maximum number of trials of a stage, as in the paper."""
 
 _MOST_NUMBERS = 20_000_000
-"""Samples times monomials of a stage: some hundred megabytes."""
+"""Maximum number of samples times monomials of a stage: a few hundred megabytes."""
 
 _PARTS = 8
-"""Cells of a number's scale, which three booleans distinguish."""
+"""Number of cells of a number's scale, which three booleans distinguish."""
 
 _ATTEMPTS = 1_000
-"""Samples of a number before an example of a cell is taken."""
+"""Maximum number of samples of a number, before a stored example of the cell is used."""
 
 
 @dataclass(frozen=True)
 class _Options(Settings):
     samples: Annotated[int, AtLeast(4)] = 10
-    """Trials after which a stage is evaluated, repeatedly until a monomial is significant."""
+    """Number of trials after which a stage is evaluated, repeated until a monomial is significant."""
     stages: Count = 3
     degree: Count = 3
-    """Booleans that a monomial multiplies, at most."""
+    """Maximum number of booleans in a monomial."""
     monomials: Count = 5
-    """Monomials that a stage learns, at most."""
+    """Maximum number of monomials of a stage."""
 
     def check(self) -> None:
         if self.monomials * self.degree > _MOST_SETTLED:
@@ -70,15 +70,15 @@ class Spectral(LearningSearcher):
     """Fits a sparse polynomial of low degree in the space's booleans, fixes those at its minimum, and repeats.
 
     Hazan, Klivans and Yuan, "Hyperparameter Optimization: A Spectral Approach", ICLR 2018, Algorithm 1 (Harmonica). A
-    stage learns from the trials in the subspace that earlier stages have fixed, by number, at the shortest length of
-    training if there are several. The paper's stages have a fixed number of samples; here a stage is evaluated after
-    every `samples`, and ends when a monomial is significant. After the last stage, the rest of the space is sampled at
-    random; `early_terminate` decides how long these trials run.
+    stage learns from the trials in the subspace that earlier stages have fixed, in the order of their numbers. Under
+    rungs, values are compared at the shortest length of training. The paper's stages have a fixed number of samples;
+    here a stage is evaluated after every `samples` trials, and ends when a monomial is significant. After the last
+    stage, the remaining space is sampled at random; `early_terminate` decides how long these trials run.
 
-    Only the best assignment of a stage's booleans is kept (the paper's t is 1, as in the authors' program). Values far
-    above the median are clipped to the distance of the best one below it, so that a diverged trial doesn't dominate the
-    sum of squares. Stages use booleans that aren't fixed yet, so an earlier polynomial is constant in them and needn't
-    be subtracted.
+    Only the best assignment of a stage's booleans is kept (t = 1 in the paper, as in the authors' program). Values are
+    clipped to be at most as far above the median as the best value is below it, so that a diverged trial doesn't
+    dominate the sum of squares. Stages only use booleans that aren't fixed yet. The polynomials of earlier stages are
+    constant in them, so they needn't be subtracted.
     """
 
     kind: ClassVar[str] = "spectral"
@@ -90,13 +90,13 @@ class Spectral(LearningSearcher):
         self.startup = self._options.samples
         self._booleans = BooleanSpace(problem.space)
         self._codes: dict[int, NDArray[np.int8] | None] = {}
-        """Booleans by trial."""
+        """Trial number to the booleans of its configuration."""
         self._learned: dict[tuple[int, int], tuple[object, dict[int, int]]] = {}
-        """Of each (stage, samples), the last data, and the booleans that were fixed by it."""
+        """(stage, samples) to the last data, and the booleans that the stage fixed with that data."""
 
     @classmethod
     def check(cls, problem: Problem) -> None:
-        """Check the options, and that there is something to learn that fits into memory."""
+        """Check the options, that a parameter isn't constant, and that the monomials fit into memory."""
         options = options_as(_Options, problem.settings, cls.kind)
         refuse_conditions(problem, cls.kind)
         refuse_constraints(problem, cls.kind)
@@ -116,13 +116,13 @@ class Spectral(LearningSearcher):
     def _proposals(self, number: int) -> Iterator[Suggestion]:
         settled = self._settled()
         for attempt in range(REDRAWS if settled else 0):
-            # If the newest subspace was tried completely, the one before it has other configurations.
+            # If all of the newest subspace was tried, the subspace before it has other configurations.
             fixed = settled[-min(1 + 2 * attempt // REDRAWS, len(settled))]
             params = self._booleans.draw(fixed, suggestion_seed(self.problem.seed, number, attempt))
             yield Suggestion(params, self.origin)
 
     def _settled(self) -> list[dict[int, int]]:
-        """Return the booleans that are fixed after each stage that was learned."""
+        """Return the fixed booleans (index to value) after each completed stage."""
         trials = [trial for trial in self._evidence() if trial.value is not None and self._code(trial) is not None]
         codes = np.array([self._code(trial) for trial in trials], dtype=np.int8).reshape(
             len(trials), self._booleans.size
@@ -149,7 +149,7 @@ class Spectral(LearningSearcher):
     def _learn(
         self, stage: tuple[int, int], before: dict[int, int], codes: NDArray[np.int8], values: NDArray[np.float64]
     ) -> dict[int, int]:
-        """Return the booleans that are fixed after a stage, cached for the same data."""
+        """Return the fixed booleans (index to value) after a stage, cached for the same data."""
         key = (sorted(before.items()), codes.tobytes(), values.tobytes())
         if stage not in self._learned or self._learned[stage][0] != key:
             free = [index for index in range(self._booleans.size) if index not in before]
@@ -168,7 +168,7 @@ class Spectral(LearningSearcher):
 
 
 def _clipped(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Clip values, less being better, to at most as far above their median as the best is below it."""
+    """Return values (lower is better), clipped to be at most as far above the median as the best value is below it."""
     median = float(np.median(values))
     clipped: NDArray[np.float64] = np.minimum(values, 2 * median - float(values.min()))
     return clipped
@@ -178,9 +178,9 @@ def monomials(free: Sequence[int], degree: int, alternatives: Mapping[int, int])
     """Return the products of up to `degree` of the free booleans, the shortest first.
 
     Args:
-        free: Indices.
+        free: Indices of the booleans.
         degree: At least 1.
-        alternatives: Booleans to their group, of which exactly one is 1: products of two of a group are redundant.
+        alternatives: Boolean to its group. Exactly one of a group is 1, so a product of two of them is redundant.
     """
     return [
         product
@@ -200,16 +200,17 @@ def sparse_polynomial(
 ) -> dict[Monomial, float]:
     """Return the monomials that explain the values significantly, with their coefficients.
 
-    The candidates come from the path of the LASSO, its solutions as the penalty falls (least angle regression, Efron et
+    The candidates come from the LASSO path: the solutions for decreasing penalties (least angle regression, Efron et
     al., Annals of Statistics 2004). The penalty grows with the number of booleans in a monomial, since there are many
-    more long ones. Coefficients come from least squares over the significant candidates, because the penalty shrinks
-    them. The paper takes the largest coefficients for a single penalty that the user chooses, significant or not.
+    more long ones. The penalty shrinks coefficients, so the returned ones are fitted by least squares to the
+    significant candidates. The paper uses the largest coefficients for a single penalty that the user chooses,
+    significant or not.
 
     Args:
         samples: [n, booleans].
         values: [n], finite.
-        products: The candidates; those that are the same in all samples are left out.
-        most: Most monomials.
+        products: The candidates. Products that are constant over all samples are left out.
+        most: Maximum number of monomials.
     """
     if not products:
         return {}
@@ -236,18 +237,18 @@ def sparse_polynomial(
 def _significant(columns: NDArray[np.float64], sizes: NDArray[np.float64], values: NDArray[np.float64]) -> list[int]:
     """Return the columns that enter the path with more correlation to the residual than chance explains, in order.
 
-    Of p columns of noise the largest correlation with n values is about sqrt(2 ln(p) / n).
+    The largest correlation of p columns of noise with n values is about sqrt(2 ln(p) / n).
 
     Args:
-        columns: [n, p], of mean 0 and variance 1.
-        sizes: [p], the factors of the penalty.
-        values: [n], of mean 0 and variance 1.
+        columns: [n, p], each with mean 0 and variance 1.
+        sizes: [p], factors of the penalty.
+        values: [n], with mean 0 and variance 1.
     """
     from sklearn.linear_model import lars_path
 
     count, scaled = len(values), columns / sizes
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of equal columns, or of a residual of 0
+        warnings.simplefilter("ignore")  # warnings about equal columns, or a residual of 0
         penalties, _, path = lars_path(scaled, values, method="lasso", max_iter=max(min(count // 4, _MOST_STEPS), 1))
     chance = {size: math.sqrt(2 * math.log(max((sizes == size).sum(), 2)) / count) for size in set(sizes)}
     significant: list[int] = []
@@ -256,7 +257,7 @@ def _significant(columns: NDArray[np.float64], sizes: NDArray[np.float64], value
         if residual < _NEGLIGIBLE:
             break
         entering = np.flatnonzero((path[:, step + 1] != 0) & (path[:, step] == 0))
-        # A column enters when its covariance with the residual is as large as its penalty.
+        # A column enters the path when its covariance with the residual equals its penalty.
         significant += [
             int(column)
             for column in entering
@@ -268,12 +269,12 @@ def _significant(columns: NDArray[np.float64], sizes: NDArray[np.float64], value
 def minimizer(
     polynomial: Mapping[Monomial, float], indices: Sequence[int], patterns: Sequence[NDArray[np.int8]]
 ) -> dict[int, int]:
-    """Return the values of a polynomial's booleans that minimize it; of equal ones the first.
+    """Return the values of a polynomial's booleans that minimize the polynomial; if tied, the first.
 
     Args:
         polynomial: Monomials to coefficients.
-        indices: Its booleans, rising.
-        patterns: Of each parameter, rows of the values of its booleans. All combinations are evaluated.
+        indices: Rising indices of the polynomial's booleans.
+        patterns: For each parameter, rows of possible values of its booleans. All combinations are evaluated.
     """
     rows = np.zeros((1, 0), dtype=np.int8)
     for pattern in patterns:
@@ -287,13 +288,13 @@ def minimizer(
 
 
 class BooleanSpace:
-    """A space as booleans, -1 and 1: cells of each parameter, and the booleans that distinguish them.
+    """Encoding of a space by booleans (-1 and 1). Each parameter has cells, which are distinguished by booleans.
 
-    - A number has eight cells of equal probability on its own scale, or one for each value if there are up to eight.
-      They are numbered in order, and the bits of that number are the booleans: the first is 1 in the upper half.
-    - A choice has a cell for each value that can be sampled. Two values have one boolean. More have one each, of which
-      exactly one is 1 (one-hot): with the bits of their indices, some codes would have no value, and a product of bits
-      would have no meaning.
+    - A number has eight cells of equal probability, or one cell per value if it has at most eight values. The
+      cells are numbered in order, and the bits of a cell's number are its booleans: the first is 1 in the upper half.
+    - A choice has a cell for each value that can be sampled. Two values have one boolean. More values are one-hot
+      encoded: each has a boolean, exactly one of which is 1. With a binary code, some codes would have no value, and a
+      product of bits would have no meaning.
     - A parameter with one value has no booleans.
     """
 
@@ -302,7 +303,7 @@ class BooleanSpace:
         self._cells: list[_Cells] = []
         self._singles: dict[str, Value] = {}
         self.size = 0
-        """Number of booleans."""
+        """Total number of booleans."""
         for parameter in space.parameters:
             if not parameter.distribution.searched:
                 continue
@@ -315,7 +316,7 @@ class BooleanSpace:
 
     @cached_property
     def alternatives(self) -> dict[int, int]:
-        """Booleans of which exactly one is 1, to the index of the first of them."""
+        """Index of a one-hot boolean to the index of the first boolean of its group."""
         return {index: cells.indices.start for cells in self._cells if cells.exclusive for index in cells.indices}
 
     def encode(self, params: Params) -> NDArray[np.int8] | None:
@@ -329,9 +330,9 @@ class BooleanSpace:
         return np.concatenate(codes)
 
     def patterns(self, indices: Sequence[int], fixed: Mapping[int, int]) -> list[NDArray[np.int8]]:
-        """Return the possible values of some booleans while others are fixed: an array of rows for each parameter.
+        """Return the possible values of some booleans while others are fixed, as an array of rows per parameter.
 
-        The columns of all arrays together are the booleans in the order of `indices`, which rise.
+        The columns of all arrays together are the booleans of `indices`, which must rise, in this order.
         """
         patterns = []
         for cells in self._cells:
@@ -341,7 +342,7 @@ class BooleanSpace:
         return patterns
 
     def draw(self, fixed: Mapping[int, int], seed: int) -> dict[str, Value]:
-        """Sample a configuration with the fixed booleans, by the parameters' distributions otherwise."""
+        """Sample a configuration with the fixed booleans from the parameters' distributions."""
         random = Random(seed)
         params = {cells.name: cells.draw(frozenset(cells.matching(fixed)), random) for cells in self._cells}
         return self._space.check(self._singles | params)
@@ -357,7 +358,7 @@ class _Cells(ABC):
     """
 
     exclusive = False
-    """Exactly one of its booleans is 1."""
+    """Whether exactly one of the booleans is 1."""
 
     def __init__(self, name: str, first: int, codes: NDArray[np.int8]) -> None:
         self.name = name
@@ -365,7 +366,7 @@ class _Cells(ABC):
         self.codes = codes
 
     def matching(self, fixed: Mapping[int, int]) -> list[int]:
-        """Return the cells that have the fixed booleans."""
+        """Return the cells whose booleans match the fixed ones."""
         indices = [index for index in self.indices if index in fixed]
         values = np.array([fixed[index] for index in indices], dtype=np.int8)
         codes = self.codes[:, [index - self.indices.start for index in indices]]
@@ -384,7 +385,7 @@ class _Number(_Cells):
     def __init__(self, name: str, first: int, distribution: Numeric, values: Sequence[float] | None) -> None:
         self._distribution = distribution
         self._few: dict[float, int] | None = None
-        """The values to their numbers, if they are few."""
+        """Value to the index of its cell, if the number has few values."""
         if values is not None and len(values) <= _PARTS:
             self._few = {value: number for number, value in enumerate(values)}
         if values is None:
@@ -398,7 +399,7 @@ class _Number(_Cells):
         super().__init__(name, first, bits[:, (bits != bits[0]).any(axis=0)])
 
     def _number(self, value: float) -> int | None:
-        """Return which of the few values it is, or which part of the scale it is in."""
+        """Return the index of the cell of a value."""
         if self._few is not None:
             return self._few.get(value)
         return min(int(self._distribution.share(value) * _PARTS), _PARTS - 1)
@@ -412,7 +413,7 @@ class _Number(_Cells):
             value = self._distribution.draw(random.getrandbits(DRAW_BITS))
             if self.of(value) in cells:
                 return value
-        return self._examples[min(cells)]  # practically never sampled
+        return self._examples[min(cells)]  # practically never reached
 
 
 class _Choice(_Cells):
@@ -437,7 +438,7 @@ class _Choice(_Cells):
 
 
 def _cells(name: str, distribution: Distribution, first: int) -> _Cells | None:
-    """Return a parameter's cells; None if it has only one."""
+    """Return a parameter's cells; None if the parameter has only one value."""
     values = distribution.every_value()
     if values is not None and len(values) == 1:
         return None

@@ -1,4 +1,4 @@
-"""Configurations that have been tried, and others that haven't."""
+"""The configurations that have been tried, and sampling of untried ones."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from hpsearch.space.distribution import own_copy
 from hpsearch.trial import Params, Value
 
 _REDRAWS = 20
-"""Samples that may have been tried, before an untried configuration is looked for."""
+"""Number of samples that may have been tried, before an untried configuration is searched for."""
 
 _MOST_POINTS = 100_000
-"""Configurations of a finite space that is enumerated."""
+"""Maximum number of configurations of a space that is enumerated."""
 
 _MOVES = 1_000
-"""Mutations that lead from a tried configuration to an untried one, in any other space: a few configurations may have
-nearly all of its probability."""
+"""Maximum number of mutations from a tried configuration to an untried one, in a space that isn't enumerated: a few
+configurations may have nearly all of its probability."""
 
 
 class TriedConfigurations:
-    """The configurations of a space that have been tried, and samples of others."""
+    """The configurations of a space that have been tried; samples untried ones."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
@@ -31,7 +31,7 @@ class TriedConfigurations:
 
     @cached_property
     def _every(self) -> Mapping[str, dict[str, Value]] | None:
-        """All configurations by key; None where they can't be enumerated."""
+        """Key to configuration, for all of the space; None if they can't be enumerated."""
         points = self._space.every_point(_MOST_POINTS)
         return None if points is None else {self._space.key(point): point for point in points}
 
@@ -43,10 +43,11 @@ class TriedConfigurations:
         return self._space.key(params) in self._points
 
     def draw(self, seed: int, number: int) -> dict[str, Value] | None:
-        """Sample a configuration that wasn't tried, by (seed, number) and those that were; None where none is left.
+        """Sample an untried configuration; None if none is left.
 
-        A branch without numbers of its own is a single configuration, however likely it is. If sampling finds nothing
-        new and the space can't be enumerated, a random walk of mutations leads away from there.
+        The sample depends on (seed, number) and the tried configurations. A branch without further parameters may be a
+        single configuration with a high probability. So if sampling finds nothing new and the space can't be
+        enumerated, a random walk of mutations searches for an untried configuration.
         """
         drawn = self._space.draw(seed, number)
         for attempt in range(1, _REDRAWS):
@@ -59,6 +60,6 @@ class TriedConfigurations:
         for attempt in range(_MOVES):
             if drawn not in self:
                 break
-            with suppress(Broken):  # nothing near it keeps the constraints
+            with suppress(Broken):  # no mutation that was sampled satisfies the constraints
                 drawn = self._space.mutate(drawn, suggestion_seed(seed, number, _REDRAWS + attempt))
         return drawn

@@ -14,8 +14,8 @@ MOST_STEPS = 2**40
 """Largest distance from zero, in steps. From 2**53 on, a float cannot tell neighbouring multiples apart."""
 
 # A float has 17 digits. With 60, a product of two decimals is exact, and even a million multiplications leave no error
-# that a float could show. ROUND_05UP marks in the last digit that digits were cut off, so that rounding again, to a
-# float or an integer, goes the right way.
+# that is visible in a float. ROUND_05UP marks in the last digit that digits were cut off, so that a second rounding, to
+# a float or an integer, is correct.
 _PRECISE = Context(prec=60, rounding=ROUND_05UP)
 
 

@@ -41,7 +41,7 @@ class Cell(Structure):
     Args:
         operations: A list of values, or a mapping of names to their parameters.
         nodes: Number of nodes. Includes input and output for `each="edge"`, excludes the inputs for `each="node"`.
-        each: What has operations.
+        each: Whether edges or nodes have operations.
         inputs: Number of inputs of the cell. Only for `each="node"`.
     """
 
@@ -196,7 +196,7 @@ def _refined(
 def _orders(
     inputs: int, nodes: Sequence[Node], consumers: Sequence[Sequence[tuple[int, str]]], colours: list[int]
 ) -> Iterator[list[int]]:
-    """Yield the candidate orders: each node of the first shared colour is individualized in turn."""
+    """Yield the candidate orders: each node of the first shared colour is individualized once."""
     shared = next((colour for colour in sorted(set(colours)) if colours.count(colour) > 1), None)
     if shared is None:
         yield _after_inputs(inputs, nodes, colours)
@@ -215,7 +215,7 @@ def _orders(
 
 
 def _after_inputs(inputs: int, nodes: Sequence[Node], colours: list[int]) -> list[int]:
-    """Return the nodes in topological order; of those that are ready, the one with the smallest colour first."""
+    """Return the nodes in topological order; among the nodes that could come next, the smallest colour is first."""
     remaining = sorted(range(len(nodes)), key=colours.__getitem__)
     computed = set(range(inputs))
     order = []

@@ -72,7 +72,7 @@ class Categorical(Distribution):
         return self.at(share_of(bits))
 
     def near(self, bits: int) -> Value:
-        """Return the prior with probability (k - 1) / (2k - 1), otherwise what `draw` returns."""
+        """Return the prior with probability (k - 1) / (2k - 1), otherwise a sample as in `draw`."""
         if self.prior is None:
             return self.draw(bits)
         count = len(self.values)
@@ -89,7 +89,7 @@ class Categorical(Distribution):
         return own_copy(self.values[index])
 
     def grid(self) -> list[Value]:
-        """Return the values in order without duplicates, whatever their probabilities."""
+        """Return the values in order without duplicates, including those with probability 0."""
         return [own_copy(value) for value in {_identity(value): value for value in self.values}.values()]
 
     def every_value(self) -> list[Value]:
@@ -192,11 +192,11 @@ class Constant(Distribution):
         return own_copy(self.value)
 
     def grid(self) -> list[Value]:
-        """Return the value alone."""
+        """Return a list of the single value."""
         return [own_copy(self.value)]
 
     def every_value(self) -> list[Value]:
-        """Return the value alone."""
+        """Return a list of the single value."""
         return self.grid()
 
     def accept(self, value: object) -> Value:

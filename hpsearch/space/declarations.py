@@ -24,7 +24,7 @@ _WANDB_KEYS = ("value", "values", "distribution", "min", "max", "parameters")
 
 @dataclass(frozen=True)
 class When:
-    """A conditional parameter, structure or group: it is active only where the condition is true.
+    """A conditional parameter, structure or group: it is active only if the condition is true.
 
     Args:
         condition: An expression over parameters that are declared above it, such as `"optimizer == 'sgd'"`.

@@ -32,7 +32,7 @@ class Derived(Distribution):
     parameters above it, nested as a trainable gets them. It must be deterministic and return a plain value, such as a
     number or a string. If it raises a ValueError, the configuration is rejected as if it broke a constraint.
 
-    The value is part of the configuration. It is absent where the expression reads an inactive parameter.
+    The value is part of the configuration. It is absent if the expression reads an inactive parameter.
     """
 
     kind: ClassVar[str] = "derived"

@@ -28,7 +28,7 @@ Age of Deep Learning", NeurIPS 2023."""
 
 _PRECISION = 53
 _LEAST = 2.0**-_PRECISION
-"""Smallest probability mass: more than eight deviations out, where nothing is sampled."""
+"""Smallest probability mass: more than eight standard deviations from the center, where nothing is sampled."""
 _STANDARD = NormalDist()
 
 
@@ -200,11 +200,11 @@ class Numeric(Distribution):
 
         Near means a normal around the number on the unit scale of the draws, so that a logarithmic range moves by
         factors and a normal by quantiles. If the draw is the number itself, which is likely if there are few multiples,
-        the next number on the side of the draw is taken.
+        the next number on the side of the draw is returned.
 
-        Real et al. only mutate choices. For numbers, Syne Tune's evolution samples anew, which forgets what made the
-        parent good. The polynomial mutation of Deb and Goyal (GeneAS, 1996) with its usual index of 20 moves by a
-        twentieth of the range and almost never by half of it, so that a population cannot leave a valley. This combines
+        Real et al. only mutate choices. For numbers, Syne Tune's evolution samples a new value, which loses the good
+        value of the parent. The polynomial mutation of Deb and Goyal (GeneAS, 1996) with its usual index of 20 moves by
+        a twentieth of the range and almost never by half of it, so a population cannot leave a valley. This combines
         both, with the probabilities with which Ray Tune's population-based training perturbs and resamples.
         docs/benchmarks.md compares other probabilities.
         """
@@ -259,7 +259,7 @@ def bits_near(center: float, bits: int, deviation: float = _PRIOR_DEVIATION) -> 
     mass = below + math.ldexp(bits >> low_bits, -_PRECISION) * (above - below)
     position = center + deviation * _STANDARD.inv_cdf(min(max(mass, _LEAST), 1.0 - _LEAST))
     first = min(max(int(math.ldexp(position, _PRECISION)), 0), (1 << _PRECISION) - 1)
-    # The low bits are kept: without them a range of more than 2**53 integers would have gaps.
+    # Keep the low bits: without them, a range of more than 2**53 integers would have gaps.
     return (first << low_bits) | (bits & ((1 << low_bits) - 1))
 
 

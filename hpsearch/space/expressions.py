@@ -266,7 +266,7 @@ def _is_nan(value: Value) -> bool:
 
 
 _OF_NAMES: Mapping[str, Callable[[Value], bool]] = {"isnan": _is_nan, "present": lambda value: value is not ABSENT}
-"""Functions of a name, which must be able to read NaN or an inactive parameter."""
+"""Functions whose argument is a name. They can also read NaN and inactive parameters."""
 
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Value]] = {
     ast.Add: operator.add,
@@ -347,7 +347,7 @@ def _readable(value: Value) -> Value:
     """Return the value of a parameter that is active and not NaN."""
     if value is ABSENT:
         raise _IsAbsent
-    if isinstance(value, float) and math.isnan(value):  # else `x != 3` would hold, and `not x < 3`
+    if isinstance(value, float) and math.isnan(value):  # otherwise `x != 3` and `not x < 3` would be true
         raise Uncomputable("it reads NaN")
     return value
 
@@ -372,7 +372,7 @@ def _compared(
 
 
 def _check_call(name: str, arguments: int) -> None:
-    """Raise an InvalidKey if this isn't a function of so many values."""
+    """Raise an InvalidKey if there is no function with this name and number of arguments."""
     if name in _OF_NAMES:
         raise InvalidKey((), f"must give {name} the name of a parameter, as in {name}(optimizer.momentum)")
     if name not in _FUNCTIONS:

@@ -49,7 +49,7 @@ class Mutations(Tree, ABC):
 
         Args:
             params: Flat names to values.
-            seed: 0 <= seed < 2**64. Another seed gives another mutation.
+            seed: 0 <= seed < 2**64. Different seeds lead to different mutations.
 
         Raises:
             InvalidKey: No parameter has another value, or the configuration is not in the space.
@@ -100,15 +100,16 @@ class Mutations(Tree, ABC):
         return list(neighbours.values())[1:]
 
     def crossover(self, one: Params, other: Params, seed: int) -> dict[str, Value]:
-        """Return the uniform crossover of two configurations: each value comes from either of them.
+        """Return the uniform crossover of two configurations: each value is from one of them.
 
-        Syswerda, "Uniform Crossover in Genetic Algorithms", ICGA 1989. If only one of them has a parameter, its value
-        is taken; if neither has, it is sampled. A configuration that breaks a constraint is replaced by another.
+        Syswerda, "Uniform Crossover in Genetic Algorithms", ICGA 1989. If only one configuration has a parameter, its
+        value is used; if neither has, the value is sampled. A configuration that breaks a constraint is replaced by
+        another.
 
         Args:
             one: Flat names to values.
             other: Flat names to values.
-            seed: 0 <= seed < 2**64. Another seed gives another crossover.
+            seed: 0 <= seed < 2**64. Different seeds lead to different crossovers.
 
         Raises:
             InvalidKey: A configuration is not in the space.
@@ -139,7 +140,7 @@ def _attempt_seed(seed: int, attempt: int) -> int:
 
 
 def _completed(point: Params, seed: int) -> Callable[[Parameter], Value]:
-    """Return a function that returns a configuration's values, and samples missing ones."""
+    """Return a function that returns the values of a configuration, and samples missing values."""
 
     def choose(parameter: Parameter) -> Value:
         if parameter.name in point:

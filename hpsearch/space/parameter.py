@@ -13,7 +13,7 @@ from hpsearch.space.expressions import Expression
 from hpsearch.trial import Value
 
 END = 1 << 62
-"""After all copies of a block."""
+"""Index that is greater than those of all copies of a block."""
 
 Position = tuple[int, ...]
 """Position of a parameter in the order of a space. Positions compare as the parameters are ordered."""
@@ -27,7 +27,7 @@ class Parameter:
     """Names of the enclosing groups and structures, then its own. A name may contain dots."""
     distribution: Distribution
     holder: Structure | None = field(default=None, compare=False, repr=False)
-    """The structure whose tag it is, such as the number of copies."""
+    """The structure whose tag (such as the number of copies) this parameter is; None for other parameters."""
 
     @cached_property
     def name(self) -> str:
@@ -57,7 +57,7 @@ class Declared:
 
 
 Group = tuple[tuple[str, ...], Sequence[Declared]]
-"""The path of a group of parameters within its structure, and what it declares."""
+"""The path of a group of parameters within its structure, and its declarations."""
 
 
 class Structure(ABC):

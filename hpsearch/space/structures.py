@@ -154,13 +154,13 @@ class RepeatedStructure(Structure):
     """
 
     block: Any
-    """What is copied; converted to declarations."""
+    """The block that is copied; converted to declarations."""
     min: int = 1
     max: int | None = None
 
     @abstractmethod
     def _declared(self) -> tuple[Declared, ...]:
-        """Read the block."""
+        """Return the declarations of the block."""
 
     def __post_init__(self) -> None:
         least = integer(self.min, ("min",))

@@ -74,7 +74,7 @@ class Tree:
 
     @cached_property
     def _resolutions(self) -> dict[tuple[str, tuple[str, ...]], _Node | None]:
-        """What names in expressions refer to, by name and scope, added on demand."""
+        """(name in an expression, scope) to the parameter or structure that it refers to, added on demand."""
         return {}
 
     @cached_property

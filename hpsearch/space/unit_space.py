@@ -80,7 +80,7 @@ class UnitSpace:
         return value
 
     def features(self, shares: Floats) -> Floats:
-        """Return the features [n, columns] of encodings [n, axes], as after decoding."""
+        """Return the features [n, columns] of the configurations of encodings [n, axes]."""
         columns = np.concatenate([axis.features(shares[:, i]) for i, axis in enumerate(self._axes.values())], 1)
         if not self._space.conditional:
             return columns
@@ -94,7 +94,7 @@ class UnitSpace:
 
 @dataclass(frozen=True)
 class _Axis:
-    """A parameter; as it stands, a number with many values."""
+    """A parameter. This base class is a number with many values."""
 
     distribution: Any
     columns = 1
@@ -188,6 +188,6 @@ def _axis_of(distribution: object) -> _Axis:
 def _is_of_few(distribution: Numeric) -> bool:
     if distribution.steps is None:
         return False
-    # Not the count of the multiples: those of a normal reach far beyond what can be sampled.
+    # Not `steps.count`: the multiples of a normal distribution extend far beyond the values that can be sampled.
     least, greatest = map(distribution.steps.multiple, distribution.ends)
     return greatest - least < _FEW and distribution.every_value() is not None

@@ -18,7 +18,7 @@ Read = Callable[[str], Value]
 """Returns the value of a name in an expression, or `ABSENT`."""
 
 UNKNOWN: Value = object()
-"""The value is not known yet. What depends on it is not known either."""
+"""Stands for a value that is not known yet. Values that depend on it are not known either."""
 
 
 class Broken(InvalidKey):
@@ -43,7 +43,7 @@ class Walk:
         self.point: dict[str, Value] = {}
         """The configuration: flat names to values."""
         self._unknown: set[str] = set()
-        """Names of parameters and structures that are unknown, with everything inside them."""
+        """Names of parameters and structures whose values are unknown, including everything inside a structure."""
         self._broken: Broken | None = None
         """The first error of a derived value or a condition."""
         self._fill(tree.declared, ())

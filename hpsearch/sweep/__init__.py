@@ -1,1 +1,1 @@
-"""The definition of a search: a sweep, the file that it is read from, and the mistakes in it."""
+"""The definition of a search: a sweep, reading it from a file, and reporting the mistakes in the file."""

@@ -1,6 +1,6 @@
-"""Conversion of a W&B sweep file that does not run here.
+"""Conversion of a W&B sweep file that hpsearch can't run unchanged.
 
-Only the wrong parts of the text are edited, each with a comment. Other comments, the order and quotes are kept.
+Only the parts that must change are edited, each with a comment. Other comments, the order and quotes are kept.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ALIKE = 0.75
 """Minimum similarity of an unknown key to a known one to count as misspelt."""
 
 _POINTS = 10
-"""Number of points of a range in a grid, if the file does not say."""
+"""Default number of grid points of a range."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Change:
     end: int
     text: str
     line: int
-    """From 1."""
+    """Line number, from 1."""
     why: str
 
 
@@ -73,7 +73,7 @@ def converted(text: str, name: str) -> tuple[str, list[Change]]:
 
 
 def origins(text: str, changes: Sequence[Change]) -> list[int]:
-    """Return for each line that `converted` returned the number of its line in the original file.
+    """Return the line number in the original file for each line of the converted text.
 
     Args:
         text: Text of the original file.
@@ -175,7 +175,7 @@ def _is_whole(inside: dict[str, yaml.Node]) -> bool:
 
 
 def _argv(line: str) -> list[str]:
-    """Split a command like a shell; at spaces if its quotes are not closed."""
+    """Split a command like a shell; at spaces if a quote is not closed."""
     try:
         return shlex.split(line)
     except ValueError:
@@ -189,12 +189,12 @@ def _macros(command: yaml.SequenceNode) -> Iterator[Change]:
             continue
         close = difflib.get_close_matches(macro[1], MACROS, n=1)
         if close:
-            # In quotes, which are needed within braces or brackets.
+            # Quotes are needed within braces or brackets.
             yield _written(word, json.dumps(f"${{{close[0]}}}"), f"{word.value} is no macro")
 
 
 def _numbers(node: yaml.Node) -> Iterator[Change]:
-    """Yield changes of numbers of YAML 1.1 to a notation that all versions read."""
+    """Yield changes of YAML 1.1 numbers to a notation that is valid in all versions."""
     if isinstance(node, yaml.ScalarNode):
         numeric = node.style is None and node.tag.endswith((":int", ":float"))
         if numeric and "_" in node.value and _UNDERSCORED.fullmatch(node.value):

@@ -17,7 +17,7 @@ _ABSENT = object()
 _HOW = {
     name: {key for key, field in settings_fields(section).items() if field.how} for name, section in SECTIONS.items()
 }
-"""By section, the keys of how a sweep runs."""
+"""Section to the keys that only affect how a sweep runs."""
 
 
 def difference(stored: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -43,7 +43,7 @@ def difference(stored: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Return the keys in which two sweeps differ, with both values as text; compares the same as `difference`."""
+    """Return the keys in which two sweeps differ, with both values as text; compares the same keys as `difference`."""
     width_counts = _depends_on_width(one) or _depends_on_width(other)
     first, second = (_leaves(sweep, width_counts) for sweep in (one, other))
     pairs = {key: (first.get(key, _ABSENT), second.get(key, _ABSENT)) for key in [*first, *second]}

@@ -2,11 +2,11 @@
 
 Differences from W&B, and extensions:
 
-- `q` is allowed with every range. Values are its multiples in [min, max], integers if `q` is one. If the bounds are
-  exponents, these are the multiples from the nearest to e^min to the nearest to e^max, like W&B's.
-- `log_int_uniform` samples log-uniform integers. W&B's `q_log_uniform_values` with `q: 1` also gives integers, but both
-  ends have half the weight.
-- `points` spaces a grid.
+- `q` is allowed with every range. Values are the multiples of `q` in [min, max], integers if `q` is an integer. If the
+  bounds are exponents, the first and last multiples are the nearest to e^min and e^max, as in W&B.
+- `log_int_uniform` samples log-uniform integers. W&B's `q_log_uniform_values` with `q: 1` also samples integers, but
+  both ends have half the weight.
+- `points` is the number of grid points of a range.
 - `prior` is a value that is believed to be good, also if the bounds are exponents.
 - `ordered` means that neighbours in the list of values are similar.
 - `derived` is an expression over other parameters.
@@ -40,7 +40,7 @@ from hpsearch.sweep.reader import KeyReader
 from hpsearch.sweep.wandb import REFUSED_DISTRIBUTIONS
 
 RANGE_BOUNDS = ("min", "max", "q")
-"""Keys whose types decide whether a range without a `distribution` is one of integers or floats."""
+"""Keys whose types decide whether a range without `distribution` has integers or floats."""
 
 
 def read_distribution(value: object, path: KeyPath) -> Distribution:
@@ -110,7 +110,7 @@ def _inferred(table: KeyReader, value: Mapping[str, object]) -> str:
 
 
 def is_whole_range(value: Mapping[str, object]) -> bool:
-    """Return whether all bounds of a range are integers, as W&B infers it."""
+    """Return whether all bounds of a range are integers; W&B then infers a range of integers."""
     bounds = [value[key] for key in RANGE_BOUNDS if key in value]
     return all(isinstance(bound, int) for bound in bounds)
 

@@ -3,7 +3,7 @@
 Types are those of PyYAML's SafeLoader, except that numbers follow the core schema of YAML 1.2: `1e-4` and `-.5` are
 floats, `010` is ten. Numbers of YAML 1.1 only (`1_000`, `0b11`, and `1:30` for 90) would silently become strings, and
 are refused. Booleans include `yes` and `off`, as in W&B. Size, depth and the number of values (including aliases) are
-limited, so that no file takes long or much memory.
+limited, so that no file needs much time or memory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NUMBERS = {
 class _Loader(yaml.SafeLoader):
     """The SafeLoader, with the numbers of YAML 1.2's core schema."""
 
-    # First, so that they take precedence. What only the other resolvers match is a number of YAML 1.1 only.
+    # First, so that they take precedence. A number that only the other resolvers match is YAML 1.1 only.
     yaml_implicit_resolvers = {  # noqa: RUF012 (the base class defines it)
         first: [
             *_NUMBERS.items(),
@@ -73,7 +73,7 @@ class Document:
     """A parsed file."""
 
     name: str
-    """Name of the file as the user wrote it."""
+    """Name of the file, as given by the user."""
     value: object
     marks: dict[KeyPath, Mark] = field(default_factory=dict)
 
@@ -139,12 +139,12 @@ def parse_document(
     Args:
         text: YAML.
         name: The file, for errors.
-        empty_is_null: An empty text holds null; False: it is an error.
-        kind: What it describes, for errors.
-        lines: For each line of the text, the number of its line in the file; None: the text is the file's.
+        empty_is_null: An empty text is null; False: it is an error.
+        kind: What the file describes, for errors.
+        lines: For each line of the text, its line number in the file; None: the numbers are the same.
 
     Raises:
-        SweepError: It isn't YAML, or holds what no sweep can; the message names file and line.
+        SweepError: The text isn't valid YAML, or has a value that isn't supported; the message names file and line.
     """
     document = Document(name, None)
     loader = None
@@ -244,7 +244,7 @@ class _Builder:
         return self.build(value, path)
 
     def _pairs(self, node: yaml.Node, path: KeyPath) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
-        """Yield the mapping's own keys, each a string."""
+        """Yield (key, key node, value node) of a mapping, without merged keys. Keys must be strings."""
         for key, value in node.value:
             if key.tag == _MERGE:
                 continue
@@ -255,7 +255,7 @@ class _Builder:
             yield name, key, value
 
     def _merged(self, node: yaml.Node, path: KeyPath, depth: int) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
-        """Yield the keys that `<<` merges; of equal keys the first counts."""
+        """Yield the same for the keys that `<<` merges; if a key is repeated, the first counts."""
         if depth > _DEEPEST:
             raise InvalidKey(path, f"must not merge (<<) more than {_DEEPEST} levels deep")
         for key, value in node.value:

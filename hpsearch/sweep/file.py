@@ -1,4 +1,4 @@
-"""Reading of sweep files: YAML with W&B's keys and further ones, read into a `Sweep`.
+"""Reading of sweep files: YAML with W&B's keys and additional ones.
 
 All mistakes are reported in one `SweepError` with file, line, key, what was expected and what was found. The rules are
 those of `Sweep` and its sections. This module adds the locations.
@@ -59,11 +59,11 @@ _EPOCHS = re.compile(r"(?:n_?|nb_?|num_?|max_?|total_?|train_?|training_?)*(?:ep
 
 
 class SweepFile:
-    """A sweep file that was parsed, and changed by overrides.
+    """A parsed sweep file with overrides applied.
 
     Args:
-        document: What the file holds, all of it or under a lone `sweep:`.
-        overrides: `KEY=VALUE`, a dotted key and a value in YAML; each replaces what the file says.
+        document: The parsed file. The sweep is the whole file, or the value of the only key `sweep`.
+        overrides: `KEY=VALUE`, a dotted key and a value in YAML, which overrides the file.
 
     Raises:
         SweepError: An override is wrong; the message starts with the path.
@@ -106,11 +106,11 @@ class SweepFile:
             raise SweepError("\n".join(_located(mistake, document, self._overrides) for mistake in ordered)) from None
 
     def notes(self) -> list[str]:
-        """Return notes on keys that have another meaning than in W&B."""
+        """Return notes on keys that have a different meaning than in W&B."""
         return wandb_notes(self._document.value)
 
     def locate(self, key: str) -> str:
-        """Return the location of a key, or of the section around it: `"sweep.yaml:12"`."""
+        """Return the location of a key, or of its section if the key is missing: `"sweep.yaml:12"`."""
         return f"{self._document.name}:{self._line(key)}"
 
     def _line(self, key: KeyPath | str) -> int:
@@ -160,7 +160,7 @@ def sweep_from_mapping(
         trainable: Replaces the trainable of the mapping.
 
     Raises:
-        InvalidKey, InvalidKeys: Keys are wrong. Both are `SweepError`s that know their keys.
+        InvalidKey, InvalidKeys: Keys are wrong. Both are `SweepError`s that contain the keys.
     """
     if isinstance(value, Mapping):  # keys with the prefix x- are for anchors
         value = {key: item for key, item in without_wrapper(value).items() if not str(key).startswith("x-")}
@@ -237,7 +237,7 @@ def _method(value: object, path: KeyPath) -> str:
 
 
 def _early_terminate(top: KeyReader, value: object, path: KeyPath) -> EarlyTerminate:
-    """Read the section; its `type` decides which keys it may have."""
+    """Read the section `early_terminate`; its `type` determines the other keys."""
     if isinstance(value, EarlyTerminate):
         return value
     if (bands := as_bands(value)) is not None:
@@ -269,7 +269,7 @@ def _wandbs_hyperband(bands: dict[str, Any], path: KeyPath) -> Bands:
 
 
 def _likely(top: KeyReader, key: str, table: KeyReader) -> str:
-    """Return an example value for a missing key. For `max_iter`, it follows from parameters or from the other keys."""
+    """Return an example value for a missing key. For `max_iter`, it is derived from parameters or other keys."""
     if key != "max_iter":
         return "..."
     if (epochs := _epochs(top.value.get("parameters"))) is not None:
@@ -338,7 +338,7 @@ TOP_KEYS = tuple(dict.fromkeys(("metric", "method", *_DEPENDENT, *_READERS, *IGN
 
 
 def _default_name(path: Path) -> str:
-    """Return the stem of the file, as a valid name of a sweep."""
+    """Return the stem of the file name, as a valid name of a sweep."""
     stem = re.sub(r"[^\w .+-]", "_", path.stem).lstrip(".").strip()[:60]
     return stem or "sweep"
 

@@ -65,7 +65,7 @@ def checked_outcome_constraints(constraints: Sequence[object]) -> tuple[str, ...
 def check_ranking(
     objective: Objective, method: str, searcher: type[Searcher] | None, early: EarlyTerminate | None
 ) -> None:
-    """Check that method and scheduler have the metric they need, and support several metrics and constraints if used.
+    """Check that the metric is set if method or scheduler need it, and that they support all metrics and constraints.
 
     Raises:
         InvalidKey: A metric is missing, or a key is not supported.
@@ -100,7 +100,7 @@ def check_ranking(
 def check_forks(
     objective: Objective, method: str, searcher: type[Searcher] | None, early: EarlyTerminate | None
 ) -> None:
-    """Check that a scheduler that forks trials has a searcher that explores, and the other way round.
+    """Check that a scheduler that forks has a searcher that explores, and that `pbt` has a scheduler that forks.
 
     Raises:
         InvalidKey: They do not match.

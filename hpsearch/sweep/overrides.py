@@ -1,6 +1,6 @@
 """Changes by `--set KEY=VALUE`: of a sweep file before it runs, and of a study's sweep when it is resumed.
 
-An override of a file does not change the type of a parameter, which follows from how its numbers are written: an
+The type of a parameter follows from how its numbers are written in the file, and an override does not change it: an
 integer that replaces a float becomes a float, and a range of integers only accepts integers.
 """
 
@@ -67,7 +67,7 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> list[Overri
 def dotted_path(value: object, key: str | KeyPath) -> KeyPath:
     """Return the full path of a key in the value of a sweep file.
 
-    Names of parameters may contain dots. The keys `parameters` of groups, and those of structures, may be left out:
+    Names of parameters may contain dots. The keys `parameters` of groups, and the keys of structures, may be omitted:
     `parameters.optimizer.lr.max` finds `parameters -> optimizer -> parameters -> lr -> max`.
     """
     remaining = list(key) if not isinstance(key, str) else _parts(key)
@@ -139,7 +139,7 @@ def _is_whole_range(value: object, path: KeyPath) -> bool:
 
 
 def _is_parameter(path: Sequence[str | int]) -> bool:
-    """Return whether a path is that of a parameter, by its keys that contain other parameters."""
+    """Return whether a path leads to a parameter."""
     if not path or path[0] != "parameters":
         return False
     expected = "name"

@@ -79,7 +79,7 @@ class _ParallelParameter:
     """Path in the sweep."""
     key: str
     strategy: str | None
-    """The strategy in whose branch it is; None: it applies to all."""
+    """The strategy in whose branch the parameter is declared; None: it applies to all strategies."""
     holds: Distribution | Structure
 
     @property
@@ -129,7 +129,7 @@ class Strategies:
 
     @cached_property
     def fixed(self) -> Sequence[str]:
-        """The possible strategies with a fixed number of workers, on which results depend."""
+        """The possible strategies whose results depend on the number of workers, which is therefore fixed."""
         return [strategy for strategy in self.possible if strategy != "allreduce"]
 
     def of(self, params: Params) -> dict[str, Any]:
@@ -198,7 +198,7 @@ class Strategies:
             self._check_meaning(path, key, self.possible if parameter.strategy is None else [parameter.strategy])
 
     def _check_meaning(self, path: KeyPath, key: str, strategies: Sequence[str]) -> None:
-        """Check that one of the strategies has a key."""
+        """Check that at least one of the strategies uses a key."""
         if not any(key in KEYS[strategy] for strategy in strategies):
             owners = " and ".join(strategy for strategy, keys in KEYS.items() if key in keys)
             problem = f"has no meaning where {STRATEGY} is {' or '.join(strategies)}"

@@ -15,14 +15,14 @@ from hpsearch.sweep.parallel import Parallel
 __all__ = ["SECTIONS", "Checkpoints", "Limits", "MaxFailures", "Metric", "Parallel", "Resources", "Scaling", "Search"]
 
 _LANES = 16
-"""Number of lanes with `auto`. A core is busy with so many small networks; more do not help."""
+"""Number of lanes with `auto`. That many small networks keep a core busy; more do not help."""
 
 MaxFailures = Count | Literal["auto", "none"]
 
 
 @dataclass(frozen=True)
 class Resources(Settings):
-    """What the sweep may use. How many workers there are changes no result; what each has may."""
+    """The resources of a sweep. The number of workers doesn't change results; the resources of each worker may."""
 
     workers: Annotated[Count | None, HOW] = None
     """Number of workers; none: as many as there is room for. Doesn't change results while each trial has one worker,
@@ -51,7 +51,7 @@ class Resources(Settings):
     number; [required](lanes.md#on-a-gpu) for lanes on a GPU."""
 
     def check(self) -> None:
-        """Check the numbers of workers against each other, the lanes, and the number of GPUs."""
+        """Check that the numbers of workers, lanes and GPUs are consistent."""
         least, most, gpus = self.workers_per_trial, self.max_workers_per_trial, self.gpus_per_worker
         if most is not None and most < least:
             problem = f"must be at least workers_per_trial ({least}), got {most}"
@@ -68,7 +68,7 @@ class Resources(Settings):
             raise InvalidKey(("gpus_per_worker",), f"must be a fraction up to 1 or a whole number, got {gpus}")
 
     def _check_lanes(self) -> None:
-        """Check that no other setting needs whole workers."""
+        """Check that no other setting requires whole workers."""
         problem = f"must be 1 where {{}}, got {self.trials_per_worker}"
         if (least := self.workers_per_trial) > 1:
             needs = f"workers_per_trial is {least}, so that a trial has all of a worker"
@@ -97,10 +97,10 @@ class Resources(Settings):
 
 @dataclass(frozen=True)
 class Scaling(Settings):
-    """How batch and rate follow the number of workers of a trial, and when more workers do harm.
+    """How batch size and learning rate depend on the workers of a trial, and when a wider trial is rolled back.
 
-    Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", section 2. A Trainer keeps to it;
-    a trainable with a loop of its own finds it as `trial.scaling`.
+    Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", section 2. A Trainer applies these
+    settings; other trainables can read them as `trial.scaling`.
     """
 
     batch: Literal["global", "per_worker"] = "global"
@@ -124,7 +124,7 @@ class Scaling(Settings):
 
 @dataclass(frozen=True)
 class Limits(Settings):
-    """When to end, and when to give up."""
+    """When a sweep or a trial ends, and how often trials are retried."""
 
     max_time: Annotated[Seconds | None, HOW] = None
     """Time after which the sweep ends (exit code 3). Earlier runs of the study count, a killed one up to its last
@@ -144,7 +144,7 @@ class Limits(Settings):
 
 @dataclass(frozen=True)
 class Checkpoints(Settings):
-    """Which checkpoints are kept, and how often a long segment writes one."""
+    """Which checkpoints are kept, and how often they are written within a segment."""
 
     keep: Literal["best", "all"] = "best"
     """`best`: checkpoints that a trial may still need (also a failed one, for a retry), and the best trial's; `all`:

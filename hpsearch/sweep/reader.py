@@ -14,20 +14,20 @@ P = ParamSpec("P")
 S = TypeVar("S", bound=Settings)
 
 Kind = Callable[[object, KeyPath], T]
-"""Takes a value and its path, and returns the validated value."""
+"""Function of a value and its path that returns the validated value."""
 
 
 class KeyReader:
     """Reads a mapping with a fixed set of keys, key by key.
 
-    Unknown keys are reported by `build`, with the other mistakes.
+    `build` reports unknown keys together with the other mistakes.
 
     Args:
         value: The mapping.
         path: Path of the mapping.
         keys: The known keys.
         hints: Advice for unknown keys that users write.
-        renamed: Argument names of the constructor passed to `build`, with their keys where these differ.
+        renamed: Argument name of the constructor passed to `build` to its key, if they differ.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class KeyReader:
         return kind(self.value[key], (*self.path, key))
 
     def read(self, kinds: Mapping[str, Kind[Any]], required: Mapping[str, str]) -> dict[str, Any]:
-        """Return the values of keys, and collect mistakes. `required` maps required keys to the line to add."""
+        """Return the values of keys; collect mistakes. `required` maps required keys to the line to add."""
         values = {}
         for key, kind in kinds.items():
             with self.mistakes.collect():

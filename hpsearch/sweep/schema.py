@@ -34,8 +34,8 @@ _VALUE = {"type": ["boolean", "number", "string", "null", "array", "object"]}
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema of a sweep file.
 
-    It accepts every valid sweep file, except a sweep under a key `sweep`. It also accepts files that the reader refuses
-    because of conflicts between keys.
+    It accepts every valid sweep file, except for a sweep under the key `sweep`. It also accepts files that the reader
+    refuses because of conflicts between keys.
     """
     text, integer = {"type": "string"}, {"type": "integer"}
     properties: dict[str, Any] = {
@@ -190,7 +190,7 @@ def _default(field: SettingsField) -> str:
 
 
 def _field_docs(settings: type[Settings]) -> dict[str, str]:
-    """Return the docstring after each field, of base classes too."""
+    """Return field name to the docstring below it, including fields of base classes."""
     docs: dict[str, str] = {}
     for cls in reversed(settings.__mro__):
         if issubclass(cls, Settings):

@@ -27,16 +27,16 @@ from hpsearch.trainable.macros import check_command
 from hpsearch.trial import Params, Value
 
 DRAWS = 2
-"""Version of samples and grids. A study with another version cannot be resumed."""
+"""Version of sampling and of grids. A study with another version cannot be resumed."""
 
 _DEFAULTS: Mapping[str, Any] = {"parallel": None, "search": {}, "on_end": None, "outcome_constraints": ()}
-"""Keys that a recorded sweep may lack."""
+"""Defaults of keys that may be missing in a recorded sweep."""
 
 _REHEARSED = 20
 """Number of configurations that are sampled to validate a sweep."""
 
 _REHEARSED_DRAWS = 10_000
-"""Maximum attempts for each. Trials have ten times as many, so that a valid sweep does not fail later."""
+"""Maximum number of attempts for each. Trials have ten times as many, so that a valid sweep does not fail later."""
 
 _REHEARSED_CALLS = 500
 """The same, if each attempt calls a function."""
@@ -260,7 +260,7 @@ class Sweep:
         """Check that there is a trainable or a script.
 
         Raises:
-            InvalidKey: There is none, so that the sweep can only be used with ask and tell.
+            InvalidKey: There is neither, so the sweep can only be used with ask and tell.
         """
         if self.trainable is None and self.program is None and self.command is None:
             problem = "is required: what runs a trial (or a script: program, or command)"
@@ -353,10 +353,10 @@ class Sweep:
     def from_json(cls, config: Mapping[str, Any]) -> Sweep:
         """Return the sweep that `to_json` wrote. Custom searchers and schedulers need not be importable.
 
-        Building one that cannot be imported raises an error.
+        Building a searcher or scheduler that cannot be imported raises an error.
 
         Raises:
-            SweepError: It is not a sweep of this version.
+            SweepError: The JSON is not a sweep of this version.
         """
         try:
             values = {**_DEFAULTS, **config}

@@ -1,4 +1,4 @@
-"""W&B's sweep keys that have another meaning here, have no effect, or must be changed.
+"""W&B's sweep keys that have a different meaning in hpsearch, have no effect, or must be changed.
 
 Keys with the same meaning are not listed. The rules are those of W&B's `sweeps` package and agent.
 """
@@ -36,8 +36,8 @@ _HYPERBAND = frozenset({"type", "min_iter", "max_iter", "s", "eta", "strict"})
 def as_bands(early: object) -> dict[str, Any] | None:
     """Return W&B's hyperband as settings of `Bands`; None if the section is hpsearch's Hyperband.
 
-    It is W&B's if `max_iter` is missing, which is required here, or if it has `s` or `strict`, which are unknown here.
-    As in W&B, `max_iter` with `s` takes precedence over `min_iter`, with which `s` has no meaning.
+    The section is W&B's if it lacks `max_iter`, which hpsearch requires, or has `s` or `strict`, which hpsearch doesn't
+    have. As in W&B, `max_iter` with `s` takes precedence over `min_iter`, and `s` has no effect with `min_iter` alone.
     """
     if not isinstance(early, Mapping) or early.get("type") != "hyperband" or not early.keys() <= _HYPERBAND:
         return None
@@ -55,7 +55,7 @@ _EXPONENTS = ("log_uniform", "q_log_uniform", "inv_log_uniform")
 
 
 def _exponents(parameters: object, path: str) -> list[str]:
-    """Return notes on exponents that are probably meant as values, since they are not negative."""
+    """Return notes on bounds that are read as exponents but probably meant as values, since they are not negative."""
     notes: list[str] = []
     for name, config in parameters.items() if isinstance(parameters, Mapping) else ():
         where = path if name == "parameters" else f"{path}.{name}"
@@ -124,7 +124,7 @@ def _booleans(config: Mapping[str, Any]) -> list[bool]:
 
 
 def wandb_notes(value: object) -> list[str]:
-    """Return notes on what a valid sweep file means here, where a user of W&B may expect something else.
+    """Return notes on keys of a valid sweep file whose effect may surprise users of W&B.
 
     Args:
         value: The mapping, of plain Python values.
@@ -182,7 +182,7 @@ HINTS: Mapping[str, Mapping[str, str]] = {
         "strict": "rungs always keep the best 1/eta, which is W&B's strict: remove the line",
     },
 }
-"""By section and key: advice for keys that are unknown here."""
+"""Section to advice for its unknown keys."""
 
 REFUSED_DISTRIBUTIONS: Mapping[str, str] = {
     "beta": "take uniform or normal, or list values with probabilities",

@@ -30,7 +30,7 @@ class Demand:
     most: int | None = None
     """Maximum number of workers; None: no own limit."""
     owned: int = 0
-    """Workers that it already has and keeps. They are not among the free workers."""
+    """Workers that the segment already has and keeps. They are not among the free workers."""
 
 
 @dataclass(slots=True)

@@ -4,9 +4,9 @@ Amdahl's law (1967): with w workers, an iteration takes
 
     t(w) = t(1) (s + (1 - s) / w)
 
-where s is the serial share: what does not shrink with the batch, and the averaging of gradients. Trials of a sweep
-differ much in t(1) and little in s. So s is estimated from the trials that have run at two widths, each compared with
-itself, and used for all trials. If more workers take longer, s is above 1.
+where s is the serial share: the work that does not shrink with the batch, and the averaging of gradients. Trials of a
+sweep differ much in t(1) and little in s. So s is estimated from the trials that have run at two widths, by comparing
+each of these trials with itself, and used for all trials. If more workers take longer, s is above 1.
 
 Before the first wide segment, s is assumed to be 0, and that segment is the probe. The first iteration of a segment has
 cold caches, so it is only compared with other first iterations.
@@ -93,7 +93,7 @@ class Speedup:
         return max(self.serial_fraction + (1.0 - self.serial_fraction) / width, 1e-3)
 
     def seconds(self, trial: int) -> float:
-        """Return the time of an iteration of a trial on one worker; that of another trial if it has not run."""
+        """Return the time of an iteration of a trial on one worker; if the trial has not run, that of another trial."""
         times = self._times.get(trial)
         if not times:
             return 1.0 if self._typical is None else self._typical

@@ -57,7 +57,7 @@ class Widths:
         widest: Returns the maximum number of workers of a trial; None: no own limit.
         restart: Estimated time in seconds to cut and resume a segment, until it is measured.
         alone_first: Widen a trial only after it has run alone for an iteration. Set if trials share workers, since
-            their times together do not show the time of one.
+            the time of trials that run together does not show the time of one trial.
         narrowest: Returns the number of workers that a trial needs for its memory.
     """
 
@@ -294,7 +294,7 @@ class Widths:
         return Demand(rung, seconds, rung[-1], owned)
 
     def _is_known(self, trial: int) -> bool:
-        """Return whether enough is known of a trial's times to widen it."""
+        """Return whether there are enough measured times of a trial to widen it."""
         return not self._alone_first or self._speedup.knows(trial)
 
     def _rung(self, start: Started) -> _Rung:

@@ -1,7 +1,7 @@
-"""Data sets as they lie in files, made ready for a search, and the code that predicts for new ones.
+"""Reading and preparation of data sets for a search, and the code that predicts for new examples.
 
-`prepare` looks at a data set, splits it, and writes what a search needs. What it leaves under `model/` runs without
-this package: its Python files are copies of `reading`, `preprocessing` and `predict`.
+`prepare` analyzes a data set, splits it, and writes the files for a search. The files that it writes to `model/` run
+without this package: the Python files are copies of `reading`, `preprocessing` and `predict`.
 """
 
 from __future__ import annotations

@@ -16,13 +16,14 @@ from hpsearch.design.data_sets.reading import Array, DataSetError, is_number
 from hpsearch.design.scores import SCORES
 
 _MOST_CATEGORIES = 64
-"""Most categories of a column with their own feature; the others share one."""
+"""Maximum number of categories of a column with their own feature; the others share one."""
 
 _TAIL = 15.0
-"""Spreads from the median from which on a column's tail is heavy: a normal one reaches 6 in a billion rows."""
+"""A column has heavy tails if a value is more than this many spreads from the median. The largest of a billion values
+of a normal distribution is about 6 spreads away."""
 
 _EXACT = 2**53
-"""Beyond it a float can't hold every whole number."""
+"""Largest magnitude up to which a float represents every integer."""
 
 _BEYOND = "it holds whole numbers beyond 2**53, which a float can't tell apart, as ids do"
 
@@ -43,7 +44,7 @@ class SourceColumn:
     """The column's entry in preprocessing.json."""
     values: Array = field(default_factory=lambda: np.empty(0))
     left_out: str = ""
-    """Why it isn't used; nothing if it is."""
+    """Why the column isn't used; empty if it is used."""
     warning: str = ""
 
 
@@ -51,7 +52,7 @@ def look(name: str, cells: Sequence[str] | Array, location: Callable[[int], str]
     """Detect a column's type, and parse it.
 
     Raises:
-        DataSetError: Its type is ambiguous; the message names a row.
+        DataSetError: The type is ambiguous; the message names a row.
     """
     column = SourceColumn(name)
     if isinstance(cells, np.ndarray):
@@ -74,7 +75,7 @@ def look(name: str, cells: Sequence[str] | Array, location: Callable[[int], str]
 
 
 def _see_too_large(column: SourceColumn, cells: Sequence[str] | Array) -> None:
-    """Report finite numbers that are taken as missing because their squares would be infinite."""
+    """Report finite numbers that count as missing because their squares would be infinite."""
     if column.fitted["kind"] != "number":
         return
     if isinstance(cells, np.ndarray):
@@ -101,7 +102,7 @@ def _see_kind(column: SourceColumn, present: Counter[str], where: Callable[[str]
     column.fitted = {"name": name, "kind": "number"}
     if not odd:
         if any(text[0] == "0" and _CODE.fullmatch(text) for text in present):
-            column.fitted["kind"] = "category"  # of 007 and 7 each is another
+            column.fitted["kind"] = "category"  # 007 and 7 are different categories
         elif any(
             len(text) > 15 and "." not in text and text.lstrip("+-").isdecimal() and abs(int(text)) > _EXACT
             for text in present
@@ -177,7 +178,7 @@ def _counts(values: NDArray[np.float64]) -> bool:
 
 
 def fit(column: SourceColumn, rows: NDArray[np.int64]) -> None:
-    """Fit what makes features of a column, on the rows that the search may see."""
+    """Fit the preprocessing of a column on the search rows."""
     fitted, values = column.fitted, column.values[rows]
     if fitted["kind"] == "category":
         counts = Counter(value for value in values if value is not None)
@@ -197,7 +198,7 @@ def fit(column: SourceColumn, rows: NDArray[np.int64]) -> None:
     if fitted["kind"] == "date":
         fitted["cycles"] = ["year", "week"] + (["day"] if (present % 86400.0).any() else [])
     low, median, high = np.quantile(present, [0.25, 0.5, 0.75])
-    spread = float(high - low) / 1.349 or float(np.std(present)) or 1.0  # a normal distribution's, of its quartiles
+    spread = float(high - low) / 1.349 or float(np.std(present)) or 1.0  # as for a normal distribution, by quartiles
     fitted["median"], fitted["spread"] = float(median), spread
     fitted["log"] = fitted["kind"] == "number" and bool(np.abs(present - median).max() > _TAIL * spread)
     shaped = bent(fitted, np.where(np.isnan(values), median, values))
@@ -205,11 +206,11 @@ def fit(column: SourceColumn, rows: NDArray[np.int64]) -> None:
 
 
 GOALS = {name: score.kind for name, score in SCORES.items()}
-"""Metrics that may be a goal, with the kind of targets that each is for."""
+"""Metrics that may be the goal, with the kind of targets that each needs."""
 
 _MOST_CLASSES = 1000
 _MOST_COUNTED_CLASSES = 20
-"""Most different integers that count as classes, if no goal defines the kind."""
+"""Maximum number of different integers that count as classes, if no goal defines the kind."""
 
 _LEAST_ROWS = 20
 
@@ -219,11 +220,11 @@ class Targets:
     """Targets of the rows that have one."""
 
     rows: NDArray[np.int64]
-    """Which they are."""
+    """Indices of these rows."""
     values: NDArray[np.int64] | NDArray[np.float32]
-    """Numbers of classes; or numbers."""
+    """Indices of classes (int64), or numbers (float32)."""
     classes: tuple[str, ...] | None
-    """Labels as they were written; None where targets are numbers."""
+    """Labels as in the file; None if targets are numbers."""
     warnings: tuple[str, ...]
 
 
@@ -233,14 +234,14 @@ def see_targets(
     """Detect the kind of the targets.
 
     Args:
-        name: Their name.
-        cells: The targets, as written.
-        goal: The metric, which defines the kind; None: it is detected.
+        name: Name of the target.
+        cells: The targets as in the file.
+        goal: The metric, which defines the kind; None: the kind is detected.
         location: Returns a row's location.
-        labelled: Whether they are certainly labels, and none is missing.
+        labelled: Whether the targets are certainly labels, and none is missing.
 
     Raises:
-        DataSetError: They don't match the goal, or there are too few.
+        DataSetError: The targets don't match the goal, or there are too few.
     """
     if isinstance(cells, np.ndarray):
         cells = ["" if value is None or value != value else str(value).strip() for value in cells.tolist()]

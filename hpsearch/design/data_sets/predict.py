@@ -1,7 +1,7 @@
 """Predict for new examples, with the network in this file's folder.
 
-`python predict.py NEW.csv` prints a line of CSV for each row: the prediction and, for classes, the probability of each.
-It needs Python, NumPy and torch; pyarrow for Parquet, Pillow for images, scikit-learn for `--trees`.
+`python predict.py NEW.csv` prints a CSV line for each row: the prediction and, for classes, the probability of each.
+The script needs Python, NumPy and torch; pyarrow for Parquet, Pillow for images, scikit-learn for `--trees`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-if not __package__:  # run as a script: its folder is made a package, so that its files find each other and no others
+if not __package__:  # run as a script: turn its folder into a package, so that imports find only its files
     __package__ = "hpsearch_model"
     _package = types.ModuleType(__package__)
     _package.__path__ = [str(Path(__file__).resolve().parent)]
@@ -78,10 +78,10 @@ def _note(text: str) -> None:
 def read_inputs(
     fitted: Mapping[str, Any], path: Path, note: Callable[[str], object]
 ) -> tuple[list[str] | None, NDArray[Any]]:
-    """Read new examples; return their names, if they are separate files, and the network's inputs.
+    """Read new examples; return their names (None unless they are separate files), and the network's inputs.
 
     Raises:
-        DataSetError: They don't match the training data.
+        DataSetError: The examples don't match the training data.
     """
     if not path.exists():
         raise DataSetError(f"{path}: must be a file or a folder of images, but isn't there")
@@ -179,7 +179,7 @@ def tree_outputs(trees: Any, inputs: NDArray[Any], classes: int) -> NDArray[np.f
     if not classes:
         return np.asarray(trees.predict(inputs.reshape(len(inputs), -1)) if len(inputs) else (), np.float64)
     outputs = np.zeros((len(inputs), classes))
-    if len(inputs):  # a class that it never saw has no column
+    if len(inputs):  # a class without training rows has no column
         outputs[:, np.asarray(trees.classes_, np.int64)] = trees.predict_proba(inputs.reshape(len(inputs), -1))
     return outputs
 

@@ -1,4 +1,4 @@
-"""Make a data set ready for a search: look at it, split it, and fit what makes a network's inputs of it."""
+"""Prepare a data set for a search: analyze it, split it, and fit the preprocessing of a network's inputs."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Prepared:
     kind: str
     """`classes` or `numbers`: the kind of the targets."""
     classes: tuple[str, ...] | None
-    """Labels as they were written, in the order of their numbers; None where the targets are numbers."""
+    """Labels as in the file, in the order of their indices; None if the targets are numbers."""
     class_rows: tuple[int, ...] | None
-    """Search rows of each class."""
+    """Number of search rows of each class."""
     target: str | None
-    """The column or array that holds the targets, where it has a name."""
+    """Name of the column or array with the targets; None if it has no name."""
     inputs: tuple[int, ...]
     """The shape of one input: (features,) or (channels, height, width)."""
     search_rows: int
@@ -59,33 +59,33 @@ def prepare(
     side: int | None = None,
     look_up: Callable[[], object] = lambda: None,
 ) -> Prepared:
-    """Analyse a data set, split it, fit its preprocessing on the search rows, and write the search's files.
+    """Analyze a data set, split it, fit its preprocessing on the search rows, and write the search's files.
 
-    It writes to `folder`:
+    The files in `folder`:
 
     - `data/search.npz` and `data/test.npz`: `inputs`, float32 of shape (rows, features), or uint8 or float32 of shape
       (rows, channels, height, width); and `targets`, int64 for classes, float32 for numbers in their own unit;
     - `data/test.csv`, `data/test_rows.npz` or `data/test/`: the original test rows;
     - `data/task.json`: `kind`, `classes`, `class_rows`, `target`, `inputs`, `trained_rows`, `test_rows`, `target_mean`,
-      `target_scale`, and for images `channel_means` and `channel_scales`, else null;
-    - `model/`: `preprocessing.json`, `predict.py`, and its modules. It needs `network.py` and `weights.pt` in the same
-      folder, and for `--trees` also `trees.joblib`, which predicts from `inputs` as in the files, one row each.
+      `target_scale`, and `channel_means` and `channel_scales` for images, otherwise null;
+    - `model/`: `preprocessing.json`, `predict.py`, and its modules. `predict.py` needs `network.py` and `weights.pt` in
+      the same folder, and for `--trees` also `trees.joblib`, whose inputs are the files' `inputs`, flattened to a row.
 
-    The network's inputs are those of `preprocessing.network_inputs`: rows as they are, images as
-    (pixels - channel_means) / channel_scales. Its outputs are logits of the classes; or numbers of shape (rows, 1),
-    with the prediction target_mean + target_scale * output.
+    `preprocessing.network_inputs` computes the network's inputs: rows are unchanged, images become
+    (pixels - channel_means) / channel_scales. The network's outputs are logits of the classes; or numbers of shape
+    (rows, 1), where the prediction is target_mean + target_scale * output.
 
     Args:
-        source: A CSV, Parquet or NPZ file; an IDX file with its labels' file, or a folder of these; or a folder with a
+        source: A CSV, Parquet or NPZ file; an IDX file with a file of labels, or a folder of these; or a folder with a
             folder of images for each class.
-        target: The column to predict, or the array if its name is unusual; else None.
+        target: The column to predict, or the array if its name is unusual; otherwise None.
         folder: The target folder; files with these names are replaced.
-        goal: The metric, one of `GOALS`; None: the targets' kind is detected.
+        goal: The metric, one of `GOALS`; None: the kind of the targets is detected.
         test_share: Fraction of the rows to test on.
         seed: Seed of the split.
         side: Longer side of the images in pixels; None: the original one, but at most 64.
-        look_up: Called between steps, of which a column's is the longest except reading the file. Its exceptions end
-            the preparation.
+        look_up: Called between steps. After the file is read, the longest step is that of a column. An exception in
+            `look_up` ends the preparation.
 
     Raises:
         DataSetError: The data can't be used.
@@ -161,7 +161,7 @@ def _look(examples: Examples, targets: Targets, look_up: Callable[[], object]) -
     columns = []
     for name in list(examples.columns):
         look_up()
-        column = look(name, examples.columns.pop(name), examples.location)  # pop: its cells aren't needed any more
+        column = look(name, examples.columns.pop(name), examples.location)  # pop: frees the column's cells
         if not column.left_out:
             column.values = column.values[targets.rows]
         columns.append(column)
@@ -225,7 +225,7 @@ _ROWS_AT_ONCE = 1000
 
 
 def fit_images(examples: Examples, images: Array) -> dict[str, Any]:
-    """Fit mean and scale of each channel, on the rows that the search may see, (rows, channels, height, width)."""
+    """Fit mean and scale of each channel on the search rows, (rows, channels, height, width)."""
     count = images.size // images.shape[1]
     chunks = [images[start : start + _ROWS_AT_ONCE] for start in range(0, len(images), _ROWS_AT_ONCE)]
     means = sum(chunk.sum((0, 2, 3), dtype=np.float64) for chunk in chunks) / count
@@ -248,7 +248,7 @@ def fit_images(examples: Examples, images: Array) -> dict[str, Any]:
 
 
 def image_line(images: Array) -> str:
-    """Return what they are."""
+    """Describe the images."""
     channels, height, width = images.shape[1:]
     kind = {1: "grey images", 3: "images in color"}.get(channels, f"images of {channels} channels")
     return f"{kind}, {height} x {width} pixels (height x width), " + (
@@ -262,16 +262,16 @@ def write_raw_rows(
     """Write rows without their targets, as inputs of predict.py: a CSV or NPZ file, or a folder of images.
 
     Args:
-        folder: Folder for `test.csv`, `test_rows.npz` or `test/`, whose files are named in the order of the rows.
+        folder: Folder for `test.csv`, `test_rows.npz` or `test/`. The names of images are in the order of the rows.
         examples: The data set.
-        columns: A table's columns, as they were read.
-        rows: Their numbers in the data set.
+        columns: A table's columns, as read from the file.
+        rows: Indices of the rows in the data set.
     """
     if examples.array is not None:
         images = examples.images
         array = np.stack(list(columns.values()), 1)[rows] if images is None else images[rows]
         if images is not None and array.shape[1] == 1:
-            array = array[:, 0]  # as images of one channel usually are kept
+            array = array[:, 0]  # images of one channel are usually stored without the axis
         named: dict[str, Any] = {examples.array: array}
         np.savez(folder / "test_rows.npz", **named)
     elif examples.images is None:
@@ -341,7 +341,7 @@ def target_line(targets: Targets, name: str) -> str:
 
 
 def split_lines(split: Split, groups: NDArray[np.int64]) -> tuple[list[str], list[str]]:
-    """Return how rows were split; and what may be wrong with it."""
+    """Return a description of the split, and warnings about it."""
     lines = [f"{len(groups)} rows: {len(split.search)} to search with, {len(split.test)} to test on"]
     repeated = len(groups) - len(np.unique(groups))
     if repeated and split.keeps_groups:
@@ -383,9 +383,9 @@ def _follows(values: NDArray[np.float64], targets: NDArray[np.float64]) -> bool:
 
 
 def equal_rows(columns: Sequence[Array]) -> NDArray[np.int64]:
-    """Number the rows so that exactly the rows with equal values in all columns have the same number.
+    """Return a group number for each row; rows have the same number if they are equal in all columns.
 
-    Numbers are in order of first rows, so that draws among them don't depend on the values.
+    Groups are numbered by their first rows, so that sampling of groups doesn't depend on the values.
 
     Args:
         columns: Arrays of shape (rows,) or (rows, ...).
@@ -393,7 +393,7 @@ def equal_rows(columns: Sequence[Array]) -> NDArray[np.int64]:
     keys = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
         keys = keys * np.uint64(0x9E3779B97F4A7C15) + _codes(column).astype(np.uint64)
-        keys ^= keys >> np.uint64(29)  # so that low bits follow from high ones, too
+        keys ^= keys >> np.uint64(29)  # mix the high bits into the low ones
     _, first, numbers = np.unique(keys, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[numbers].astype(np.int64)
 
@@ -411,7 +411,7 @@ def _codes(column: Array) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Which rows are for what, each in the order of the rows."""
+    """Search rows and test rows, each in the order of the data set."""
 
     search: NDArray[np.int64]
     test: NDArray[np.int64]
@@ -420,7 +420,7 @@ class Split:
 
 
 def split(groups: NDArray[np.int64], classes: NDArray[np.int64], fraction: float, seed: int) -> Split:
-    """Draw the test rows: the same fraction of each class, with the rows of a group on the same side.
+    """Sample the test rows: the same fraction of each class, with the rows of a group on the same side.
 
     Groups are split if they are too large for the number of test rows.
 
@@ -428,7 +428,7 @@ def split(groups: NDArray[np.int64], classes: NDArray[np.int64], fraction: float
         groups: Group of each row, from `equal_rows`.
         classes: Class of each row; all equal without classes. A group counts by its first row's class.
         fraction: Fraction of the rows to test on.
-        seed: Seed of the draw.
+        seed: Seed of the sample.
     """
     rng = np.random.default_rng(seed)
     test = _draw(groups, classes, fraction, rng)

@@ -1,7 +1,7 @@
 """Convert examples to a network's inputs, with preprocessing that was fitted on the training rows.
 
-A copy of this file is saved with each model of `hpsearch design`, where it reads `preprocessing.json`; it needs only
-Python and NumPy. The same code prepared the training inputs.
+A copy of this file is saved with each model of `hpsearch design`, and reads the model's `preprocessing.json`. It needs
+only Python and NumPy. The same code prepared the training inputs.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from numpy.typing import NDArray
 from .reading import Array, DataSetError
 
 Note: TypeAlias = Callable[[str], object]
-"""Called with a sentence for each kind of value in new examples that training never saw."""
+"""Called with a sentence for each kind of value in new examples that wasn't in the training rows."""
 
 MISSING = frozenset(
     {"", "NA", "N/A", "n/a", "na", "NaN", "nan", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#NA", "?"}
 )
-"""Texts of missing values; infinite numbers are missing, too."""
+"""Texts of missing values; infinite numbers also count as missing."""
 
 BOOLEANS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "t": 1.0, "f": 0.0, "y": 1.0, "n": 0.0}
 
 LARGEST = 1e150
-"""Beyond it a number's square is infinite."""
+"""Larger numbers count as missing, because their squares would be infinite."""
 
 _FAR = 10.0
-"""Numbers are clipped to so many scales from the mean."""
+"""Numbers are clipped to this many scales from the mean."""
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].+)?")
 _EPOCH = datetime(1970, 1, 1)
 _DAY = 86400.0
 _CYCLES = {"year": 365.2425, "week": 7.0, "day": 1.0}
-"""Periods, with their lengths in days."""
+"""Period to its length in days."""
 
 
 def load(folder: Path) -> dict[str, Any]:
-    """Read what was fitted."""
+    """Read the fitted preprocessing."""
     path = folder / "preprocessing.json"
     try:
         fitted: dict[str, Any] = json.loads(path.read_text("utf-8"))
@@ -60,13 +60,13 @@ def transform(
         fitted: The content of `preprocessing.json`.
         cells: Cells of each column, in any order; unknown columns are ignored.
         location: Returns a row's location.
-        note: Called with a message on values that training never saw.
+        note: Called with a message on values that weren't in the training rows.
 
     Returns:
         Shape (rows, features).
 
     Raises:
-        DataSetError: A column is missing, or a cell has another type than its column: names row and column.
+        DataSetError: A column is missing, or a cell doesn't have the type of its column; the message names both.
     """
     columns = fitted["columns"]
     missing = [repr(column["name"]) for column in columns if column["name"] not in cells]
@@ -84,10 +84,10 @@ def transform(
 
 
 def check_pixels(fitted: Mapping[str, Any], images: Array, location: Callable[[int], str], note: Note) -> None:
-    """Check that images have the training images' shape and kind of pixels.
+    """Check that images have the shape and the kind of pixels of the training images.
 
     Raises:
-        DataSetError: They have another shape, or fractions instead of bytes, or the other way round.
+        DataSetError: The shape differs, or pixels are fractions instead of bytes or bytes instead of fractions.
     """
     if list(images.shape[1:]) != fitted["inputs"]:
         raise DataSetError(
@@ -128,11 +128,11 @@ def network_inputs(fitted: Mapping[str, Any], inputs: Array) -> NDArray[np.float
 
 
 def parse(column: Mapping[str, Any], cells: Sequence[str] | Array, location: Callable[[int], str]) -> Array:
-    """Parse a column's cells independently.
+    """Parse the cells of a column.
 
     Args:
         column: The column's `kind`, `name`, and `missing_texts`.
-        cells: Texts; or numbers, with NaN for missing ones.
+        cells: Texts; or numbers, with NaN for missing values.
         location: Returns a row's location.
 
     Returns:
@@ -140,7 +140,7 @@ def parse(column: Mapping[str, Any], cells: Sequence[str] | Array, location: Cal
         texts for categories, with None for missing values.
 
     Raises:
-        DataSetError: A cell has another type; names its row and column.
+        DataSetError: A cell doesn't have the column's type; the message names row and column.
     """
     if not isinstance(cells, np.ndarray):
         return _parse_texts(column, cells, location)
@@ -176,7 +176,7 @@ def _parse_texts(column: Mapping[str, Any], cells: Sequence[str], location: Call
 
 
 def _number(cell: str) -> float:
-    if "_" in cell:  # which Python would pass over
+    if "_" in cell:  # Python would accept it
         raise ValueError
     return float(cell)
 
@@ -206,7 +206,7 @@ def _date(cell: str) -> datetime:
 
 
 def features(column: Mapping[str, Any], values: Array) -> NDArray[np.float32]:
-    """Return features of a column's values, (rows, features). A row depends on its own value only."""
+    """Return the features of a column's values, (rows, features). A row's features depend only on its own value."""
     if column["kind"] == "category":
         return _one_hot(column, values)
     absent = np.isnan(values)
@@ -226,7 +226,7 @@ def _scaled(column: Mapping[str, Any], values: NDArray[np.float64]) -> NDArray[n
 
 
 def bent(column: Mapping[str, Any], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the logarithm of the distance from the median, with its sign, where a column has heavy tails."""
+    """Return the values; if the column has heavy tails, signed logarithms of their distances from the median."""
     if not column["log"]:
         return values
     distance = (values - column["median"]) / column["spread"]
@@ -235,7 +235,7 @@ def bent(column: Mapping[str, Any], values: NDArray[np.float64]) -> NDArray[np.f
 
 
 def _one_hot(column: Mapping[str, Any], values: Array) -> NDArray[np.float32]:
-    """Return one feature per category, one for all others if training had some, and one for missing values if any."""
+    """Return one feature per category, and one each for other categories and missing values if training had some."""
     positions: dict[str | None, int] = {name: index for index, name in enumerate(column["categories"])}
     count = len(positions)
     if column["indicator"]:
@@ -253,7 +253,7 @@ def _one_hot(column: Mapping[str, Any], values: Array) -> NDArray[np.float32]:
 
 
 def _note_unknown(column: Mapping[str, Any], values: Array, note: Note) -> None:
-    """Note what training never saw in a column: a category, or nothing at all."""
+    """Note unknown categories in a column, and missing values if training had none."""
     name = column["name"]
     if column["kind"] == "category":
         categories = {*column["categories"], *column["rare"], None}

@@ -1,6 +1,6 @@
 """Read tables from CSV and Parquet files, arrays from NPZ, NPY and IDX files, and images.
 
-A copy of this file is saved with each model of `hpsearch design`: it needs Python and NumPy, pyarrow for Parquet and
+A copy of this file is saved with each model of `hpsearch design`. It needs Python and NumPy, pyarrow for Parquet, and
 Pillow for images.
 """
 
@@ -34,23 +34,23 @@ _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 
 
 class DataSetError(ValueError):
-    """Data that can't be used: the message has the rule, the value and the location."""
+    """Data that can't be used. The message contains the rule, the value and the location."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """Columns of cells, all of one length."""
+    """A table of text cells, by column."""
 
     path: Path
     columns: dict[str, Sequence[str]]
-    """Cells as they are written, without the white space around them; an empty one has nothing in it."""
+    """Cells as in the file, without surrounding white space; a cell may be empty."""
     numbers: Sequence[int]
-    """Line of each row in a CSV file, or its row, from 1, in a Parquet file."""
+    """For each row, its line in a CSV file, or its row number (from 1) in a Parquet file."""
     unit: str
     """Unit of the locations: `line` or `row`."""
 
     def location(self, row: int) -> str:
-        """Return where a row (from 0) lies."""
+        """Return the location of a row (from 0) in the file."""
         return f"{self.path}, {self.unit} {self.numbers[row]}"
 
 
@@ -58,12 +58,12 @@ def read_table(path: Path, only: Sequence[str] | None = None) -> TextTable:
     """Read a table.
 
     Args:
-        path: A CSV file in UTF-8, packed or not, with cells between commas, semicolons, tabs or bars and names of
-            columns in its first line; or a Parquet file.
-        only: The columns to read, of which some may be missing; all if None.
+        path: A CSV file in UTF-8, possibly compressed with gzip, with names of columns in its first line and commas,
+            semicolons, tabs or bars as delimiters; or a Parquet file.
+        only: The columns to read, some of which may be missing; None: all.
 
     Raises:
-        DataSetError: There is no such file, or it is no such table.
+        DataSetError: The file doesn't exist, or isn't such a table.
     """
     try:
         if path.name.lower().endswith(_PARQUET_ENDINGS):
@@ -115,7 +115,7 @@ def _read_csv(path: Path, file: TextIO, only: Sequence[str] | None) -> TextTable
 
 
 def _numbered_rows(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
-    """Return each row that isn't blank, with the line it begins in."""
+    """Yield (number of its first line, cells) of each row that isn't blank."""
     line = 1
     try:
         for row in reader:
@@ -129,7 +129,10 @@ def _numbered_rows(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
 
 
 def _delimiter(lines: list[str]) -> str:
-    """Choose what parts most lines as often as the first, and the first most often."""
+    """Return the delimiter for which the largest share of lines has as many cells as the first line.
+
+    If tied, the one with the most cells in the first line.
+    """
     best, best_delimiter = (0.0, 1), ","
     for delimiter in _DELIMITERS:
         try:
@@ -144,7 +147,7 @@ def _delimiter(lines: list[str]) -> str:
 
 
 def _names(path: Path, header: list[str]) -> list[str]:
-    """Check the names of the columns; a column without a name is named by its index."""
+    """Return the checked names of the columns; an unnamed column gets its index as name."""
     names = [name.strip() or f"column {index}" for index, name in enumerate(header, 1)]
     if not names:
         raise DataSetError(f"{path}: must be a table, with names of columns in its first line, but it is empty")
@@ -161,7 +164,7 @@ def _names(path: Path, header: list[str]) -> list[str]:
 
 
 def is_number(text: str) -> bool:
-    """Return whether a cell is written as a number."""
+    """Return whether the text of a cell is a number."""
     try:
         float(text)
     except ValueError:
@@ -185,7 +188,7 @@ def _read_parquet(path: Path, only: Sequence[str] | None) -> TextTable:
         columns: dict[str, Sequence[str]] = {}
         for name in names:
             column = file.read(columns=[name], use_pandas_metadata=False).column(name)
-            if pyarrow.types.is_timestamp(column.type):  # Python's times have no nanoseconds
+            if pyarrow.types.is_timestamp(column.type):  # Python's datetime has no nanoseconds
                 column = column.cast(pyarrow.timestamp("us", column.type.tz), safe=False)
             columns[name] = _texts(path, name, column.to_pylist(), str(column.type))
         rows = file.metadata.num_rows
@@ -195,7 +198,7 @@ def _read_parquet(path: Path, only: Sequence[str] | None) -> TextTable:
 
 
 def _texts(path: Path, name: str, values: list[Any], kind: str) -> list[str]:
-    """Write values as CSV would have them, from which the same values are read again."""
+    """Return values as texts in a CSV file, from which the same values would be read."""
     texts = []
     for row, value in enumerate(values, 1):
         if isinstance(value, str):
@@ -222,15 +225,15 @@ _CHANNELS = (1, 3, 4)
 
 
 def is_idx(path: Path) -> bool:
-    """Return whether a file is called as MNIST's are, such as train-images-idx3-ubyte.gz."""
+    """Return whether a file's name is like those of MNIST, such as train-images-idx3-ubyte.gz."""
     return _IDX.fullmatch(path.name) is not None
 
 
 def read_npz(path: Path) -> dict[str, Array]:
-    """Read all arrays of an NPZ file; of an NPY file its one, without a name.
+    """Read all arrays of an NPZ file, by name. The array of an NPY file has an empty name.
 
     Raises:
-        DataSetError: It can't be read, or only by running code in it, as arrays of Python objects are.
+        DataSetError: The file can't be read, or has an array of Python objects, which only unpickling could read.
     """
     name = ""
     try:
@@ -250,10 +253,12 @@ def read_npz(path: Path) -> dict[str, Array]:
 
 
 def read_idx(path: Path) -> Array:
-    """Read an IDX file, packed or not: two zero bytes, type, dimensions, the size of each (32 bits), then the numbers.
+    """Read an IDX file, possibly compressed with gzip.
+
+    Format: two zero bytes, the type, the number of dimensions, the size of each (32 bits), then the numbers.
 
     Raises:
-        DataSetError: It can't be read, or is no such file.
+        DataSetError: The file can't be read, or isn't an IDX file.
     """
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -274,7 +279,7 @@ def read_idx(path: Path) -> Array:
 
 
 def new_array(path: Path, name: str | None) -> Array:
-    """Read the array to predict for: the only one of a file, or the one with the training array's name."""
+    """Read the array to predict for: the only array of a file, or the array with the training array's name."""
     if path.suffix.lower() not in (".npz", ".npy"):
         return read_idx(path)
     arrays = read_npz(path)
@@ -286,15 +291,15 @@ def new_array(path: Path, name: str | None) -> Array:
 
 
 def listed(arrays: dict[str, Array]) -> str:
-    """Return which arrays there are."""
+    """Return the names and shapes of arrays as text."""
     return ", ".join(f"{name!r} {list(array.shape)}" for name, array in arrays.items()) or "none"
 
 
 def as_images(array: Array, where: str) -> Array:
-    """Return images of shape (rows, channels, height, width), from any position of the channels.
+    """Return images of shape (rows, channels, height, width); in `array`, channels may also be last or missing.
 
     Raises:
-        DataSetError: Their position is ambiguous.
+        DataSetError: The position of the channels is ambiguous.
     """
     if array.ndim == 3:
         return array[:, None]
@@ -310,7 +315,7 @@ def as_images(array: Array, where: str) -> Array:
 
 
 def check_finite(images: Array, locations: Iterable[str]) -> None:
-    """Refuse images with pixels that are no numbers."""
+    """Raise a DataSetError if a pixel isn't a finite number."""
     if images.dtype.kind != "f":
         return
     for image, location in zip(images, locations, strict=False):
@@ -323,13 +328,13 @@ IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".web
 _GREY_MODES = ("1", "L")
 _CLEAR_MODES = ("LA", "La", "PA", "RGBA", "RGBa")
 _WIDE = 257
-"""From 16 bits to 8: 65,535 becomes 255."""
+"""Divisor from 16 bits to 8: 65,535 becomes 255."""
 
 
 def image_paths(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the images in a folder and the folders in it, and the other files, in the order of their names.
+    """Return the images in a folder and its subfolders, and the other files, each sorted by path.
 
-    What begins with a dot is hidden, and so is what lies in a folder that does.
+    Files and folders whose names start with a dot are ignored.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     visible = [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
@@ -341,7 +346,7 @@ def open_image(path: Path) -> Any:
     """Read an image with 8 bits and its EXIF rotation, as mode L or RGB, with transparency over white.
 
     Raises:
-        DataSetError: It can't be read, or its pixels' range is unknown.
+        DataSetError: The image can't be read, or the range of its pixels is unknown.
     """
     try:
         from PIL import Image, ImageOps
@@ -349,7 +354,7 @@ def open_image(path: Path) -> Any:
         raise DataSetError(f"{path}: images are read with Pillow, which isn't installed: pip install pillow") from error
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd tags, and of large images before they are refused
+            warnings.simplefilter("ignore")  # warnings about odd tags, and about large images, which are refused below
             with Image.open(path) as file:
                 file.load()
                 image = ImageOps.exif_transpose(file)
@@ -376,7 +381,7 @@ def _narrowed(path: Path, wide: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def is_grey(image: Any) -> bool:
-    """Return whether an image has no colors, whatever its mode."""
+    """Return whether an image has no colors, in any mode."""
     if image.mode == "L":
         return True
     colors = np.asarray(image)

@@ -45,21 +45,21 @@ class Examples:
 
     path: Path
     targets: Sequence[str] | Array
-    """Target of each row, as written."""
+    """Target of each row, as in the file."""
     target: str | None
-    """Their name, where they have one."""
+    """Name of the target; None if it has no name."""
     columns: dict[str, Sequence[str] | Array] = field(default_factory=dict)
     """Columns of a table."""
     images: Array | None = None
-    """Shape (rows, channels, height, width); then there are no columns."""
+    """Images of shape (rows, channels, height, width), without columns; None for a table."""
     array: str | None = None
-    """The name of the array with the inputs; None for a table of named columns and for a folder of images."""
+    """Name of the array with the inputs; None for a table with named columns and for a folder of images."""
     given_test: NDArray[np.bool_] | None = None
     """Test rows, if the data set defines them."""
     location: Callable[[int], str] = str
     """Returns a row's location."""
     size: tuple[int, int] | None = None
-    """Height and width of all images, where they were of one size."""
+    """Original height and width of the images, if they are equal."""
     labelled: bool = False
     """Whether the targets are certainly labels."""
     lines: list[str] = field(default_factory=list)
@@ -70,7 +70,7 @@ def read_examples(path: Path, target: str | None, side: int | None) -> Examples:
     """Read a data set; `target` and `side` as in `prepare`.
 
     Raises:
-        DataSetError: It can't be read, or doesn't have that target.
+        DataSetError: The data set can't be read, or doesn't have that target.
     """
     if not path.exists():
         raise DataSetError(f"{path}: must be a file or a folder of images, but isn't there")
@@ -222,7 +222,7 @@ def _of_array(path: Path, inputs: Array, targets: Array, target: str | None, nam
 
 
 def _narrowed(images: Array) -> Array:
-    """Return bytes if all pixels are integers from 0 to 255, in any type; float32 otherwise."""
+    """Return pixels of an integer type as uint8 if all are from 0 to 255; otherwise as float32."""
     if images.dtype.kind in "iub" and images.min() >= 0 and images.max() <= 255:
         return images.astype(np.uint8)
     return images.astype(np.float32)
@@ -244,16 +244,16 @@ _SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "va
 
 
 def _of_image_folder(folder: Path, side: int | None) -> Examples:
-    """Read a folder with a folder for each class, named like it, which has its images and maybe more folders.
+    """Read a folder with a subfolder of images for each class. Its name is the class; images may be nested deeper.
 
-    Images get one size, and one channel where no image has colors, else three.
+    All images are resized to one size. They have one channel if none has colors, otherwise three.
 
     Args:
         folder: The folder.
-        side: Pixels of the longer side that all get; None: as they are, but at most 64.
+        side: Longer side of the resized images in pixels; None: the original one, but at most 64.
 
     Raises:
-        DataSetError: It is another folder, or a file in it is no image, which the message names.
+        DataSetError: The folder has another structure, or a file in it isn't an image; the message names the file.
     """
     classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     names = [path.name for path in classes]
@@ -290,7 +290,7 @@ def _of_image_folder(folder: Path, side: int | None) -> Examples:
 
 
 def _common(paths: list[Path], side: int | None) -> tuple[tuple[int, int, int], tuple[int, int] | None]:
-    """Choose a common shape: the median height and width; also return the size of all, if they are equal."""
+    """Return the common shape by the median height and width, and the original size if it is the same for all."""
     sizes, grey = [], True
     for path in paths:
         image = open_image(path)
