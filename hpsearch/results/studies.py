@@ -41,7 +41,11 @@ def find_studies(folder: Path) -> Iterator[Path]:
 
     visited: set[tuple[int, int]] = set()
     for here, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
-        status = Path(here).stat()
+        try:
+            status = Path(here).stat()
+        except FileNotFoundError:  # deleted since it was listed
+            folders.clear()
+            continue
         is_new = (status.st_dev, status.st_ino) not in visited
         visited.add((status.st_dev, status.st_ino))
         is_study = JOURNAL in (*files, *folders)
