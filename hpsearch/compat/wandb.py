@@ -130,7 +130,7 @@ def agent(
     count: int | None = None,
     *,
     backend: BackendName = "inline",
-    **given: Any,
+    **options: Any,
 ) -> Study:
     """Run a sweep to its end and return the study. Trials run in sequence in this process, as W&B's agent runs them.
 
@@ -143,7 +143,7 @@ def agent(
         project: Without effect.
         count: Maximum number of trials of this call.
         backend: `"ray"` runs trials in parallel, in their own processes.
-        given: Further arguments of `hpsearch.search`, such as `directory`.
+        options: Other arguments of `hpsearch.search`, such as `directory`.
 
     Raises:
         SweepError: There is no such sweep, or no function to call.
@@ -157,7 +157,7 @@ def agent(
         raise SweepError("agent: function is required; a sweep with a program is run by `hpsearch run SWEEP.yaml`")
     content = dict(_sweeps[sweep_id])
     former, trials = _begun.get(sweep_id, (None, 0))
-    folder = given.pop("directory", None) or former
+    folder = options.pop("directory", None) or former
     if former is None or folder is None or Path(folder).absolute() != former.absolute():
         trials = 0
     most = None if count is None else trials + count
@@ -165,7 +165,7 @@ def agent(
     if bounds:
         content["run_cap"] = min(bounds)
     try:
-        study = hpsearch.search(_called(function), content, backend=backend, directory=folder, **given)
+        study = hpsearch.search(_called(function), content, backend=backend, directory=folder, **options)
     except KeyboardInterrupt as error:
         if (directory := getattr(error, "directory", None)) is not None:
             _begun[sweep_id] = directory, hpsearch.load(directory).count  # the next call resumes it

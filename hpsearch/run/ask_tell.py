@@ -40,8 +40,8 @@ class AskTell:
     """A study whose trials run anywhere: ask for a trial, run it, tell its result.
 
     Any number of processes may use the same study at the same time. Calls run in sequence, and each call sees the
-    results of all earlier ones. A trial stays open until it is told or given up, even if the process that asked for it
-    ends. Calls are atomic, even if their process is killed.
+    results of all earlier ones. A trial stays open until its result is told or it is given up, even if the
+    process that asked for it ends. Calls are atomic, even if their process is killed.
 
     Args:
         sweep: A `Sweep`, or the path of a sweep file; it needn't have a trainable. If the directory has a study, it

@@ -102,8 +102,8 @@ def open_segment(record: TrialRecord, attempt: int | None) -> Segment:
         )
     if attempt is not None and attempt != segment.attempt:
         raise TellError(
-            f"attempt {attempt} of trial {number} isn't open any more, it was told or given up; the open attempt is "
-            f"{segment.attempt}"
+            f"attempt {attempt} of trial {number} isn't open any more: it has ended or was given up; the open attempt "
+            f"is {segment.attempt}"
         )
     return segment
 
@@ -188,4 +188,4 @@ def _why_not_open(record: TrialRecord) -> str:
             return f"it was told and is {record.state}"
         case TrialState.FAILED:
             return f"it has failed: {record.reason}"
-    return "its segment was told or given up, and `ask` returns the next one if it continues"
+    return "its segment has ended or was given up, and `ask` returns the next one if it continues"

@@ -120,7 +120,7 @@ def test_lanes_in_bfloat16_are_fused_or_say_why_they_arent(layers):
 
 
 class ByName(nn.Module):
-    """Gives torch's functions their arguments by name."""
+    """Calls torch's functions with arguments by name."""
 
     def __init__(self) -> None:
         super().__init__()
