@@ -31,6 +31,7 @@ from hpsearch_trainers.batches import Batches
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.shape_key import check_contract
 from tests.comm.thread_ranks import run_ranks
+from tests.trainers.test_trainer import building
 
 ROWS = 50
 INPUTS = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(1))
@@ -73,8 +74,9 @@ class Seeing(nn.Module):
 
 class Loaded(Trainer):
     def build(self, params: Any) -> Parts:
-        torch.manual_seed(3)
-        model = params["model"]() if "model" in params else nn.Linear(3, 1)
+        with building:  # ranks are threads here, which share torch's generator
+            torch.manual_seed(3)
+            model = params["model"]() if "model" in params else nn.Linear(3, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         rest = {name: params[name] for name in ("batch_size", "loaders") if name in params}
         return Parts(model, optimizer, nn.functional.mse_loss, params["train"], params.get("validation"), **rest)
