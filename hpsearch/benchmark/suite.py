@@ -30,6 +30,7 @@ from hpsearch.schedulers import KNOWN as SCHEDULERS
 from hpsearch.searchers import KNOWN as SEARCHERS
 from hpsearch.searchers import searcher_named
 from hpsearch.simulation.table_file import table_digest
+from hpsearch.sweep.auto import AUTO
 from hpsearch.sweep.document import read_document
 from hpsearch.sweep.file import sweep_from_mapping
 from hpsearch.sweep.parts import Limits, Resources
@@ -87,7 +88,8 @@ class Suite:
             if name != "grid" and searcher.known_as is None and searcher.over in (None, *judging)
         }
         schedulers = {name: {"early_terminate": {"type": name}} for name in judging}
-        return {**searchers, **schedulers, **(self.methods or {})}
+        auto = {AUTO: {"method": AUTO, "max_iter": self.max_iter}}
+        return {**searchers, **schedulers, **auto, **(self.methods or {})}
 
     @cached_property
     def able(self) -> list[str]:
@@ -140,7 +142,8 @@ class Suite:
 
     def seeds_of(self, method: str) -> int:
         """Return the number of runs of a method on each task."""
-        learns = searcher_named(str(self.known[method].get("method", "random"))).capabilities.learns
+        named = str(self.known[method].get("method", "random"))
+        learns = named == AUTO or searcher_named(named).capabilities.learns
         return self.learning_seeds if learns and self.learning_seeds is not None else self.seeds
 
     def trainable(self, task: str) -> str:

@@ -294,6 +294,8 @@ def _long(schedule: Schedule) -> str:
 def _method(sweep: Sweep) -> str:
     known_as = sweep.searcher.known_as
     how = sweep.method if known_as is None else f"{sweep.method} ({known_as})"
+    if sweep.auto_reason is not None:
+        how = f"{how} (chosen by auto, as {sweep.auto_reason})"
     early = sweep.early_terminate
     if early is None:
         return f"{how}, every trial to its end"

@@ -269,6 +269,8 @@ def _run_or_resume(
     run.display.note(f"study: {study_dir.path}")
     if not history and sweep.seed == 0:
         run.display.note("seed 0, the default: every sweep with it tries the same trials; give another for others")
+    if sweep.auto_reason is not None:
+        run.display.note(f"method auto is {sweep.method}, as {sweep.auto_reason}")
     if (known_as := sweep.searcher.known_as) is not None:
         run.display.note(f"method {sweep.method} is {known_as} here")
     for note in (*parallel_notes(sweep), *gpu_notes(sweep), *_script_notes(sweep, folder), *bits_notes(record)):

@@ -59,7 +59,7 @@ def _leaves(sweep: Mapping[str, Any], width_counts: bool) -> dict[KeyPath, Value
     """
     out: dict[KeyPath, Value] = {}
     for section, content in sweep.items():
-        if section in ("parameters", "points_to_try", "observers", "on_end", "source"):
+        if section in ("parameters", "points_to_try", "observers", "on_end", "source", "auto_reason"):
             continue
         how = _how(section, content, width_counts)
         leaves: dict[KeyPath, Value] = {(section,): content}

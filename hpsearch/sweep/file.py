@@ -32,6 +32,7 @@ from hpsearch.schedulers.bands import Bands
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.searchers import searcher_named
 from hpsearch.space import Space
+from hpsearch.sweep.auto import AUTO
 from hpsearch.sweep.document import Document, read_document
 from hpsearch.sweep.overrides import Override, apply_overrides, dotted_path
 from hpsearch.sweep.parameters import read_constraints, read_parameters
@@ -42,10 +43,7 @@ from hpsearch.sweep.wandb import BAND_KEYS, HINTS, IGNORED, METRIC_IGNORED, as_b
 from hpsearch.trainable.macros import check_names
 from hpsearch.trial import Params
 
-_REQUIRED = {
-    "method": "method: random",
-    "parameters": "parameters: {lr: {min: 0.001, max: 0.1}}",
-}
+_REQUIRED = {"parameters": "parameters: {lr: {min: 0.001, max: 0.1}}"}
 """Required top-level keys, and the line to add."""
 
 WRAPPER = "sweep"
@@ -178,7 +176,7 @@ def sweep_from_mapping(
         values["observers"] = values.pop("loggers")
     if trainable is not None:
         values["trainable"] = trainable
-    sweep = table.build(Sweep, **{"name": name, "source": source, **values})
+    sweep = table.build(Sweep, **{"name": name, "source": source, "method": AUTO, **values})
     try:  # not in Sweep, so that an existing study can be resumed
         check_names(sweep.command or (), sweep.parameters.some_names())
     except TrainableError as error:
@@ -231,8 +229,9 @@ def _outcome_constraints(value: object, path: KeyPath) -> tuple[str, ...]:
 
 def _method(value: object, path: KeyPath) -> str:
     name = text(value, path)
-    with under(path):
-        searcher_named(name)
+    if name != AUTO:
+        with under(path):
+            searcher_named(name)
     return name
 
 

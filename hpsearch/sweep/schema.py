@@ -18,6 +18,7 @@ from hpsearch.config.settings import NONE, Settings, SettingsField, settings_fie
 from hpsearch.objective import Metric
 from hpsearch.schedulers import KNOWN
 from hpsearch.searchers import KNOWN as SEARCHERS
+from hpsearch.sweep.auto import AUTO
 from hpsearch.sweep.distributions import PARAMETER_FORMS
 from hpsearch.sweep.parameters import STRUCTURE_FORMS
 from hpsearch.sweep.parts import SECTIONS
@@ -43,7 +44,7 @@ def json_schema() -> dict[str, Any]:
         "trainable": text,
         "program": text,
         "command": {"type": "array", "items": {"type": ["string", "number"]}},
-        "method": {"anyOf": [{"enum": [*SEARCHERS]}, {"type": "string", "pattern": ":"}]},
+        "method": {"anyOf": [{"enum": [AUTO, *SEARCHERS]}, {"type": "string", "pattern": ":"}]},
         "parameters": {"$ref": "#/$defs/parameters"},
         "constraints": {"anyOf": [text, {"type": "array", "items": text}]},
         "early_terminate": {
@@ -67,7 +68,7 @@ def json_schema() -> dict[str, Any]:
             name: kind if name in IGNORED or name in ("method", "parameters") else _or_null(kind)
             for name, kind in properties.items()
         },
-        "required": ["method", "parameters"],
+        "required": ["parameters"],
         "patternProperties": {"^x-": {}},
         "additionalProperties": False,
         "$defs": {

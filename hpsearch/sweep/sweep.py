@@ -17,6 +17,7 @@ from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.searchers import Problem, Searcher, searcher_named
 from hpsearch.seeds import SEED_LIMIT
 from hpsearch.space import Broken, Space
+from hpsearch.sweep.auto import AUTO, choose_method
 from hpsearch.sweep.difference import difference
 from hpsearch.sweep.goals import check_forks, check_ranking, checked_metric, checked_outcome_constraints
 from hpsearch.sweep.parallel import Parallel, Strategies
@@ -29,7 +30,13 @@ from hpsearch.trial import Params, Value
 DRAWS = 2
 """Version of sampling and of grids. A study with another version cannot be resumed."""
 
-_DEFAULTS: Mapping[str, Any] = {"parallel": None, "search": {}, "on_end": None, "outcome_constraints": ()}
+_DEFAULTS: Mapping[str, Any] = {
+    "parallel": None,
+    "search": {},
+    "on_end": None,
+    "outcome_constraints": (),
+    "auto_reason": None,
+}
 """Defaults of keys that may be missing in a recorded sweep."""
 
 _REHEARSED = 20
@@ -69,6 +76,7 @@ class Sweep:
     metric: Metric | tuple[Metric, ...] | None = None
     """One metric to optimize, or several; None: trials are not ranked."""
     method: Method
+    """`auto` becomes the method that it chooses, see `auto_reason`."""
     search: Search = field(default_factory=Search)
     """Options of a `method` that learns."""
     parameters: SpaceField = SpaceField()  # noqa: RUF009 (a descriptor, and no default)
@@ -95,6 +103,8 @@ class Sweep:
     """A command to run at the end of each run: words, or a shell command line. Does not affect results."""
     source: str | None = None
     """Path of the sweep file."""
+    auto_reason: str | None = None
+    """Why `method: auto` chose the method; None: the method was named."""
     read_back: InitVar[bool] = False
     """The sweep was validated when it was recorded. Its searcher need not be importable until it runs."""
 
@@ -108,6 +118,14 @@ class Sweep:
             raise InvalidKey(("name",), f"{problem}, got {shown(self.name)}")
         self._check_what_runs()
         text(self.method, ("method",))
+        if self.method == AUTO:
+            if self.search.options:
+                problem = "must not be given with method auto: which options there are depends on the method"
+                raise InvalidKey(("search", "options"), problem, "name the method that they are for, or remove them")
+            keys = (self.parameters, self.objective, self.early_terminate, self.max_iter, self.run_cap)
+            method, reason = choose_method(*keys)
+            object.__setattr__(self, "method", method)
+            object.__setattr__(self, "auto_reason", reason)
         searcher = self._searcher_to_check_by(read_back)
         object.__setattr__(self, "seed", integer(self.seed, ("seed",)))
         if not 0 <= self.seed < SEED_LIMIT:

@@ -55,7 +55,7 @@ def suite(tmp_path: Path) -> Suite:
 def test_a_suite_knows_the_methods_of_hpsearch_and_its_own(suite):
     searchers = ["random", "qmc", "tpe", "bohb", "gp", "cmaes", "nsga2", "curves", "evolution", "spectral"]
     schedulers = ["hyperband", "successive_halving", "asha", "pasha", "median"]
-    assert list(suite.known) == [*searchers, *schedulers, "asha_from_3"]
+    assert list(suite.known) == [*searchers, *schedulers, "auto", "asha_from_3"]
     suite.check([name for name in suite.known if name != "cmaes"])  # which needs two numbers to move
     bohb = suite.sweep_of("bohb", "two.yaml", 0, 1, 1.0).early_terminate
     assert (bohb.kind, bohb.max_iter) == ("asha", EPOCHS)
