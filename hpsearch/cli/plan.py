@@ -10,7 +10,7 @@ from pathlib import Path
 from hpsearch.check.check import check_sweep
 from hpsearch.check.text import check_json, check_text
 from hpsearch.cli.arguments import add_format, add_sweep, positive
-from hpsearch.cli.running import blame, notes_of_script, print_notes, with_workers
+from hpsearch.cli.running import blame, print_notes, with_workers
 from hpsearch.config.import_paths import is_table
 from hpsearch.errors import TrainableError
 from hpsearch.run.plan import make_plan, plan_text, shapes_lines
@@ -30,7 +30,7 @@ def plan(args: argparse.Namespace) -> int:
     """Show what a sweep would run."""
     file = SweepFile.read(args.sweep, args.overrides)
     sweep = with_workers(file.sweep(runs=False), args.workers)
-    print_notes([*file.notes(), *_missing(sweep, args.sweep), *notes_of_script(sweep)])
+    print_notes([*file.notes(), *_missing(sweep, args.sweep)])
     sweep_plan = make_plan(sweep, sweep.resources.workers)
     print(plan_text(sweep_plan), end="", flush=True)
     for line in shapes_lines(sweep_plan, (str(Path.cwd()),)):

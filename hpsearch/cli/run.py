@@ -13,7 +13,6 @@ from hpsearch.cli.running import (
     add_place,
     check_importable,
     check_runs_here,
-    notes_of_script,
     observers_located,
     print_notes,
     run_and_report,
@@ -56,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     check_tags(args.tag)
     file = SweepFile.read(args.sweep, args.overrides)
     sweep = with_workers(file.sweep(), args.workers)
-    print_notes([*file.notes(), *_without_end(sweep), *_from_zero(sweep), *notes_of_script(sweep)])
+    print_notes([*file.notes(), *_without_end(sweep), *_from_zero(sweep)])
     study_dir = None if args.dir is None else StudyDirectory(args.dir)
     if study_dir is None or not study_dir.exists():
         with observers_located(args.sweep):

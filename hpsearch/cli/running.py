@@ -34,11 +34,8 @@ from hpsearch.tables.outline import constants_of, outlined
 from hpsearch.tables.status import way_on
 from hpsearch.tables.trials import rows_to_table
 from hpsearch.tables.wording import front_line, shown_path
-from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.trial import TrialState
-from hpsearch.worker.job import CommandLine
 from hpsearch.worker.preflight import check_end
-from hpsearch.worker.script_failures import wandb_note
 
 _EXIT_CODES = {
     **dict.fromkeys(("finished", "target", "patience"), 0),
@@ -69,14 +66,6 @@ def check_importable(path: Path, sweep: Sweep, call: str) -> None:
             f"{path}: its trainable {sweep.trainable!r} was given from Python and can't be imported here; continue "
             f"with {call}"
         )
-
-
-def notes_of_script(sweep: Sweep) -> list[str]:
-    """Return a note if a script logs to W&B instead of this sweep."""
-    if sweep.program is None:
-        return []
-    note = wandb_note(CommandLine(sweep.program, sweep.command or DEFAULT_COMMAND, str(Path.cwd())))
-    return [] if note is None else [note]
 
 
 def print_notes(notes: Sequence[str]) -> None:

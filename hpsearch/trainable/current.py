@@ -69,8 +69,22 @@ def current_trial() -> RunningTrial:
             "`hpsearch run SWEEP.yaml`"
         )
     trial = _open_script_trial(Path(assignment))
+    random_state.seed_all(trial.seed)
+    random_state.seed_when_imported(trial.seed)
     set_current_trial(trial)
     return trial
+
+
+def trial_of_script() -> tuple[RunningTrial, bool]:
+    """Return the trial that started this script, and whether the script has called `current_trial` before.
+
+    Nothing is seeded, since the script doesn't know of the trial.
+    """
+    if _current is not None:
+        return _current, True
+    trial = _open_script_trial(Path(os.environ["HPSEARCH_TRIAL"]))
+    set_current_trial(trial)
+    return trial, False
 
 
 def in_trial() -> bool:
@@ -79,13 +93,11 @@ def in_trial() -> bool:
 
 
 def _open_script_trial(assignment: Path) -> RunningTrial:
-    """Start the trial of an assignment file: seed the generators, and report through the report file."""
+    """Start the trial of an assignment file, which reports through the report file."""
     config = Assignment.from_json(json.loads(assignment.read_text("utf-8")))
     lines = Path(os.environ["HPSEARCH_REPORTS"])
     form = _join_group if config.world_size > 1 else None
     trial = RunningTrial(config, _LineWriter(lines, Path(config.directory) / ANSWERS), form)
-    random_state.seed_all(config.seed)
-    random_state.seed_when_imported(config.seed)
     _report_uncaught_errors(trial, lines)
     atexit.register(_end_at_exit, trial)
     return trial

@@ -28,7 +28,15 @@ from hpsearch.worker.child_process import thread_environment
 from hpsearch.worker.gang import LAUNCHERS, Board, Ending, GangStore, RankInfo, StoreLostError
 from hpsearch.worker.guardian import MARK, Guardian, kill_marked, start_guardian
 from hpsearch.worker.preflight import check_program
-from hpsearch.worker.script_failures import LONGEST_TRACEBACK, end_of_log, failed, lost, no_report, probe
+from hpsearch.worker.script_failures import (
+    LONGEST_TRACEBACK,
+    end_of_log,
+    failed,
+    lost,
+    mirrors_wandb,
+    no_report,
+    probe,
+)
 
 if TYPE_CHECKING:
     from hpsearch.worker.job import CommandLine
@@ -38,6 +46,9 @@ _GRACE = 10.0
 
 _LONGEST_NAP = 0.02
 """Longest time between two polls of a running script."""
+
+_HOOK = str(Path(__file__).parents[1] / "compat" / "hook")
+"""Folder that makes a script's Python mirror W&B's runs, see `hpsearch.compat.wandb_mirror`."""
 
 _FAILURES = (TrainableError, CheckpointError, UnwritableError, StorageError)
 
@@ -159,6 +170,10 @@ class CommandRunner:
             "HPSEARCH_CHECKPOINT": _user_path(assignment.checkpoint),
             "HPSEARCH_PARENT_CHECKPOINT": _user_path(assignment.parent_checkpoint),
         }
+        if mirrors_wandb(self._command, environment):
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, (_HOOK, environment.get("PYTHONPATH"))))
+            environment.setdefault("WANDB_MODE", "offline")
+            environment.setdefault("WANDB_DIR", assignment.directory)
         environment.setdefault("PYTHONUNBUFFERED", "1")  # otherwise the last output of a killed script is lost
         if self._guardian is not None:
             environment[MARK] = self._guardian.mark
@@ -209,6 +224,8 @@ class _Script:
         """What ended the gang's scripts; None if this script ended them."""
         self.reported_failure: Failure | None = None
         """The failure that the script reported, if it uses the trial object."""
+        self._uses_trial = False
+        """Whether the script reported by the trial object, or by W&B's run, and not by lines of its own."""
         self._offered: Path | None = None
         """The last line's checkpoint, if it isn't copied yet."""
         self._copy: _Copy | None = None
@@ -276,6 +293,7 @@ class _Script:
             number, line = self._queue.popleft()
             match line:
                 case {current.KIND: "report", "iteration": iteration, "metrics": metrics, "seconds": seconds}:
+                    self._uses_trial = True
                     self._attempt.reported(iteration, metrics, seconds)
                     self._answer()
                 case {current.KIND: "saved", "iteration": iteration, "checkpoint": name}:
@@ -301,6 +319,11 @@ class _Script:
     def _take_report(self, number: int, line: dict[str, Any]) -> None:
         if self._assignment.strategy != "allreduce":  # a line doesn't say whether the checkpoint was read
             raise TrainableError(ignored_parallel(self._assignment.strategy))
+        if self._uses_trial:
+            raise TrainableError(
+                f"a script must report in one way, but line {number} of $HPSEARCH_REPORTS is its own, and the ones "
+                "before it are from its trial object, or from its run of W&B's: remove one, or set HPSEARCH_WANDB=off"
+            )
         iteration = self._attempt.iteration + 1
         if self._attempt.ended:
             self._end_all()  # it runs beyond its segment

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shlex
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -78,8 +78,10 @@ def no_report(names: tuple[str, ...], command: CommandLine) -> str:
         command: The command.
     """
     lines = f"append a line such as {example(names)} to $HPSEARCH_REPORTS, or use hpsearch.current_trial()"
-    mend = logs_to_wandb(command) or lines
-    return f"a script must report at least once in a segment, but ended without: {mend}"
+    wandb = ""
+    if mirrors_wandb(command, os.environ) and "wandb" in f"{_text_of(command)} {' '.join(command.command)}":
+        wandb = "; what it logs to W&B is reported if hpsearch is installed in the Python that runs it"
+    return f"a script must report at least once in a segment, but ended without: {lines}{wandb}"
 
 
 def _name_of(number: int) -> str:
@@ -108,43 +110,9 @@ def probe(directory: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-_LINES = "append lines to $HPSEARCH_REPORTS as well, or report by hpsearch.current_trial()"
-
-_WAYS = (
-    (
-        r"\bWandbLogger\b",
-        "Lightning's WandbLogger logs to W&B itself: "
-        "call hpsearch.integrations.lightning.fit(trainer, model) in place of trainer.fit(model)",
-    ),
-    (
-        r"\breport_to\b(.*|\s*=\s*\[?\s*[\"'])\bwandb\b",
-        "report_to=wandb makes transformers log to W&B itself: "
-        "call hpsearch.integrations.transformers.train(trainer) in place of trainer.train()",
-    ),
-    (
-        r"\blog_with\b.*\bwandb\b|\bWandb(Callback|MetricsLogger|Writer)\b",
-        f"a library of the script logs to W&B itself: {_LINES}",
-    ),
-    (
-        r"^[ \t]*(import ([\w. ]+,[ \t]*)*|from )wandb\b",
-        "write `import hpsearch.compat.wandb as wandb` in place of `import wandb`, whose logs go elsewhere",
-    ),
-)
-"""Patterns in a script or its command, and the advice for each."""
-
-
-def logs_to_wandb(command: CommandLine) -> str | None:
-    """Return advice for a script that logs to W&B itself; None if it doesn't seem to."""
-    text = f"{_text_of(command)}\n{' '.join(command.command)}"
-    return next((advice for pattern, advice in _WAYS if re.search(pattern, text, re.MULTILINE)), None)
-
-
-def wandb_note(command: CommandLine) -> str | None:
-    """Return a note on a script that logs to W&B and doesn't mention hpsearch; None for any other."""
-    advice = logs_to_wandb(command)
-    if advice is None or "hpsearch" in _text_of(command).lower():
-        return None
-    return f"{command.program} seems to report nothing to hpsearch: {advice}"
+def mirrors_wandb(command: CommandLine, environment: Mapping[str, str]) -> bool:
+    """Return whether what the script logs to W&B is reported: unless it mentions hpsearch, or HPSEARCH_WANDB is off."""
+    return environment.get("HPSEARCH_WANDB") != "off" and "hpsearch" not in _text_of(command).lower()
 
 
 def _text_of(command: CommandLine) -> str:

@@ -379,14 +379,6 @@ def test_a_function_that_never_logs_the_metric_ends_the_sweep_with_what_it_logge
         wandb.agent(wandb.sweep(GIVEN), train, count=1, directory=tmp_path / "s", progress=False)
 
 
-@pytest.mark.parametrize("line", ["import wandb", "    from wandb import log"])
-def test_a_script_that_still_imports_wandb_is_told_which_line_to_change(tmp_path, monkeypatch, capsys, line):
-    monkeypatch.chdir(tmp_path)
-    said = run_script(tmp_path, capsys, f"if False:\n    pass\n{line}\n" if line[0] != " " else f"if False:\n{line}\n")
-    assert "import hpsearch.compat.wandb as wandb" in said
-    assert "HPSEARCH_REPORTS" not in said
-
-
 @pytest.mark.parametrize("after", [False, True])
 def test_a_config_that_is_assigned_is_defaults_and_hides_nothing_that_the_sweep_chose(
     tmp_path, monkeypatch, capsys, after

@@ -21,7 +21,7 @@ from hpsearch.task import Result
 from hpsearch.trainable import checkpoints
 from hpsearch.trial import Parent, Segment, Trial
 from hpsearch.worker.job import CommandLine, Job
-from hpsearch.worker.script_failures import failed, no_report, wandb_note
+from hpsearch.worker.script_failures import failed, mirrors_wandb, no_report
 from hpsearch.worker.worker import Worker
 from tests.hpsearch.support.segments import Listening, is_alive, wait_until
 
@@ -503,36 +503,19 @@ def test_the_exception_is_found_behind_a_traceback_of_hundreds_of_lines() -> Non
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("source", "variables", "mirrors"),
     [
-        ("from lightning.pytorch.loggers import WandbLogger", "hpsearch.integrations.lightning.fit(trainer, model)"),
-        ("args = Arguments(report_to=['wandb'])", "hpsearch.integrations.transformers.train(trainer)"),
-        ("accelerator = Accelerator(log_with='wandb')", "a library of the script logs to W&B itself: append lines"),
-        ("import wandb", "write `import hpsearch.compat.wandb as wandb`"),
-        ("import os.path, torch as t, wandb", "write `import hpsearch.compat.wandb as wandb`"),
-        (
-            "import wandb\nfrom pytorch_lightning.loggers import WandbLogger",
-            "integrations.lightning.fit(trainer, model)",
-        ),
-        (
-            "args = Arguments(\n    report_to=\n        ['wandb'],\n)",
-            "hpsearch.integrations.transformers.train(trainer)",
-        ),
+        ("import wandb\n", {}, True),
+        ("import wandb\n", {"HPSEARCH_WANDB": "off"}, False),
+        ("import wandb\nimport hpsearch\n", {}, False),
+        ("import os, wandb\nreports = os.environ['HPSEARCH_REPORTS']\n", {}, False),
     ],
 )
-def test_a_script_whose_library_logs_to_wandb_is_told_so_before_and_after_it_runs(
-    tmp_path: Path, line: str, says: str
-) -> None:
-    (tmp_path / "train.py").write_text(f"{line}\n")
+def test_what_a_script_logs_to_wandb_is_reported_unless_it_knows_of_hpsearch(tmp_path, source, variables, mirrors):
+    (tmp_path / "train.py").write_text(source)
     command = CommandLine("train.py", PYTHON, str(tmp_path))
-    note = wandb_note(command)
-    assert note is not None
-    assert says in note
-    assert says in no_report(("loss",), command)
-    (tmp_path / "train.py").write_text(f"import hpsearch\n{line}\n")
-    assert wandb_note(command) is None
-    (tmp_path / "train.py").write_text("print('wandb')\n")
-    assert wandb_note(command) is None
+    assert mirrors_wandb(command, variables) is mirrors
+    assert ("in the Python that runs it" in no_report(("loss",), command)) is (mirrors or bool(variables))
     assert "append a line such as" in no_report(("loss",), command)
 
 

@@ -1,0 +1,101 @@
+"""W&B's own library in a script of a sweep: its runs get the trial's params, and what they log is reported.
+
+The script is not edited. hpsearch puts the folder `hook` into its PYTHONPATH, which calls `mirror` when the script, or
+a library such as Lightning or transformers, imports `wandb`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from hpsearch.compat.wandb_run import Config, Run
+from hpsearch.errors import TrainableError
+from hpsearch.trainable.current import trial_of_script
+from hpsearch.trainable.running_trial import SegmentEnd
+
+_mirrors: WeakKeyDictionary[Any, Run] = WeakKeyDictionary()
+"""W&B's runs that are mirrored, to our run that reports."""
+
+
+def mirror(wandb: Any) -> None:
+    """Make W&B's library mirror its runs to the trial that this script runs.
+
+    Args:
+        wandb: The imported library. A folder of W&B's runs, which Python may take for it, is left alone.
+    """
+    if not (hasattr(wandb, "init") and hasattr(wandb, "Run")):
+        return
+    wandb.init = _mirrored_init(wandb.init)
+    for method in (_log, _finish):
+        name = method.__name__[1:]
+        setattr(wandb.Run, name, functools.partialmethod(method, getattr(wandb.Run, name)))
+
+
+def _mirrored_init(init: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(init)
+    def init_run(*args: Any, **kwargs: Any) -> Any:
+        run = init(*args, **kwargs)
+        if run in _mirrors:  # it was begun before, and W&B returned it again
+            return run
+        trial, reports_itself = trial_of_script()
+        # As W&B does it in its own sweeps: what the script sets later for these names isn't taken.
+        run.config.update_locked(dict(trial.params), user="sweep", _allow_val_change=True)
+        if not reports_itself:
+            ours = _mirrors[run] = Run(trial, Config(), {})
+            trial.at_end = functools.partial(_end, run, ours)
+        return run
+
+    return init_run
+
+
+def _log(
+    run: Any,
+    log: Callable[..., None],
+    data: Mapping[str, Any],
+    step: int | None = None,
+    commit: bool | None = None,
+    **more: Any,
+) -> None:
+    log(run, data, step=step, commit=commit, **more)
+    if (ours := _mirrors.get(run)) is not None:
+        _check_one_way(ours)
+        try:
+            ours.log(data, step, commit)
+        except SegmentEnd:
+            run.finish(exit_code=0)
+            raise
+
+
+def _finish(run: Any, finish: Callable[..., None], exit_code: int | None = None, **more: Any) -> None:
+    ours = _mirrors.pop(run, None)
+    logged = {} if ours is None else dict(run.summary)
+    finish(run, exit_code, **more)
+    if ours is not None:
+        _check_one_way(ours)
+        if ours.step == 0:
+            ours.summary.update(logged)  # a script may set the metric there alone
+        ours.finish(exit_code)
+
+
+def _end(run: Any, ours: Run, error: BaseException | None) -> None:
+    """End a run that the script didn't finish."""
+    if run in _mirrors:
+        run.finish(exit_code=int(error is not None and not isinstance(error, SegmentEnd)))
+    ours.at_end(error)
+
+
+def _check_one_way(ours: Run) -> None:
+    """Check that nothing but W&B's run has reported.
+
+    Raises:
+        TrainableError: Both did, so that reports would count twice.
+    """
+    trial, _ = trial_of_script()
+    if trial.iteration != trial.start + ours.step:
+        raise TrainableError(
+            "a script must report in one way, but this one logs to a run of W&B's, which hpsearch reports, and also "
+            "reports itself: remove one, or set HPSEARCH_WANDB=off, and W&B's run is not reported"
+        )
