@@ -85,7 +85,7 @@ def search(
             "points_to_try": [...]}`: such a mapping has the key `parameters`, and no key that is also an argument.
         metric: The metric to optimize: its name, to minimize it, or `{"name": "accuracy", "goal": "maximize"}`; or a
             list of several.
-        method: `"random"` (as None), `"auto"`, `"grid"`, `"qmc"`, `"tpe"`, `"gp"`, `"cmaes"`, `"bohb"`, `"curves"`,
+        method: `"random"` (as None), `"auto"`, `"grid"`, `"qmc"`, `"tpe"`, `"gp"`, `"cmaes"`, `"bohb"`,
             `"evolution"`, `"spectral"`, `"pbt"`, or the import path of a searcher of your own or of one of Optuna's
             samplers.
         search: Settings of methods that learn, as in `{"lag": 4}`.
