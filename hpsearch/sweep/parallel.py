@@ -44,6 +44,9 @@ KEYS: Mapping[str, Sequence[str]] = {
 ASYNCHRONOUS = frozenset({"downpour", "hogwild", "locked"})
 """Strategies whose ranks do not wait for each other, so that results are not reproducible."""
 
+ON_THE_HOST = frozenset({"hogwild", "locked", "tensor"})
+"""Strategies that a Trainer has only on the CPU: shared memory, and split layers, which no GPU has run yet."""
+
 
 @dataclass(frozen=True)
 class Parallel(Settings):
@@ -126,6 +129,11 @@ class Strategies:
     def asynchronous(self) -> Sequence[str]:
         """The possible strategies whose results are not reproducible."""
         return [strategy for strategy in self.possible if strategy in ASYNCHRONOUS]
+
+    @cached_property
+    def on_the_host(self) -> Sequence[str]:
+        """The possible strategies that a Trainer can't use on a GPU."""
+        return [strategy for strategy in self.possible if strategy in ON_THE_HOST]
 
     @cached_property
     def fixed(self) -> Sequence[str]:

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import Any, NoReturn
 
 from hpsearch.errors import TrainableError
+from hpsearch.sweep.parallel import STRATEGY, Strategies
 from hpsearch.trainable.trainables import class_of
 from hpsearch.worker.child_process import environment
 
@@ -93,23 +94,33 @@ def free_shared_gpu(gpus: float) -> None:
         torch.cuda.empty_cache()
 
 
-def check_one_gpu(target: Any, gpus: float) -> None:
-    """Check that a `Trainer` has no more GPUs than it uses.
+def check_gpus(target: Any, gpus: float, strategies: Strategies | None) -> None:
+    """Check that a `Trainer` can use the GPUs of its worker.
 
     Args:
         target: The trainable.
-        gpus: Number of GPUs of its worker.
+        gpus: Number of GPUs of its worker, or its fraction of one.
+        strategies: How several workers synchronize.
 
     Raises:
-        TrainableError: The worker has more GPUs than the trainable uses.
+        TrainableError: The worker has more GPUs than the trainable uses, or has one and a strategy can't use it.
     """
     kind = class_of(target)
-    if gpus <= 1 or kind is None:
+    if not gpus or kind is None:
         return
     from hpsearch_trainers import Trainer
+    from hpsearch_trainers.precision import training_device
 
-    if issubclass(kind, Trainer):
+    if not issubclass(kind, Trainer):
+        return
+    if gpus > 1:
         raise TrainableError(
             f"resources.gpus_per_worker must be 1 or less for a Trainer, which trains on one GPU, got {gpus:g}: set "
             f"gpus_per_worker: 1 and workers_per_trial: {gpus:g}, and a trial trains on {gpus:g} GPUs"
+        )
+    on_the_host = [] if strategies is None else strategies.on_the_host
+    if on_the_host and training_device().type != "cpu":
+        raise TrainableError(
+            f"resources.gpus_per_worker must be 0 for a Trainer where {STRATEGY} may be {' or '.join(on_the_host)}, "
+            f"which trains on the CPU, got {gpus:g}: set gpus_per_worker: 0, or take another strategy"
         )

@@ -24,7 +24,7 @@ from hpsearch.worker.attempt import Attempt, AttemptLog, attempt_directory
 from hpsearch.worker.child_process import environment
 from hpsearch.worker.command import CommandRunner
 from hpsearch.worker.gang import GangListener, GangStore, RankInfo
-from hpsearch.worker.gpus import check_one_gpu, free_shared_gpu, part_of_gpu, without_gpus
+from hpsearch.worker.gpus import check_gpus, free_shared_gpu, part_of_gpu, without_gpus
 from hpsearch.worker.in_process import InProcess
 from hpsearch.worker.job import Channel, CommandLine, Job
 from hpsearch.worker.lanes import AroundBuild, Lanes, why_whole
@@ -84,7 +84,7 @@ class Worker:
                     settings.enter_context(part_of_gpu(job.gpus))
                 runner = InProcess(job.trainable, job.search_path, job.threads, GangListener(node, interface))
                 self._runner = settings.enter_context(closing(runner))
-                check_one_gpu(runner.target, job.gpus)
+                check_gpus(runner.target, job.gpus, job.strategies)
             self._settings = settings.pop_all()
         self._lanes: Lanes | None = None
         self.why_whole: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,11 @@ import torch
 
 from hpsearch import TrainableError, search
 from hpsearch.errors import HpsearchWarning
+from hpsearch.run.study_run import job_of
+from hpsearch.sweep.file import sweep_from_mapping
+from hpsearch.sweep.parallel import ON_THE_HOST
 from hpsearch.worker.gpus import without_gpus
+from hpsearch.worker.worker import Worker
 from hpsearch_trainers.digits import MLP
 from tests.hpsearch.support.merged import merged
 
@@ -91,6 +96,25 @@ def test_gpus_stay_hidden_until_the_last_one_who_hid_them_is_done():
 def test_a_trainer_refuses_gpus_that_it_wouldnt_use(tmp_path, trainer):
     with pytest.raises(TrainableError, match="gpus_per_worker: 1 and workers_per_trial: 2"):
         run(trainer, tmp_path, resources={"gpus_per_worker": 2})
+
+
+@pytest.mark.parametrize(
+    ("more", "names"),
+    [
+        *(({"parallel": {"strategy": name}}, name) for name in sorted(ON_THE_HOST)),
+        ({"parameters": {"parallel.strategy": {"values": ["allreduce", "hogwild", "tensor"]}}}, "hogwild or tensor"),
+    ],
+)
+def test_a_trainer_refuses_a_gpu_where_a_strategy_trains_on_the_cpu(tmp_path, more, names):
+    """Before a trial runs. A loop of one's own may use one."""
+    given = ONE | {"method": "random", "resources": {"gpus_per_worker": 1, "workers_per_trial": 2}} | more
+    job = job_of(
+        sweep_from_mapping({"trainable": "hpsearch_trainers.digits:MLP"} | given), str(tmp_path), MLP, (), None
+    )
+    with pytest.raises(TrainableError, match=f"must be 0 for a Trainer where parallel.strategy may be {names}, which"):
+        Worker(job, tmp_path)
+    for other in (replace(job, trainable=looks), replace(job, gpus=0)):
+        Worker(other, tmp_path).close()
 
 
 def test_workers_that_share_a_gpu_have_a_part_of_its_memory_and_give_back_what_a_trial_had(tmp_path, monkeypatch):

@@ -7,12 +7,16 @@ import signal
 from typing import Any
 
 import torch
-import torch._dynamo  # noqa: F401 - optimizers import it when the first is made: here before ranks are forked
+import torch._dynamo  # optimizers import it when the first is made: here before ranks are forked
+import torch.distributed as dist
 from torch import Tensor, nn
 
+import hpsearch_comm.torch_backend  # noqa: F401 - registers the backend
 from hpsearch_comm import Group
+from hpsearch_trainers.shards import Shard
+from hpsearch_trainers.strategies.stages import cut
 from tests.trainers.strategies.split_trainings import trial
-from tests.trainers.test_trainer import CLASSES, FEATURES, MODELS, Small
+from tests.trainers.test_trainer import CLASSES, FEATURES, MODELS, Small, data
 
 
 def killed(group: Group, schedule: str, victim: int, where: str) -> str:
@@ -74,3 +78,43 @@ def draws(group: Group) -> list[list[bool]]:
     )
     trainer.step()
     return left_out
+
+
+def as_torch_does(group: Group, schedule: str, store: str) -> tuple[list[float], list[float], bool]:
+    """Train as `Small` does with torch.distributed.pipelining; return both losses, and whether weights are equal.
+
+    Args:
+        group: The ranks.
+        schedule: `gpipe` or `1f1b`.
+        store: A new file, in which the ranks of torch's process group meet.
+    """
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe  # slow, and only used here
+
+    rows, count, epochs = 200, 4, 2  # micro-batches of equal size, as torch needs them
+    trainer: Any = Small(trial({"train": data(rows)}, group, "pipeline", schedule=schedule, micro_batches=count))
+    losses = [trainer.step()["loss"] for _ in range(epochs)]
+
+    dist.init_process_group("hpsearch", f"file://{store}", rank=group.rank, world_size=group.size)
+    torch.manual_seed(3)
+    stage = nn.Sequential(*cut(MODELS["mlp"](), None, group.size).layers[group.rank])
+    optimizer = torch.optim.SGD(stage.parameters(), lr=0.05, momentum=0.9)
+    kind: Any = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}[schedule]
+    passes = kind(
+        PipelineStage(stage, group.rank, group.size, torch.device("cpu")), count, loss_fn=nn.functional.cross_entropy
+    )
+    inputs, targets = data(rows)
+    of_torch: list[float] = []
+    for epoch in range(epochs):
+        of_epoch: list[Tensor] = []
+        for chosen in Shard(rows, 20, 7).epoch(epoch):
+            of_step: list[Tensor] = []
+            given = [inputs[chosen]] if group.rank == 0 else []
+            passes.step(*given, target=targets[chosen], losses=of_step, return_outputs=False)
+            optimizer.step()
+            optimizer.zero_grad()
+            of_epoch += of_step
+        of_torch.append(float(torch.stack(of_epoch).mean().detach()) if of_epoch else 0.0)
+    dist.destroy_process_group()
+    own = cut(trainer.model, None, group.size).layers[group.rank]
+    ours = [parameter for layer in own for parameter in layer.parameters()]
+    return losses, of_torch, all(map(torch.equal, ours, stage.parameters()))

@@ -11,15 +11,19 @@ from typing import Any
 
 import torch
 import torch._dynamo  # which optimizers import when the first is made: here it is there before ranks are forked
+import torch.distributed as dist
 import torch.distributed.tensor
 from torch import Tensor, nn
 from torch._C._distributed_c10d import _resolve_process_group
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from hpsearch_comm import Group
+from hpsearch_trainers.shards import Shard
 from hpsearch_trainers.strategies.mesh import mesh_of
 from hpsearch_trainers.strategies.split_layers import forward_of, split_dimensions
 from tests.trainers.strategies.split_trainings import OPTIMIZERS, deep, tied, trial
-from tests.trainers.test_trainer import CLASSES, FEATURES, MODELS, Small
+from tests.trainers.test_trainer import CLASSES, FEATURES, MODELS, ROWS, Small, data
 
 
 class Residual(nn.Module):
@@ -293,3 +297,31 @@ def forgets(group: Group) -> list[str]:
         except RuntimeError as error:
             found.append(str(error).partition(":")[0])
     return found
+
+
+def as_torch_does(group: Group, store: str) -> bool:
+    """Train as `Small` does with torch's `parallelize_module`; return whether weights are equal.
+
+    Args:
+        group: The ranks.
+        store: A new file, in which the ranks of torch's process group meet.
+    """
+    trainer: Any = Small(trial({}, group, "tensor"))
+    for _ in range(2):
+        trainer.step()
+
+    dist.init_process_group("hpsearch", f"file://{store}", rank=group.rank, world_size=group.size)
+    torch.manual_seed(3)
+    mesh, model = init_device_mesh("cpu", (group.size,)), MODELS["mlp"]()
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    inputs, targets = data()
+    for epoch in range(2):
+        for rows in Shard(ROWS, 20, 7).epoch(epoch):
+            optimizer.zero_grad()
+            torch.autograd.backward(nn.functional.cross_entropy(model(inputs[rows]), targets[rows]))
+            optimizer.step()
+    whole: list[Any] = list(model.parameters())
+    equal = [torch.equal(ours, own.full_tensor()) for ours, own in zip(trainer.model.parameters(), whole, strict=True)]
+    dist.destroy_process_group()
+    return all(equal)

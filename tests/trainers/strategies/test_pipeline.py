@@ -314,3 +314,14 @@ def test_stages_draw_random_numbers_of_their_own(ranks):
     first, last = (outcome.result for outcome in ranks.call(2, "draws"))
     assert first != last
     assert ranks.call(2, "draws")[0].result == first
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_micro_batches_of_equal_size_train_to_the_bits_of_torchs_pipelining(ranks, schedule, tmp_path):
+    (losses, _, first), (_, of_torch, last) = (
+        outcome.result for outcome in ranks.call(2, "as_torch_does", schedule, str(tmp_path / "store"))
+    )
+    assert losses == pytest.approx(of_torch, rel=1e-6)
+    assert first
+    assert last

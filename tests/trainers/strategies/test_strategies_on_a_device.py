@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
+from hpsearch.sweep.parallel import ON_THE_HOST
 from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers import Parts, Trainer
+from hpsearch_trainers.strategies import STRATEGIES as ALL
 from tests.comm.thread_ranks import run_ranks
 from tests.stand_in_device import DEVICE, DeviceProcess, on_ranks
 from tests.trainers.test_trainer import building
@@ -83,6 +85,10 @@ def refused(parallel: dict[str, Any]) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize("name", ["tensor", "hogwild"])
+def test_every_strategy_trains_on_a_device_or_is_refused_there():
+    assert set(STRATEGIES) | ON_THE_HOST | {"allreduce"} == set(ALL)
+
+
+@pytest.mark.parametrize("name", sorted(ON_THE_HOST))
 def test_what_works_in_host_memory_alone_is_refused_on_a_device(device, name):
     assert "got a model on" in device.run(refused, {"strategy": name})

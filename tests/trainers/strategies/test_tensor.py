@@ -80,6 +80,11 @@ def test_the_losses_of_one_process(train, case, width):
     assert_alike(train(case, width), train(case))
 
 
+@pytest.mark.exhaustive
+def test_a_pair_trains_to_the_bits_of_torchs_parallelize_module(ranks, tmp_path):
+    assert results(ranks.call(2, "as_torch_does", str(tmp_path / "store"))) == [True, True]
+
+
 def test_half_precision(train):
     assert_alike(train("half", 2), train("half"), 0.02)
 
