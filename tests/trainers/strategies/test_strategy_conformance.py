@@ -15,10 +15,14 @@ from hpsearch_trainers.strategies import STRATEGIES, Strategy, StrategyCapabilit
 from tests.comm.leftovers import shared_memory_files
 from tests.comm.process_ranks import Outcome, ProcessRanks
 from tests.rarely import rarely
+from tests.trainers.strategies.documented import documented_strategy
 from tests.trainers.strategies.problems import ODD
 from tests.trainers.strategies.ranks import CHANGES, changes, trains, validates
 
 pytestmark = pytest.mark.some_cases(2)
+
+KINDS = {**STRATEGIES, "compressed_allreduce": documented_strategy()}
+"""Strategies by name; the last one is that of docs/extending.md."""
 
 MORE: dict[str, tuple[int, Mapping[str, Any]]] = {
     "allreduce of three": (3, {"strategy": "allreduce"}),
@@ -32,11 +36,12 @@ MORE: dict[str, tuple[int, Mapping[str, Any]]] = {
         {"strategy": "downpour", "servers": 2, "n_push": 2, "n_fetch": 3, "max_delay": 1, "warm_start": 1},
     ),
     "average_once of three": (3, {"strategy": "average_once"}),
+    "compressed_allreduce of three": (3, {"strategy": "compressed_allreduce"}),
     "local_sgd of three": (3, {"strategy": "local_sgd", "period": 3, "momentum": "average"}),
 }
 """Strategies at other widths, or with other options, by a name for the test."""
 
-USES: dict[str, tuple[int, Mapping[str, Any]]] = {name: (2, {"strategy": name}) for name in STRATEGIES} | MORE
+USES: dict[str, tuple[int, Mapping[str, Any]]] = {name: (2, {"strategy": name}) for name in KINDS} | MORE
 """All that is tried."""
 
 
@@ -52,7 +57,7 @@ class Use:
 
     @property
     def kind(self) -> type[Strategy]:
-        return STRATEGIES[self.parallel["strategy"]]
+        return KINDS[self.parallel["strategy"]]
 
     @property
     def capabilities(self) -> StrategyCapabilities:
@@ -76,11 +81,11 @@ class Use:
 
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[ProcessRanks]:
-    with ProcessRanks("tests.trainers.strategies.ranks") as server:
+    with ProcessRanks("tests.trainers.strategies.suite_ranks") as server:
         yield server
 
 
-@pytest.fixture(params=[*STRATEGIES, *rarely(*MORE)])
+@pytest.fixture(params=[*KINDS, *rarely(*MORE)])
 def use(request: pytest.FixtureRequest, ranks: ProcessRanks) -> Iterator[Use]:
     before = shared_memory_files()
     yield Use(ranks, *USES[request.param])
@@ -207,7 +212,7 @@ BESIDE = {"a loop": IN_EPOCHS, "another optimizer": BY_SUPER, "mixed in": BY_SUP
 """What is said of trainers whose step trains beside the strategy."""
 
 
-@pytest.mark.parametrize("use", STRATEGIES, indirect=True)
+@pytest.mark.parametrize("use", KINDS, indirect=True)
 def test_a_step_of_a_users_own_trains_by_the_strategy_or_is_refused(use):
     """Under allreduce each rank may do what it likes, as long as it leaves the trainer's model alone."""
     outcomes = use.outcomes("own_steps", tuple(BESIDE))
@@ -219,7 +224,7 @@ def test_a_step_of_a_users_own_trains_by_the_strategy_or_is_refused(use):
             assert (under_allreduce[name] if use.capabilities.own_loop else words) in said, name
 
 
-@pytest.mark.parametrize("use", STRATEGIES, indirect=True)
+@pytest.mark.parametrize("use", KINDS, indirect=True)
 def test_a_step_of_a_users_own_may_be_around_an_epoch(use):
     outcomes = use.outcomes("around")
     assert not any(outcome.error or outcome.code for outcome in outcomes), outcomes
