@@ -29,7 +29,7 @@ class Allreduce(Strategy):
 
     def prepare(self, trained: Trained) -> None:
         """Install hooks that average the model's gradients, and broadcast rank 0's weights and buffers."""
-        self._averaging: DataParallel | None = None  # removes the old hooks before new ones are installed
+        self.__dict__.pop("_averaging", None)  # removes the old hooks before new ones are installed
         self._needed = _gradients_needed(trained)
         self._averaging = DataParallel(trained.model, self.group, weighted=True)
 
@@ -40,12 +40,10 @@ class Allreduce(Strategy):
     def start_step(self, rows: int) -> None:
         """Start a step with this number of rows on this rank."""
         super().start_step(rows)
-        assert self._averaging is not None
         self._averaging.set_weight(rows)
 
     def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], loss_weight: float, *, last: bool) -> Tensor:
         """Run forward and backward; average gradients in the last pass of a step."""
-        assert self._averaging is not None
         with contextlib.nullcontext() if last else self._averaging.no_sync():
             return super().backward(inputs, loss_of, loss_weight, last=last)
 

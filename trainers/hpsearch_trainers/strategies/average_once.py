@@ -85,8 +85,7 @@ class AverageOnce(LocalSteps):
             "optimizer": copy.deepcopy(optimizer.state_dict()["state"]),
             "optimizer_class": type(optimizer).__qualname__,
         }
-        other_states = gather_worker_states(self._own_state, self.group)
-        self._all_states = [self._own_state, *other_states] if self.group.rank == 0 else []
+        self._all_states = gather_worker_states(self._own_state, self.group)
         rows = self._of_workers(self._epoch_rows)
         average_weights(model.parameters(), rows, self.group)
         average_optimizer(optimizer, rows, self.group)

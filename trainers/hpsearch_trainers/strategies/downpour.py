@@ -368,15 +368,15 @@ class Downpour(Served):
         if self._in_turn:
             yield from super().epoch_steps(shard, epoch)
             return
-        ticket = self._worker.draw(self._rates())
+        ticket = self._worker.draw(self.rates())
         for number, part in enumerate(shard.all_parts(epoch)):
             if number == ticket:
                 yield part
-                ticket = self._worker.draw(self._rates())
+                ticket = self._worker.draw(self.rates())
 
     def start_step(self, rows: int) -> None:
         """Wait until the step may start; every `n_fetch` steps, fetch the servers' weights."""
-        self._step_rates = self._rates()
+        self._step_rates = self.rates()
         if self._clock % self._fetch_every == 0:
             self._worker.fetch(self._clock, self._step_rates)
         elif self._max_delay is not None:
@@ -399,7 +399,7 @@ class Downpour(Served):
         """Finish all pushes, and send the servers' weights and sums to every rank."""
         if self.trains:
             self._push()
-            self._worker.end(self._clock, self._rates())
+            self._worker.end(self._clock, self.rates())
             del self._worker
         else:
             del self._server
@@ -417,9 +417,6 @@ class Downpour(Served):
         optimizer = self.trained.optimizer
         optimizer.load_state_dict({**optimizer.state_dict(), "state": copy.deepcopy(self._fresh)})
         load_exactly(self._adagrad, {**self._adagrad.state_dict(), "state": state.get("adagrad", {})})
-
-    def _rates(self) -> list[float]:
-        return [float(group["lr"]) for group in self.trained.optimizer.param_groups]
 
     @torch.no_grad()
     def _accrue(self) -> None:

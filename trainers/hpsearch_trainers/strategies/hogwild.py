@@ -145,7 +145,6 @@ class Hogwild(LocalSteps):
                 f"parallel.strategy {self.name} needs all workers on one host, whose memory they share, got {hosts}: "
                 "lower resources.workers_per_trial to what a host has, or take another strategy"
             )
-        self._copy: OneCopy | None = None
         self._other_states: list[Any] = []
 
     def prepare(self, trained: Trained) -> None:
@@ -177,7 +176,6 @@ class Hogwild(LocalSteps):
     def step(self) -> None:
         """Step, and report progress to the other workers."""
         super().step()
-        assert self._copy is not None
         self._copy.memory.advance()
 
     def end_epoch(self) -> None:
@@ -186,12 +184,11 @@ class Hogwild(LocalSteps):
         Raises:
             ConfigurationError: The model has moved a trained parameter out of the shared memory.
         """
-        assert self._copy is not None
         self._copy.memory.wait()
         self.group.barrier()
         self._copy.release()
-        self._copy = None
-        self._other_states = gather_worker_states(self.trained.optimizer.state_dict()["state"], self.group)
+        del self._copy
+        self._other_states = gather_worker_states(self.trained.optimizer.state_dict()["state"], self.group)[1:]
         self._average_moving_average(self._of_workers(self._epoch_rows))
 
     def state_dict(self) -> dict[str, Any]:
@@ -252,7 +249,6 @@ class Locked(Hogwild):
 
     def step_optimizer(self) -> None:
         """Update one bucket at a time. If the optimizer has hooks or common state, update all under all locks."""
-        assert self._copy is not None
         optimizer, locks = self.trained.optimizer, self._copy.memory.locks
         if self.hooked or not steps_in_parts(optimizer):
             buckets = sorted(bucket for bucket, _ in self._order)  # the same order on all workers, to avoid deadlock

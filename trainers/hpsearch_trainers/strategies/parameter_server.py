@@ -169,7 +169,7 @@ class ParameterServer(Served):
         if self.trains:
             self._worker = WorkerSide(self.pushed)
         else:
-            self._own_rates = _rates(self.trained.optimizer)
+            self._own_rates = self.rates()
 
     def start_step(self, rows: int) -> None:
         """See `Strategy.start_step`."""
@@ -223,7 +223,7 @@ class ParameterServer(Served):
             del self._worker
         else:
             scheduled = hasattr(self.trained.optimizer.step, "_wrapped_by_lr_sched")  # set by torch's schedulers
-            if scheduled and _rates(self.trained.optimizer) != self._own_rates:
+            if scheduled and self.rates() != self._own_rates:
                 self.refuse(_STEPPED)
         super().end_epoch()
         broadcast_common_state(self.trained.optimizer, self.group, self.servers[0])
@@ -233,10 +233,6 @@ class ParameterServer(Served):
         if hasattr(self, "_worker"):
             self._worker.close()
         super().abort(error)
-
-
-def _rates(optimizer: Optimizer) -> list[float]:
-    return [float(group["lr"]) for group in optimizer.param_groups]
 
 
 def _own_share(shares: Shares | None) -> float:

@@ -155,6 +155,10 @@ class Served(Strategy):
             put_weights(bucket, elements, self.parameters)
         assemble(self.server_optimizer, self.parameters, self.group, self.servers, states)
 
+    def rates(self) -> list[float]:
+        """Return the current learning rate of each group of the trial's optimizer."""
+        return [float(group["lr"]) for group in self.trained.optimizer.param_groups]
+
     def _trained_parameters(self) -> list[nn.Parameter]:
         return [parameter for parameter in parameters_of(self.trained.optimizer) if parameter.requires_grad]
 
