@@ -315,7 +315,7 @@ class Downpour(Served):
         },
     )
 
-    _adagrad: Adagrad
+    server_optimizer: Adagrad
 
     def __init__(self, options: Options, group: Group | None) -> None:
         super().__init__(options, group)
@@ -324,20 +324,15 @@ class Downpour(Served):
         delay = options.values.get("max_delay")
         self._max_delay = None if delay is None else options.integer("max_delay", 0, least=0)
 
-    @property
-    def server_optimizer(self) -> Optimizer:
-        """See `Served.server_optimizer`."""
-        return self._adagrad
-
     def prepare(self, trained: Trained) -> None:
         """Create Adagrad. Parameters that are new in the trial's optimizer, or all of a new one, start without sums."""
         super().prepare(trained)
         is_same = hasattr(self, "trained") and self.trained.optimizer is trained.optimizer
-        sums: Mapping[Any, Any] = self._adagrad.state if is_same else {}
+        sums: Mapping[Any, Any] = self.server_optimizer.state if is_same else {}
         groups = [{"params": group["params"], "lr": float(group["lr"])} for group in trained.optimizer.param_groups]
-        self._adagrad = Adagrad(groups)
-        self._adagrad.state.update(
-            {parameter: sums[parameter] for parameter in parameters_of(self._adagrad) if parameter in sums}
+        self.server_optimizer = Adagrad(groups)
+        self.server_optimizer.state.update(
+            {parameter: sums[parameter] for parameter in parameters_of(self.server_optimizer) if parameter in sums}
         )
         # Some optimizers have a state before their first step, and need it.
         self._fresh = copy.deepcopy(trained.optimizer.state_dict()["state"])
@@ -361,7 +356,7 @@ class Downpour(Served):
             return
         clocks = Clocks(self.parts, self._max_delay, in_turn=self._in_turn)
         first = self.group.rank == self.servers[0]
-        self._server = DownpourServer(self.served, self._adagrad, self.group, clocks, first=first)
+        self._server = DownpourServer(self.served, self.server_optimizer, self.group, clocks, first=first)
 
     def epoch_steps(self, shard: Shard, epoch: int) -> Iterator[tuple[int, Tensor]]:
         """Yield parts of the global batches. A worker draws a part when it is ready, so fast workers get more parts."""
@@ -407,7 +402,7 @@ class Downpour(Served):
 
     def state_dict(self) -> dict[str, Any]:
         """Return Adagrad's sums of squares."""
-        return {"adagrad": self._adagrad.state_dict()["state"]}
+        return {"adagrad": self.server_optimizer.state_dict()["state"]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load Adagrad's sums of squares; missing sums start at zero.
@@ -416,7 +411,7 @@ class Downpour(Served):
         """
         optimizer = self.trained.optimizer
         optimizer.load_state_dict({**optimizer.state_dict(), "state": copy.deepcopy(self._fresh)})
-        load_exactly(self._adagrad, {**self._adagrad.state_dict(), "state": state.get("adagrad", {})})
+        load_exactly(self.server_optimizer, {**self.server_optimizer.state_dict(), "state": state.get("adagrad", {})})
 
     @torch.no_grad()
     def _accrue(self) -> None:

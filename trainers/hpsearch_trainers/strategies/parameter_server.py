@@ -21,7 +21,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from hpsearch_comm import Group, SyncBatchNorm
 from hpsearch_comm.data_parallel.shares import Shares
@@ -134,30 +133,17 @@ class ParameterServer(Served):
 
     def __init__(self, options: Options, group: Group | None) -> None:
         super().__init__(options, group)
+        self.pushing = self.parts
         self._server_group = self.group.subgroup(self.servers) if len(self.servers) > 1 else None
         if self._server_group is not None:
             self.formed.append(self._server_group)
-
-    @property
-    def server_optimizer(self) -> Optimizer:
-        """See `Served.server_optimizer`."""
-        return self.trained.optimizer
-
-    @property
-    def can_be_cut(self) -> bool:
-        """See `Served.can_be_cut`."""
-        return trains_elements(self.trained.optimizer) and not self.hooked
-
-    @property
-    def pushing(self) -> int:
-        """Return the number of workers, which all push in each step."""
-        return self.parts
 
     def prepare(self, trained: Trained) -> None:
         """Broadcast rank 0's weights, and weight synchronized layers by rows."""
         if not trains_each_parameter(trained.optimizer):
             self.refuse(_OTHER_OPTIMIZER)
         super().prepare(trained)
+        self.server_optimizer = trained.optimizer
         layers = [layer for layer in trained.model.modules() if isinstance(layer, SyncBatchNorm)]
         self._shares = Shares(self.workers) if layers and self.workers is not None else None
         for layer in layers:
@@ -165,6 +151,7 @@ class ParameterServer(Served):
 
     def begin_epoch(self, epoch: int) -> None:
         """See `Served.begin_epoch`."""
+        self.can_be_cut = trains_elements(self.server_optimizer) and not self.hooked
         super().begin_epoch(epoch)
         if self.trains:
             self._worker = WorkerSide(self.pushed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,12 +24,16 @@ class Served(Strategy):
 
     Attributes:
         servers: The ranks of the servers.
+        server_optimizer: The optimizer of all parameters with which the servers step; set by `prepare`.
+        can_be_cut: Whether contiguous parameters without sparse gradients may be cut.
+        pushing: Maximum number of workers that push to a server at the same time.
         parameters: The parameters that servers train in this epoch, in order.
         pushed: All buckets on a worker.
         served: A server's own buckets.
     """
 
     group: Group
+    server_optimizer: Optimizer
 
     def __init__(self, options: Options, group: Group | None) -> None:
         super().__init__(options, group)
@@ -46,21 +49,7 @@ class Served(Strategy):
         self.part_index = self.stream = rank if self.trains else 0
         self.workers = self.group.subgroup(range(self.parts)) if self.parts > 1 else None
         self.formed = [] if self.workers is None else [self.workers]
-
-    @property
-    @abstractmethod
-    def server_optimizer(self) -> Optimizer:
-        """The optimizer of all parameters with which the servers step."""
-
-    @property
-    def can_be_cut(self) -> bool:
-        """Whether contiguous parameters without sparse gradients may be cut."""
-        return True
-
-    @property
-    def pushing(self) -> int:
-        """Maximum number of workers that push to a server at the same time."""
-        return 1
+        self.can_be_cut, self.pushing = True, 1
 
     def begin_epoch(self, epoch: int) -> None:
         """Assign the trained parameters to the servers."""
