@@ -38,6 +38,10 @@ def test_too_few_ranks_for_a_strategy_are_refused(name):
         strategy_of({"strategy": name}, None)
 
 
+def test_a_strategy_defines_how_weights_are_updated_and_what_they_are_after_an_epoch():
+    assert Strategy.__abstractmethods__ == {"step", "end_epoch"}
+
+
 def test_what_a_strategy_refuses_is_named_with_its_reason():
     class Picky(Alone):
         name = "picky"
