@@ -6,8 +6,7 @@ import dataclasses
 import gc
 import threading
 import weakref
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -15,14 +14,15 @@ import torch
 from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.lanes.probe import replica
-from hpsearch_trainers.strategies import STRATEGIES, Options, Strategy, strategy_of
+from hpsearch_trainers.strategies import STRATEGIES, Options, Strategy, StrategyCapabilities, strategy_of
+from hpsearch_trainers.strategies.strategy import Alone
 from tests.comm.thread_ranks import run_ranks
 from tests.trainers.test_trainer import FakeTrial, Small
 
 
 def test_one_rank_has_nothing_to_agree_on():
-    assert type(strategy_of({}, None)) is Strategy
-    assert type(strategy_of({"strategy": "allreduce"}, None)) is Strategy
+    assert type(strategy_of({}, None)) is Alone
+    assert type(strategy_of({"strategy": "allreduce"}, None)) is Alone
     assert run_ranks(2, lambda group: strategy_of({"strategy": None}, group).name) == ["allreduce"] * 2
 
 
@@ -32,19 +32,20 @@ def test_a_strategy_that_is_not_known_is_refused_with_the_nearest():
     assert all(name == kind.name for name, kind in STRATEGIES.items())
 
 
-def test_too_few_ranks_for_a_strategy_are_refused():
-    class Pair(Strategy):
-        name = "pair"
-        least = 2
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "allreduce"])
+def test_too_few_ranks_for_a_strategy_are_refused(name):
+    with pytest.raises(ConfigurationError, match=rf"parallel.strategy {name} takes 2 workers or more, got 1: raise"):
+        strategy_of({"strategy": name}, None)
 
-    with pytest.raises(ConfigurationError, match=r"parallel.strategy pair takes 2 workers or more, got 1: raise res"):
-        Pair(Options(), None)
+
+def test_a_strategy_defines_how_weights_are_updated_and_what_they_are_after_an_epoch():
+    assert Strategy.__abstractmethods__ == {"step", "end_epoch"}
 
 
 def test_what_a_strategy_refuses_is_named_with_its_reason():
-    class Picky(Strategy):
+    class Picky(Alone):
         name = "picky"
-        refuses: ClassVar[Mapping[str, str]] = {"accumulate": "it has no memory to save"}
+        capabilities = StrategyCapabilities(refuses={"accumulate": "it has no memory to save"})
 
     parts = Small(FakeTrial()).parts
     Picky(Options(), None).check(parts)
@@ -99,7 +100,7 @@ def test_options_are_words():
 
 
 def test_what_one_strategy_saved_is_not_given_to_another():
-    class Counting(Strategy):
+    class Counting(Alone):
         name = "counting"
         given: Any = None
 

@@ -92,7 +92,7 @@ class Shard:
         """
         order = self._order(number)
         for step in range(start, self.steps):
-            part = self._part(step)
+            part = rows_of_rank(self.rows_of(step), self.width, self.rank)
             first = step * self.batch
             yield order[first + part.start : first + part.stop]
 
@@ -115,10 +115,3 @@ class Shard:
     def rows_of(self, step: int) -> int:
         """Return the number of rows of a step's global batch."""
         return min(self.batch, self.rows - step * self.batch)
-
-    def rows_here(self, step: int) -> int:
-        """Return the number of rows of a step on this worker."""
-        return len(self._part(step))
-
-    def _part(self, step: int) -> range:
-        return rows_of_rank(self.rows_of(step), self.width, self.rank)

@@ -56,7 +56,6 @@ from hpsearch_trainers.optimizers import (
     optimizer_of,
     other_optimizers,
 )
-from hpsearch_trainers.own_methods import METHODS, checked
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.precision import check_precision, precision, training_device
 from hpsearch_trainers.rates import Rates, load_schedulers, save_schedulers
@@ -141,7 +140,7 @@ class Trainer(ABC):
             if self._train.ordered:
                 order = partial(_order_of, self._train, self._seed)
         self._shard = Shard(rows, batch, self._seed, rank, width, order)
-        rule = self._strategy.rate_rule or rule_for(self.optimizer)
+        rule = self._strategy.capabilities.rate_rule or rule_for(self.optimizer)
         self._target = self._scaling.target(parts.batch_size, width, rule)
         self._stages = [Stage(0.0, self._target)]
         if self._strategy.is_main_rank and self._scaling.lr is None and self._target != 1.0:
@@ -150,12 +149,6 @@ class Trainer(ABC):
         inherited = None if getattr(trial, "start", 0) else getattr(trial, "parent_checkpoint", None)
         if inherited is not None:
             self.inherit(inherited)
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        for name in METHODS:
-            if (method := getattr(cls, name)) is not getattr(Trainer, name):
-                setattr(cls, name, checked(name, method))
 
     @abstractmethod
     def build(self, params: Mapping[str, Any]) -> Parts:
@@ -168,11 +161,10 @@ class Trainer(ABC):
             The metrics, the same on every rank.
 
         Raises:
-            ConfigurationError: An override trained without calling this method, and the strategy requires the call.
+            ConfigurationError: The strategy can't train what there is now, or its state wasn't loaded.
         """
         try:
             self._refresh_bindings()
-            self._strategy.agree(self._trained(), self.epoch)
             self._strategy.start_epoch(self._trained(), self.epoch)
             if self._strategy.trains:
                 return self._strategy.synchronize_metrics(self._train_epoch())
@@ -247,7 +239,7 @@ class Trainer(ABC):
                 self._set_rate(self.epoch + step / self._shard.steps)
                 self._step(batches, [len(rows) for rows in passes], count, loss)
         self._rates.restore()
-        self._strategy.end_epoch()
+        self._strategy.finish_epoch()
         metrics = self._end_epoch(self._sum(loss), (self._train.waited - waited) / (time.perf_counter() - began))
         if self.group is not None:
             synchronize_untrained(self.model, self._average, self.optimizer, self.group)
@@ -267,7 +259,7 @@ class Trainer(ABC):
         steps = self._shard.steps
         self._strategy.serve(steps, lambda step: self._set_rate(self.epoch + step / steps))
         self._rates.restore()
-        self._strategy.end_epoch()
+        self._strategy.finish_epoch()
         self.epoch += 1
 
     def _end_epoch(self, loss: float, data_wait: float) -> dict[str, float]:
@@ -312,8 +304,20 @@ class Trainer(ABC):
         return measured(model, self.parts.measures, self.group)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state from which training resumes with any number of workers: tensors and plain containers."""
-        self._strategy.calls["state_dict"] += 1
+        """Return the state from which training resumes with any number of workers: tensors and plain containers.
+
+        Raises:
+            ConfigurationError: The ranks have trained nothing together, because a subclass overrides `step` without
+                calling Trainer's; or the state has an optimizer or a scheduler that can't be saved.
+        """
+        strategy = self._strategy
+        if strategy.epochs == 0 and not strategy.may_be_left_out:
+            raise ConfigurationError(
+                f"{type(self).__name__}.step must train for an epoch with super().step() under parallel.strategy "
+                f"{strategy.name}, got a state to save before any such epoch: what was reported would be of a model "
+                "that each rank trains by itself. Call super().step() in it; a loop of your own belongs in a class "
+                "that isn't a Trainer, and says what ranks exchange"
+            )
         state = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -337,7 +341,8 @@ class Trainer(ABC):
             state["schedulers"] = schedulers
         if helpers := self._helpers():
             state["helpers"] = {name: helper.state_dict() for name, helper in helpers.items()}
-        state |= self._strategy.entry()
+        if own_state := strategy.state_dict():
+            state["strategy"] = {"name": strategy.name, **own_state}
         if (architecture := architecture_of(self.model)) is not None:
             state["architecture"] = architecture
         return state
@@ -346,8 +351,11 @@ class Trainer(ABC):
         """Load a state. If the trial now has more workers, the learning rate warms up from this epoch on.
 
         A forked trial loads the state of another trial, but keeps the settings of its own optimizer and schedulers.
+
+        Raises:
+            ConfigurationError: The trainer lacks something that is saved, or the state lacks what a subclass has left
+                out and the strategy needs.
         """
-        self._strategy.calls["load_state_dict"] += 1
         self.model.load_state_dict(state["model"])
         load_optimizer(self.optimizer, state, forked=self._forked, verbose=self._strategy.is_main_rank)
         self._load_other_optimizers(state.get("optimizers", {}))
@@ -359,12 +367,30 @@ class Trainer(ABC):
             load_average(self._average, state, forked=self._forked)
         if self._scaler is not None and "scaler" in state:
             self._scaler.load_state_dict(state["scaler"])
-        self._strategy.load_entry(state)
-        self._strategy.loaded()
-        self.epoch = state["epoch"]
+        self.epoch = self._strategy.epochs = state["epoch"]
+        self._strategy.load_state_dict(self._strategy_state(state))
         self._stages = [Stage(float(epoch), float(target)) for epoch, target in state["stages"]]
         if self._stages[-1].target != self._target:
             self._stages.append(Stage(float(self.epoch), self._target))
+
+    def _strategy_state(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the strategy's own state in a trainer's state; empty if another strategy saved it."""
+        strategy = self._strategy
+        overrides = [
+            name
+            for name in ("state_dict", "load_state_dict")
+            if getattr(type(self), name) is not getattr(Trainer, name)
+        ]
+        if overrides and strategy.has_state and state["epoch"] > 0 and "strategy" not in state and not self._forked:
+            raise ConfigurationError(
+                f"{type(self).__name__}.{overrides[0]} must keep all that super().state_dict() returns under "
+                f"parallel.strategy {strategy.name}, which keeps more than model and optimizer, got a state without "
+                "its `strategy`: a trial resumed from it would train differently from one that is never interrupted. "
+                "Save that entry, and pass it to super().load_state_dict(); for the state of another strategy, pass "
+                "`strategy` as {}"
+            )
+        entry: Mapping[str, Any] = state.get("strategy", {})
+        return entry if entry.get("name") == strategy.name else {}
 
     def _helpers(self) -> dict[str, torch.amp.GradScaler | AveragedModel]:
         """Return the GradScalers and averaged models of a user's own loop, by attribute name."""
@@ -453,7 +479,7 @@ class Trainer(ABC):
                 loss = self._strategy.backward(inputs, of_output, loss_weight, last=number == len(sizes))
                 if rows > 0:
                     total.add_(loss, alpha=size)
-        self._strategy.update()
+        self._strategy.step()
         if self._average is not None:
             self._average.update_parameters(self.model)
 

@@ -28,8 +28,8 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.ray, pytest.mark.slow]
 
 CONFIG = ROOT / "configs" / "parallel.yaml"
 RATES, EPOCHS = 3, 10
-ASYNCHRONOUS = {name for name, kind in STRATEGIES.items() if not kind.reproducible}
-EXACT = [name for name, kind in STRATEGIES.items() if kind.exact]
+ASYNCHRONOUS = {name for name, kind in STRATEGIES.items() if not kind.capabilities.reproducible}
+EXACT = [name for name, kind in STRATEGIES.items() if kind.capabilities.exact]
 """Those that train to the losses of one worker, to rounding."""
 
 Reports = dict[str, dict[float, list[dict[str, float]]]]

@@ -188,13 +188,14 @@ OWN_STEPS: dict[str, tuple[type[Problem], Any]] = {
 
 
 def own_steps(group: Group, parallel: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    """Train each of `OWN_STEPS`; return what is said of it."""
+    """Train each of `OWN_STEPS`, and save it as the end of a segment does; return what is said of it."""
     said = []
     for name in names:
         kind, optimizer = OWN_STEPS[name]
         trainer = kind(FakeTrial({"optimizer": optimizer}, group, parallel=parallel))
         try:
             trainer.step()
+            trainer.state_dict()
         except CommError as error:
             said.append(str(error))
         else:

@@ -14,11 +14,15 @@ from typing import Any
 import torch._dynamo  # noqa: F401 - optimizers import it when the first is made: here before ranks are forked
 
 from hpsearch_comm import Group
+from hpsearch_trainers.strategies import STRATEGIES
 from tests.hpsearch.support.conditions import wait_until
+from tests.trainers.strategies.documented import documented_strategy
 from tests.trainers.strategies.problems import Problem, Watch
 from tests.trainers.test_trainer import FakeTrial
 
 EPOCHS = 3
+
+STRATEGIES["compressed_allreduce"] = documented_strategy()
 
 
 def undisturbed(group: Group, parallel: Mapping[str, Any]) -> list[dict[str, float]]:

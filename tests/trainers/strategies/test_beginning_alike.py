@@ -103,7 +103,12 @@ UNLIKE: dict[str, tuple[Callable[[Any], None], str, str]] = {
 @pytest.mark.parametrize(
     ("strategy", "how"),
     # Where each rank steps when it is ready, a rate may be that of a step of its own.
-    [(name, how) for name, kind in STRATEGIES.items() for how in UNLIKE if how != "rate" or kind.reproducible],
+    [
+        (name, how)
+        for name, kind in STRATEGIES.items()
+        for how in UNLIKE
+        if how != "rate" or kind.capabilities.reproducible
+    ],
 )
 def test_a_rank_that_changes_something_alone_is_told(strategy, how):
     change, first, last = UNLIKE[how]

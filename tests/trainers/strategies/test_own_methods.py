@@ -40,7 +40,7 @@ class More(Small):
 class Drops(Small):
     """Saves and loads a choice of what Trainer's does."""
 
-    NEEDED = ("model", "optimizer", "optimizer_class", "epoch", "stages")
+    NEEDED: tuple[str, ...] = ("model", "optimizer", "optimizer_class", "epoch", "stages")
 
     def _chosen(self, state: Mapping[str, Any]) -> dict[str, Any]:
         return {name: state[name] for name in self.NEEDED}
@@ -59,18 +59,45 @@ class DropsInLoading(Drops):
 KEEPING = ["average_once", "downpour", "hogwild", "locked"]
 
 
-@pytest.mark.parametrize("strategy", KEEPING)
-@pytest.mark.parametrize("name", ["state_dict", "load_state_dict"])
-def test_what_a_strategy_keeps_must_be_saved_and_loaded(strategy, name):
-    def work(group: Group) -> None:
-        trainer = Own(FakeTrial({}, group, parallel={"strategy": strategy}))
-        arguments = [Small(FakeTrial()).state_dict()] if name == "load_state_dict" else []
-        getattr(trainer, name)(*arguments)
+class Loads(Own):
+    """Saves all, and loads a choice of it by itself."""
 
-    with pytest.raises(
-        ConfigurationError, match=rf"Own.{name} must call super\(\).{name}\(.*strategy {strategy}, which"
-    ):
-        run_ranks(2, work)
+    def state_dict(self) -> dict[str, Any]:
+        return Small.state_dict(self)
+
+
+class Saves(Own):
+    """Saves a choice by itself, of which Trainer's loads what there is."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "optimizer_class": "SGD", "stages": [[0.0, 1.0]]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        Small.load_state_dict(self, state)
+
+
+@pytest.mark.parametrize("strategy", KEEPING)
+@pytest.mark.parametrize(
+    ("trainer", "words"),
+    [
+        (Own, r"load_state_dict must call super\(\).*strategy {}, .* `epoch` 1 whose strategy has trained or loaded 0"),
+        (
+            Loads,
+            r"load_state_dict must call super\(\).*strategy {}, .* `epoch` 1 whose strategy has trained or loaded 0",
+        ),
+        (Saves, r"Saves.state_dict must keep all that .*strategy {}, .* got a state without its `strategy`"),
+    ],
+)
+def test_what_a_strategy_keeps_must_be_saved_and_loaded(strategy, trainer, words):
+    saved = saved_after_an_epoch(trainer, strategy)
+
+    def go_on(group: Group) -> None:
+        resumed = trainer(FakeTrial({}, group, parallel={"strategy": strategy}))
+        resumed.load_state_dict(copy.deepcopy(saved))
+        resumed.step()
+
+    with pytest.raises(ConfigurationError, match=words.format(strategy)):
+        run_ranks(2, go_on)
 
 
 @pytest.mark.parametrize("strategy", KEEPING)
@@ -101,39 +128,37 @@ def saved_after_an_epoch(trainer: type[Small], strategy: str) -> Any:
 
 
 @pytest.mark.parametrize("strategy", KEEPING)
-def test_what_a_strategy_keeps_must_not_be_dropped_in_saving(strategy):
-    with pytest.raises(
-        ConfigurationError,
-        match=rf"DropsInSaving.state_dict must return all that .* {strategy}, .* without its `strategy`",
-    ):
-        saved_after_an_epoch(DropsInSaving, strategy)
-
-
-@pytest.mark.parametrize("strategy", KEEPING)
-def test_what_a_strategy_keeps_must_not_be_dropped_in_loading(strategy):
-    saved = saved_after_an_epoch(Small, strategy)
+@pytest.mark.parametrize("trainer", [DropsInSaving, DropsInLoading])
+def test_what_a_strategy_keeps_must_not_be_dropped(strategy, trainer):
+    saved = saved_after_an_epoch(trainer, strategy)
 
     def go_on(group: Group, parent: int | None = None) -> int:
-        trainer = DropsInLoading(FakeTrial({}, group, parallel={"strategy": strategy}, parent=parent))
-        trainer.load_state_dict(copy.deepcopy(saved))
-        return trainer.epoch
+        resumed = trainer(FakeTrial({}, group, parallel={"strategy": strategy}, parent=parent))
+        resumed.load_state_dict(copy.deepcopy(saved))
+        return int(resumed.epoch)
 
-    with pytest.raises(
-        ConfigurationError, match=r"DropsInLoading.load_state_dict must call super\(\).* without its `strategy`"
-    ):
+    words = rf"{trainer.__name__}.*must keep all that .* under parallel.strategy {strategy}, .* without its `strategy`"
+    with pytest.raises(ConfigurationError, match=words):
         run_ranks(2, go_on)
     assert run_ranks(2, lambda group: go_on(group, parent=3)) == [1, 1]  # of another trial a fork takes what it likes
 
 
-def test_what_is_kept_may_come_from_another_strategy_or_be_dropped_for_one_that_keeps_nothing():
-    saved = saved_after_an_epoch(DropsInSaving, "local_sgd")
+class Chooses(DropsInLoading):
+    NEEDED = (*Drops.NEEDED, "strategy")
+
+
+@pytest.mark.parametrize(("trainer", "entry"), [(Small, {}), (Chooses, {"strategy": {}})])
+def test_what_is_kept_may_come_from_another_strategy(trainer, entry):
+    """A trainer that leaves things out says that there is none."""
+    saved = saved_after_an_epoch(Small, "local_sgd") | entry
 
     def go_on(group: Group) -> int:
-        trainer = DropsInLoading(FakeTrial({}, group, parallel={"strategy": "downpour"}))
-        trainer.load_state_dict(copy.deepcopy(saved))
-        return trainer.epoch
+        resumed = trainer(FakeTrial({}, group, parallel={"strategy": "downpour"}))
+        resumed.load_state_dict(copy.deepcopy(saved))
+        resumed.step()
+        return int(resumed.epoch)
 
-    assert run_ranks(2, go_on) == [1, 1]
+    assert run_ranks(2, go_on) == [2, 2]
 
 
 @pytest.mark.parametrize("strategy", ["", "allreduce", "local_sgd", "pipeline"])

@@ -38,7 +38,7 @@ def serves(use: Use, rank: int) -> bool:
 
 def is_reproducible(use: Use) -> bool:
     """Say whether two trainings give the same bits; one worker's do under downpour, too."""
-    return use.kind.reproducible or (use.kind.name == "downpour" and use.width == 2)
+    return use.capabilities.reproducible or (use.kind.name == "downpour" and use.width == 2)
 
 
 def check(use: Use, outcomes: list[Outcome], hosts: list[str] | None = None) -> None:

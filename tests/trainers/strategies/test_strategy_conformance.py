@@ -1,4 +1,4 @@
-"""What holds for every strategy: each is tried at the fewest ranks that it takes, and at what is named in `MORE`."""
+"""What holds for every strategy: each is tried on two ranks, and at what is named in `MORE`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from typing import Any
 
 import pytest
 
-from hpsearch_trainers.strategies import STRATEGIES, Strategy
+from hpsearch_trainers.strategies import STRATEGIES, Strategy, StrategyCapabilities
 from tests.comm.leftovers import shared_memory_files
 from tests.comm.process_ranks import Outcome, ProcessRanks
 from tests.rarely import rarely
+from tests.trainers.strategies.documented import documented_strategy
 from tests.trainers.strategies.problems import ODD
 from tests.trainers.strategies.ranks import CHANGES, changes, trains, validates
 
 pytestmark = pytest.mark.some_cases(2)
+
+KINDS = {**STRATEGIES, "compressed_allreduce": documented_strategy()}
+"""Strategies by name; the last one is that of docs/extending.md."""
 
 MORE: dict[str, tuple[int, Mapping[str, Any]]] = {
     "allreduce of three": (3, {"strategy": "allreduce"}),
@@ -32,13 +36,12 @@ MORE: dict[str, tuple[int, Mapping[str, Any]]] = {
         {"strategy": "downpour", "servers": 2, "n_push": 2, "n_fetch": 3, "max_delay": 1, "warm_start": 1},
     ),
     "average_once of three": (3, {"strategy": "average_once"}),
+    "compressed_allreduce of three": (3, {"strategy": "compressed_allreduce"}),
     "local_sgd of three": (3, {"strategy": "local_sgd", "period": 3, "momentum": "average"}),
 }
 """Strategies at other widths, or with other options, by a name for the test."""
 
-USES: dict[str, tuple[int, Mapping[str, Any]]] = {
-    name: (kind.least, {"strategy": name}) for name, kind in STRATEGIES.items()
-} | MORE
+USES: dict[str, tuple[int, Mapping[str, Any]]] = {name: (2, {"strategy": name}) for name in KINDS} | MORE
 """All that is tried."""
 
 
@@ -54,7 +57,11 @@ class Use:
 
     @property
     def kind(self) -> type[Strategy]:
-        return STRATEGIES[self.parallel["strategy"]]
+        return KINDS[self.parallel["strategy"]]
+
+    @property
+    def capabilities(self) -> StrategyCapabilities:
+        return self.kind.capabilities
 
     def outcomes(self, function: str, *arguments: Any) -> list[Outcome]:
         """Return how each rank ended."""
@@ -74,11 +81,11 @@ class Use:
 
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[ProcessRanks]:
-    with ProcessRanks("tests.trainers.strategies.ranks") as server:
+    with ProcessRanks("tests.trainers.strategies.suite_ranks") as server:
         yield server
 
 
-@pytest.fixture(params=[*STRATEGIES, *rarely(*MORE)])
+@pytest.fixture(params=[*KINDS, *rarely(*MORE)])
 def use(request: pytest.FixtureRequest, ranks: ProcessRanks) -> Iterator[Use]:
     before = shared_memory_files()
     yield Use(ranks, *USES[request.param])
@@ -108,7 +115,7 @@ def test_what_was_saved_continues(use, tmp_path):
     whole = use.curve("plain", 4)
     begun = use.curve("plain", 2, None, str(tmp_path / "state"))
     ended = use.curve("plain", 2, str(tmp_path / "state"))
-    if use.kind.reproducible:
+    if use.capabilities.reproducible:
         assert without_times(begun + ended) == without_times(whole)
     else:
         assert ended[0]["loss"] < begun[0]["loss"]
@@ -120,7 +127,7 @@ def test_what_was_saved_is_what_was_validated_and_goes_on_alone(use, tmp_path):
     assert alone == pytest.approx({name: metrics[-1][name] for name in alone}, rel=1e-5)
     more = trains(None, {}, load=str(tmp_path / "state"))
     assert more[0]["loss"] < metrics[0]["loss"]
-    if use.kind.exact:
+    if use.capabilities.exact:
         whole = trains(None, {}, epochs=5)
         assert [epoch["loss"] for epoch in metrics + more] == pytest.approx(
             [epoch["loss"] for epoch in whole], abs=1e-4
@@ -141,7 +148,7 @@ def test_a_state_of_one_rank_goes_on(use, tmp_path):
     alone = trains(None, {}, epochs=4, save=str(tmp_path / "state"))
     more = use.curve("plain", 2, str(tmp_path / "state"))
     assert more[0]["loss"] < alone[0]["loss"]
-    if use.kind.exact:
+    if use.capabilities.exact:
         ended = trains(None, {}, load=str(tmp_path / "state"))
         assert [epoch["loss"] for epoch in more] == pytest.approx([epoch["loss"] for epoch in ended], abs=1e-4)
 
@@ -151,10 +158,12 @@ def test_a_state_of_one_rank_goes_on(use, tmp_path):
 def test_what_it_may_not_have_thought_of(use, name, tmp_path):
     """It is trained, to the same metrics everywhere, and saved as validated; or all ranks refuse it and say why."""
     odd, saved = ODD[name], str(tmp_path / "state")
-    if odd.what in use.kind.refuses:
+    if odd.what in use.capabilities.refuses:
         for outcome in use.outcomes("trains", name):
             assert outcome.error == "ConfigurationError"
-            reason = f"parallel.strategy {use.kind.name} can't be used with {odd.what}: {use.kind.refuses[odd.what]}"
+            reason = (
+                f"parallel.strategy {use.kind.name} can't be used with {odd.what}: {use.capabilities.refuses[odd.what]}"
+            )
             assert outcome.text.startswith(reason)
         return
     metrics = use.curve(name, 3, None, saved)
@@ -162,7 +171,7 @@ def test_what_it_may_not_have_thought_of(use, name, tmp_path):
     assert metrics[-1]["loss"] < metrics[0]["loss"]
     alone = validates(name, saved)
     assert alone == pytest.approx({name: metrics[-1][name] for name in alone}, rel=1e-4)
-    if use.kind.exact and odd.alike:
+    if use.capabilities.exact and odd.alike:
         expected = [epoch["loss"] for epoch in trains(None, {}, name, 3)]
         assert [epoch["loss"] for epoch in metrics] == pytest.approx(expected, abs=odd.rounding)
 
@@ -170,7 +179,7 @@ def test_what_it_may_not_have_thought_of(use, name, tmp_path):
 @pytest.mark.parametrize("name", ["average", "batch_norm"])
 def test_every_rank_validates_to_the_same(use, name):
     """Servers too."""
-    if ODD[name].what in use.kind.refuses:
+    if ODD[name].what in use.capabilities.refuses:
         return
     outcomes = use.outcomes("validates_again", name)
     assert not any(outcome.error or outcome.code for outcome in outcomes), outcomes
@@ -191,7 +200,7 @@ def test_what_is_changed_between_two_epochs_is_trained(use, change):
     assert not any(outcome.error or outcome.code for outcome in outcomes), outcomes
     assert all(outcome.result == outcomes[0].result for outcome in outcomes)
     metrics, _ = outcomes[0].result
-    if use.kind.exact:
+    if use.capabilities.exact:
         expected = [epoch["loss"] for epoch in changes(None, {}, how, drawn)[0]]
         assert [epoch["loss"] for epoch in metrics] == pytest.approx(expected, abs=1e-4)
     assert metrics[-1]["loss"] < max(metrics[0]["loss"], metrics[2]["loss"])
@@ -203,7 +212,7 @@ BESIDE = {"a loop": IN_EPOCHS, "another optimizer": BY_SUPER, "mixed in": BY_SUP
 """What is said of trainers whose step trains beside the strategy."""
 
 
-@pytest.mark.parametrize("use", STRATEGIES, indirect=True)
+@pytest.mark.parametrize("use", KINDS, indirect=True)
 def test_a_step_of_a_users_own_trains_by_the_strategy_or_is_refused(use):
     """Under allreduce each rank may do what it likes, as long as it leaves the trainer's model alone."""
     outcomes = use.outcomes("own_steps", tuple(BESIDE))
@@ -212,16 +221,16 @@ def test_a_step_of_a_users_own_trains_by_the_strategy_or_is_refused(use):
     under_allreduce = {"a loop": set_weight, "another optimizer": set_weight, "mixed in": "", "a step more": ""}
     for outcome in outcomes:
         for (name, words), said in zip(BESIDE.items(), outcome.result, strict=True):
-            assert (under_allreduce[name] if use.kind.own_loop else words) in said, name
+            assert (under_allreduce[name] if use.capabilities.own_loop else words) in said, name
 
 
-@pytest.mark.parametrize("use", STRATEGIES, indirect=True)
+@pytest.mark.parametrize("use", KINDS, indirect=True)
 def test_a_step_of_a_users_own_may_be_around_an_epoch(use):
     outcomes = use.outcomes("around")
     assert not any(outcome.error or outcome.code for outcome in outcomes), outcomes
     metrics = outcomes[0].result
     assert [epoch["epochs"] for epoch in metrics] == [1, 1]
-    if use.kind.reproducible:
+    if use.capabilities.reproducible:
         assert [epoch["loss"] for epoch in metrics] == [epoch["loss"] for epoch in use.curve()]
 
 
@@ -242,7 +251,7 @@ def test_what_a_rank_raises_ends_the_others(use):
 
 def test_a_slow_rank_changes_nothing(use):
     slow = use.curve("slow", use.working()[-1], of="disturbed")
-    if use.kind.reproducible:
+    if use.capabilities.reproducible:
         assert without_times(slow) == without_times(use.curve("plain", 3))
     else:
         assert slow[-1]["loss"] < slow[0]["loss"]

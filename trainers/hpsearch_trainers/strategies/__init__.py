@@ -15,10 +15,10 @@ from hpsearch_trainers.strategies.hogwild import Hogwild, Locked
 from hpsearch_trainers.strategies.local_sgd import LocalSGD
 from hpsearch_trainers.strategies.parameter_server import ParameterServer
 from hpsearch_trainers.strategies.pipeline import Pipeline
-from hpsearch_trainers.strategies.strategy import Options, Strategy
+from hpsearch_trainers.strategies.strategy import Alone, Options, Strategy, StrategyCapabilities
 from hpsearch_trainers.strategies.tensor import TensorParallel
 
-__all__ = ["STRATEGIES", "Options", "Strategy", "strategy_of"]
+__all__ = ["STRATEGIES", "Options", "Strategy", "StrategyCapabilities", "strategy_of"]
 
 STRATEGIES: dict[str, type[Strategy]] = {
     kind.name: kind
@@ -42,7 +42,7 @@ def strategy_of(parallel: Mapping[str, Any], group: Group | None) -> Strategy:
 
     Args:
         parallel: The sweep's `parallel` keys, updated with the trial's parameters.
-        group: All ranks of the trial; None for a single rank, for which `allreduce` is the plain `Strategy`.
+        group: All ranks of the trial; None for a single rank, for which `allreduce` is `Alone`.
 
     Raises:
         ConfigurationError: The strategy is unknown, or can't be used with these options or this number of ranks.
@@ -53,4 +53,10 @@ def strategy_of(parallel: Mapping[str, Any], group: Group | None) -> Strategy:
         hint = nearest(options.strategy, STRATEGIES)
         raise ConfigurationError(f"parallel.strategy must be one of {names}, got {options.strategy!r}{hint}")
     strategy_class = STRATEGIES[options.strategy]
-    return Strategy(options, None) if group is None and strategy_class is Allreduce else strategy_class(options, group)
+    if group is not None:
+        return strategy_class(options, group)
+    if strategy_class is not Allreduce:
+        raise ConfigurationError(
+            f"parallel.strategy {options.strategy} takes 2 workers or more, got 1: raise resources.workers_per_trial"
+        )
+    return Alone(options, None)

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from hpsearch_comm import DataParallel
+from hpsearch_comm import DataParallel, Group
 from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.buffers import differing
 from hpsearch_trainers.optimizers import parameters_of
-from hpsearch_trainers.strategies.strategy import Strategy, Trained
+from hpsearch_trainers.strategies.strategy import Strategy, StrategyCapabilities, Trained
 
 _ROUNDING = 1e-2
 """Maximum difference of a weight after an epoch that counts as rounding, relative to the largest weight."""
@@ -24,35 +24,32 @@ class Allreduce(Strategy):
     """Uses `hpsearch_comm.DataParallel`; the mean is weighted by each rank's rows."""
 
     name: ClassVar[str] = "allreduce"
-    least: ClassVar[int] = 2
-    same_states: ClassVar[bool] = True
-    own_loop: ClassVar[bool] = True
+    capabilities: ClassVar[StrategyCapabilities] = StrategyCapabilities(same_states=True, own_loop=True)
+    group: Group
 
-    def bind(self, trained: Trained) -> None:
-        """Install hooks that average the model's gradients."""
-        super().bind(trained)
-        assert self.group is not None
-        self._averaging: DataParallel | None = None  # removes the old hooks before new ones are installed
+    def prepare(self, trained: Trained) -> None:
+        """Install hooks that average the model's gradients, and broadcast rank 0's weights and buffers."""
+        self.__dict__.pop("_averaging", None)  # removes the old hooks before new ones are installed
         self._needed = _gradients_needed(trained)
         self._averaging = DataParallel(trained.model, self.group, weighted=True)
 
-    def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Start an epoch. If `requires_grad` of a parameter changed, bind again."""
-        super().start_epoch(trained, epoch)
-        if self._needed != _gradients_needed(trained):
-            self.bind(trained)
+    def is_bound(self, trained: Trained) -> bool:
+        """Return whether the bound objects are unchanged, and need a gradient as before."""
+        return super().is_bound(trained) and self._needed == _gradients_needed(trained)
 
     def start_step(self, rows: int) -> None:
         """Start a step with this number of rows on this rank."""
         super().start_step(rows)
-        assert self._averaging is not None
         self._averaging.set_weight(rows)
 
     def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], loss_weight: float, *, last: bool) -> Tensor:
         """Run forward and backward; average gradients in the last pass of a step."""
-        assert self._averaging is not None
         with contextlib.nullcontext() if last else self._averaging.no_sync():
             return super().backward(inputs, loss_of, loss_weight, last=last)
+
+    def step(self) -> None:
+        """Step the optimizer with the mean gradients."""
+        self.local_step()
 
     def end_epoch(self) -> None:
         """Check that all ranks trained the same model up to rounding, and broadcast rank 0's weights.
@@ -60,8 +57,6 @@ class Allreduce(Strategy):
         Raises:
             ConfigurationError: The ranks' models differ.
         """
-        super().end_epoch()
-        assert self.group is not None
         different = differing(parameters_of(self.trained.optimizer), self.group)
         before = [parameter.detach().clone() for parameter in different]
         broadcast_tensors(different, self.group)

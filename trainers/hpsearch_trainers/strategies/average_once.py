@@ -42,11 +42,16 @@ class AverageOnce(LocalSteps):
         self._shown_marks: dict[tuple[str, Any], str] = {}
         self._all_states: list[dict[str, Any]] = []
 
-    def start_epoch(self, trained: Trained, epoch: int) -> None:
+    def prepare(self, trained: Trained) -> None:
+        """Prepare a new start from rank 0's weights."""
+        super().prepare(trained)
+        self._own_state = None
+
+    def begin_epoch(self, epoch: int) -> None:
         """Restore this worker's own state, except tensors that the user has changed since the last epoch."""
-        is_bound = self.is_bound(trained)
-        super().start_epoch(trained, epoch)
-        if self._own_state is not None and is_bound:
+        super().begin_epoch(epoch)
+        if self._own_state is not None:
+            trained = self.trained
             marks = _marks(trained)
             unchanged = {
                 mark
@@ -69,24 +74,18 @@ class AverageOnce(LocalSteps):
 
     def synchronize_metrics(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
         """See `Strategy.synchronize_metrics`. Also record the state that the user sees after the epoch."""
-        self.loaded()
-        return super().synchronize_metrics(metrics)
-
-    def loaded(self) -> None:
-        """Record the state that the user sees, to detect changes."""
         self._shown_marks = _marks(self.trained)
+        return super().synchronize_metrics(metrics)
 
     def end_epoch(self) -> None:
         """Save this worker's own state, and load the mean into model and optimizer."""
-        super().end_epoch()
         model, optimizer = self.trained.model, self.trained.optimizer
         self._own_state = {
             "model": {name: tensor.clone() for name, tensor in _tensors(model).items()},
             "optimizer": copy.deepcopy(optimizer.state_dict()["state"]),
             "optimizer_class": type(optimizer).__qualname__,
         }
-        other_states = gather_worker_states(self._own_state, self.group)
-        self._all_states = [self._own_state, *other_states] if self.group.rank == 0 else []
+        self._all_states = gather_worker_states(self._own_state, self.group)
         rows = self._of_workers(self._epoch_rows)
         average_weights(model.parameters(), rows, self.group)
         average_optimizer(optimizer, rows, self.group)
@@ -97,7 +96,7 @@ class AverageOnce(LocalSteps):
         return {"workers": self._all_states} if self._all_states else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load this worker's own state. Without one, all workers start from the mean.
+        """Load this worker's own state. Without one, all workers start from the mean. Also record the state.
 
         Raises:
             ConfigurationError: The state was saved with another number of workers.
@@ -111,6 +110,7 @@ class AverageOnce(LocalSteps):
             )
         self._own_state = workers[self.group.rank] if workers else None
         self._all_states = workers if self.group.rank == 0 else []
+        self._shown_marks = _marks(self.trained)
 
 
 def _marks(trained: Trained) -> dict[tuple[str, Any], str]:

@@ -5,20 +5,20 @@ Also the base class of strategies in which each worker takes local steps between
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from hpsearch_comm import Group, SyncBatchNorm, broadcast_parameters
+from hpsearch_comm import Group, SyncBatchNorm
 from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.header import dtype_named
 from hpsearch_trainers.optimizers import parameters_of
 from hpsearch_trainers.strategies.common_state import broadcast_common_state
-from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Strategy, Trained
+from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Strategy, StrategyCapabilities, Trained
 
 
 @torch.no_grad()
@@ -163,43 +163,38 @@ def _real(tensor: Tensor) -> Tensor:
 class LocalSteps(Strategy):
     """Base class of strategies with local steps. A worker without rows skips the step."""
 
-    least: ClassVar[int] = 2
-    exact: ClassVar[bool] = False
-    rate_rule: ClassVar[str | None] = "none"
-    refuses: ClassVar[Mapping[str, str]] = {
-        **NO_FLOAT16,
-        "batch_norm": "synchronized layers need all workers in each step, while statistics of local ones are averaged "
-        "at an epoch's end: take batch_norm local",
-    }
+    capabilities: ClassVar[StrategyCapabilities] = StrategyCapabilities(
+        exact=False,
+        rate_rule="none",
+        refuses={
+            **NO_FLOAT16,
+            "batch_norm": "synchronized layers need all workers in each step, while statistics of local ones are "
+            "averaged at an epoch's end: take batch_norm local",
+        },
+    )
     group: Group
 
-    def bind(self, trained: Trained) -> None:
-        """Bind the model and optimizer, and broadcast rank 0's weights and buffers.
+    def prepare(self, trained: Trained) -> None:
+        """Broadcast rank 0's weights and buffers.
 
         Raises:
             ConfigurationError: The model has synchronized batch normalization.
             MismatchError: The workers have built different models.
         """
-        super().bind(trained)
         if any(isinstance(layer, SyncBatchNorm) for layer in trained.model.modules()):
             self.refuse("batch_norm")
-        broadcast_parameters([*trained.model.named_parameters(), *trained.model.named_buffers()], self.group)
+        super().prepare(trained)
 
-    def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Start an epoch."""
-        super().start_epoch(trained, epoch)
+    def begin_epoch(self, epoch: int) -> None:
+        """Start to count this worker's rows."""
+        super().begin_epoch(epoch)
         self._epoch_rows = 0
 
-    def start_step(self, rows: int) -> None:
-        """Start a step with this number of rows on this worker."""
-        super().start_step(rows)
-        self._step_rows = rows
-        self._epoch_rows += rows
-
-    def update(self) -> None:
+    def step(self) -> None:
         """Step if this worker has rows. Otherwise the weights stay unchanged, also with momentum."""
-        if self._step_rows > 0:
-            super().update()
+        self._epoch_rows += self.rows
+        if self.rows > 0:
+            self.local_step()
 
     def _of_workers(self, rows: int) -> list[int]:
         """Return each worker's number of rows; a collective."""

@@ -58,16 +58,16 @@ def _load(optimizer: Optimizer, settings: Sequence[Mapping[str, Any]], entries: 
 
 
 def gather_worker_states(own_state: Any, group: Group) -> list[Any]:
-    """Gather the own states of all other workers on rank 0; a collective.
+    """Gather the own states of all workers on rank 0; a collective.
 
     Args:
         own_state: This worker's state: numbers, strings, tensors, and lists, tuples and dicts of them.
         group: The workers.
 
     Returns:
-        On rank 0, the states of ranks 1, 2, ... in order; on other ranks an empty list.
+        On rank 0, the states of all ranks in order; on other ranks an empty list.
     """
-    states = []
+    states = [own_state] if group.rank == 0 else []
     for rank in range(1, group.size):
         state = broadcast_state(own_state, group, rank, name="a worker's state", device=torch.device("cpu"))
         if group.rank == 0:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -181,29 +181,17 @@ def _reaches(loss: Tensor, output: Collection[Tensor], parameters: Collection[in
 class DividedModel(Strategy):
     """Base class of strategies in which each rank holds a part of the model and reads all rows."""
 
-    least: ClassVar[int] = 2
-
     def __init__(self, options: Options, group: Group | None) -> None:
         super().__init__(options, group)
         assert group is not None
         self._group = group
         self._bytes = 0.0
+        self.parts, self.part_index, self.stream = 1, 0, 0  # every rank reads all rows
 
-    @property
-    def parts(self) -> int:
-        """Return 1, because every rank reads all rows."""
-        return 1
-
-    @property
-    def part_index(self) -> int:
-        """Return 0, the index of the only part."""
-        return 0
-
-    def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Start an epoch. If the model must be divided anew, broadcast the optimizer state to all ranks first."""
-        if not self.is_bound(trained):
-            broadcast_states(trained.optimizer, self._group)
-        super().start_epoch(trained, epoch)
+    def prepare(self, trained: Trained) -> None:
+        """Broadcast rank 0's weights, buffers and optimizer state."""
+        broadcast_states(trained.optimizer, self._group)
+        super().prepare(trained)
 
     def synchronize_metrics(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
         """Return the metrics and `bytes_per_rank`, the memory of the rank that has most."""

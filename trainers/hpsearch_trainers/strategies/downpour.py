@@ -19,22 +19,20 @@ import copy
 import enum
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from hpsearch_comm import Group
 from hpsearch_comm.data_parallel.optimizer_state import load_exactly
 from hpsearch_comm.operations.work import Handle
 from hpsearch_trainers.optimizers import clippable, parameters_of
 from hpsearch_trainers.shards import Shard
-from hpsearch_trainers.strategies.optimizer_shard import OptimizerShard, assemble
-from hpsearch_trainers.strategies.placement import Bucket, Piece
-from hpsearch_trainers.strategies.pushes import Fetches, ServedBucket, gradients_of, pushes_to
+from hpsearch_trainers.strategies.pushes import PushedBuckets, ServedBucket
 from hpsearch_trainers.strategies.served import Served
-from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Options, Trained
+from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Options, StrategyCapabilities, Trained
 
 _PATIENCE = 1.0
 """Interval in seconds of the messages to finished workers that the epoch is still running."""
@@ -84,9 +82,8 @@ class DownpourServer:
     """The server side of an epoch.
 
     Args:
-        buckets: This server's buckets, by message tag.
-        piece_parameters: The parameter of each piece.
-        adagrad: The optimizer of these parameters only.
+        buckets: This server's buckets.
+        adagrad: The optimizer of their parameters only.
         group: All ranks.
         clocks: Decides which workers may start a step.
         first: Whether this is the first server, which regularly tells finished workers that the epoch is still running.
@@ -94,8 +91,7 @@ class DownpourServer:
 
     def __init__(
         self,
-        buckets: Mapping[int, Bucket],
-        piece_parameters: Mapping[Piece, nn.Parameter],
+        buckets: Sequence[ServedBucket],
         adagrad: Adagrad,
         group: Group,
         clocks: Clocks,
@@ -103,8 +99,7 @@ class DownpourServer:
         first: bool,
     ) -> None:
         self._adagrad, self._group = adagrad, group
-        self._buckets = [ServedBucket(bucket, tag, piece_parameters, group, 1) for tag, bucket in buckets.items()]
-        self._clocks, self._first = clocks, first
+        self._buckets, self._clocks, self._first = buckets, clocks, first
         self._requests: dict[int, Kind] = {}
         self._last_wait_message = time.monotonic()
         self._answers: collections.deque[Handle[Tensor]] = collections.deque(maxlen=64)
@@ -170,7 +165,7 @@ class DownpourServer:
             self._answers.append(self._group.send_async(answer, worker, CONTROL))
 
 
-class Adagrad(torch.optim.Optimizer):
+class Adagrad(Optimizer):
     """Adagrad: the rate of element i is lr / √Σ g_i² over all its past gradients (Dean et al. 2012, section 4.1).
 
     Unlike torch's Adagrad, it has no ε: an element whose sum is zero isn't changed. A sparse gradient changes only its
@@ -249,21 +244,13 @@ class DownpourWorker:
     """The worker side of an epoch.
 
     Args:
-        parameters: The parameters that servers train, by index.
-        buckets: The buckets of all servers.
+        pushed: The buckets of all servers.
         group: All ranks.
         servers: The ranks of the servers.
-
-    Attributes:
-        fetches: Receives the weights.
     """
 
-    def __init__(
-        self, parameters: Sequence[nn.Parameter], buckets: Sequence[Bucket], group: Group, servers: Sequence[int]
-    ) -> None:
-        self._buckets, self._group, self._servers = buckets, group, servers
-        self._pushes = pushes_to(servers, buckets, group, first_tag=1, device=parameters[0].device)
-        self.fetches = Fetches(parameters, buckets, group, servers, first_tag=1)
+    def __init__(self, pushed: PushedBuckets, group: Group, servers: Sequence[int]) -> None:
+        self._pushed, self._group, self._servers = pushed, group, servers
 
     def draw(self, rates: Sequence[float]) -> int:
         """Return the index of the next part of the epoch that no worker has drawn, from 0."""
@@ -279,14 +266,14 @@ class DownpourWorker:
     def fetch(self, clock: int, rates: Sequence[float]) -> None:
         """Wait until this worker may start a step, and load the servers' weights."""
         self._send(Kind.FETCH, clock, rates)
-        self.fetches.expect()
-        self.fetches.load()
+        self._pushed.expect()
+        self._pushed.load()
 
     def push(self, clock: int, rates: Sequence[float], gradients: Sequence[Tensor | None]) -> None:
         """Send gradients, by parameter index. The caller may change them afterwards."""
         self._send(Kind.PUSH, clock, rates)
-        for bucket, push in zip(self._buckets, self._pushes, strict=True):
-            push.send(1.0, gradients_of(bucket, gradients))
+        for index in range(len(self._pushed.buckets)):
+            self._pushed.push(index, 1.0, gradients)
 
     def end(self, clock: int, rates: Sequence[float]) -> None:
         """Wait without a timeout until all workers have finished and the servers have applied their pushes."""
@@ -313,10 +300,10 @@ class Downpour(Served):
     """The last `parallel.servers` ranks hold the weights. The workers push gradients to them asynchronously."""
 
     name: ClassVar[str] = "downpour"
-    reproducible: ClassVar[bool] = False
-    exact: ClassVar[bool] = False
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
+    capabilities: ClassVar[StrategyCapabilities] = StrategyCapabilities(
+        reproducible=False,
+        exact=False,
+        refuses={
             **NO_FLOAT16,
             "average": "each worker has weights of its own between two fetches, and there is no step of all to average "
             "after",
@@ -325,8 +312,10 @@ class Downpour(Served):
             "another strategy, such as parameter_server",
             _SPARSE_DECAY: "all rows of a table would decay, and not those alone that were looked up: give the table a "
             "group of parameters with weight_decay 0",
-        }
+        },
     )
+
+    server_optimizer: Adagrad
 
     def __init__(self, options: Options, group: Group | None) -> None:
         super().__init__(options, group)
@@ -335,11 +324,16 @@ class Downpour(Served):
         delay = options.values.get("max_delay")
         self._max_delay = None if delay is None else options.integer("max_delay", 0, least=0)
 
-    def bind(self, trained: Trained) -> None:
-        """See `Served.bind`."""
-        super().bind(trained)
+    def prepare(self, trained: Trained) -> None:
+        """Create Adagrad. Parameters that are new in the trial's optimizer, or all of a new one, start without sums."""
+        super().prepare(trained)
+        is_same = hasattr(self, "trained") and self.trained.optimizer is trained.optimizer
+        sums: Mapping[Any, Any] = self.server_optimizer.state if is_same else {}
         groups = [{"params": group["params"], "lr": float(group["lr"])} for group in trained.optimizer.param_groups]
-        self._adagrad = Adagrad(groups)
+        self.server_optimizer = Adagrad(groups)
+        self.server_optimizer.state.update(
+            {parameter: sums[parameter] for parameter in parameters_of(self.server_optimizer) if parameter in sums}
+        )
         # Some optimizers have a state before their first step, and need it.
         self._fresh = copy.deepcopy(trained.optimizer.state_dict()["state"])
         if self.is_main_rank:
@@ -348,63 +342,45 @@ class Downpour(Served):
                 "of whose other settings only weight_decay and maximize count"
             )
 
-    def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Assign the parameters to servers. Parameters that are new in the optimizer start without a sum."""
-        sums = self._adagrad.state if trained.optimizer is self.trained.optimizer else {}
-        super().start_epoch(trained, epoch)
+    def begin_epoch(self, epoch: int) -> None:
+        """See `Served.begin_epoch`."""
         if self.hooked:
             self.refuse(_HOOKS)
-        self._adagrad.state.update(
-            {parameter: sums[parameter] for parameter in parameters_of(self._adagrad) if parameter in sums}
-        )
-        parameters = self.parameters
-        buckets = self._buckets = self.buckets(parameters, can_be_cut=True)
+        super().begin_epoch(epoch)
         self._in_turn = epoch < self._warm_start
         self._push_every, self._fetch_every = (1, 1) if self._in_turn else (self._n_push, self._n_fetch)
         if self.trains:
-            self._worker = DownpourWorker(parameters, buckets, self.ranks, self.servers)
+            self._worker = DownpourWorker(self.pushed, self.group, self.servers)
             self._accrued: dict[int, Tensor] = {}
             self._clock = 0
             return
-        own_buckets = {
-            tag: bucket for tag, bucket in enumerate(buckets, 1) if self.servers[bucket.server] == self.ranks.rank
-        }
-        pieces = [piece for bucket in own_buckets.values() for piece in bucket.pieces]
-        self._shard = OptimizerShard(self._adagrad, parameters, pieces)
         clocks = Clocks(self.parts, self._max_delay, in_turn=self._in_turn)
-        first = self.ranks.rank == self.servers[0]
-        self._server = DownpourServer(
-            own_buckets, self._shard.piece_parameters, self._adagrad, self.ranks, clocks, first=first
-        )
+        first = self.group.rank == self.servers[0]
+        self._server = DownpourServer(self.served, self.server_optimizer, self.group, clocks, first=first)
 
     def epoch_steps(self, shard: Shard, epoch: int) -> Iterator[tuple[int, Tensor]]:
         """Yield parts of the global batches. A worker draws a part when it is ready, so fast workers get more parts."""
         if self._in_turn:
             yield from super().epoch_steps(shard, epoch)
             return
-        ticket = self._worker.draw(self._rates())
+        ticket = self._worker.draw(self.rates())
         for number, part in enumerate(shard.all_parts(epoch)):
             if number == ticket:
                 yield part
-                ticket = self._worker.draw(self._rates())
+                ticket = self._worker.draw(self.rates())
 
     def start_step(self, rows: int) -> None:
         """Wait until the step may start; every `n_fetch` steps, fetch the servers' weights."""
-        self._step_rates = self._rates()
+        self._step_rates = self.rates()
         if self._clock % self._fetch_every == 0:
             self._worker.fetch(self._clock, self._step_rates)
         elif self._max_delay is not None:
             self._worker.ask(self._clock, self._step_rates)
-        self._rows = rows
         super().start_step(rows)
 
-    def changed(self) -> list[nn.Parameter]:
-        """See `Served.changed`."""
-        return self._worker.fetches.changed()
-
-    def update(self) -> None:
+    def step(self) -> None:
         """Accumulate gradients and step locally; every `n_push` steps, push."""
-        if self._rows > 0:
+        if self.rows > 0:
             self._accrue()
         self._clock += 1
         if self._clock % self._push_every == 0:
@@ -416,33 +392,26 @@ class Downpour(Served):
 
     def end_epoch(self) -> None:
         """Finish all pushes, and send the servers' weights and sums to every rank."""
-        super().end_epoch()
-        states: list[Any] = []
         if self.trains:
             self._push()
-            self._worker.end(self._clock, self._rates())
+            self._worker.end(self._clock, self.rates())
             del self._worker
         else:
-            states = self._shard.close()
-            del self._shard, self._server
-        self.broadcast_weights(self._buckets, self.parameters)
-        assemble(self._adagrad, self.parameters, self.ranks, self.servers, states)
-
-    def loaded(self) -> None:
-        """Reset the state of the trial's own optimizer. It doesn't step here, so its state can't match the weights."""
-        optimizer = self.trained.optimizer
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": copy.deepcopy(self._fresh)})
+            del self._server
+        super().end_epoch()
 
     def state_dict(self) -> dict[str, Any]:
         """Return Adagrad's sums of squares."""
-        return {"adagrad": self._adagrad.state_dict()["state"]}
+        return {"adagrad": self.server_optimizer.state_dict()["state"]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load Adagrad's sums of squares; missing sums start at zero."""
-        load_exactly(self._adagrad, {**self._adagrad.state_dict(), "state": state.get("adagrad", {})})
+        """Load Adagrad's sums of squares; missing sums start at zero.
 
-    def _rates(self) -> list[float]:
-        return [float(group["lr"]) for group in self.trained.optimizer.param_groups]
+        The trial's own optimizer doesn't step here, so its state can't match the weights, and is reset.
+        """
+        optimizer = self.trained.optimizer
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": copy.deepcopy(self._fresh)})
+        load_exactly(self.server_optimizer, {**self.server_optimizer.state_dict(), "state": state.get("adagrad", {})})
 
     @torch.no_grad()
     def _accrue(self) -> None:
@@ -462,7 +431,7 @@ class Downpour(Served):
                 if steps:
                     parameter.add_(gradient, alpha=-float(group["lr"]))
         if steps:
-            self._worker.fetches.record_step()
+            self.pushed.record_step()
 
     def _with_weight_decay(self, parameter: Tensor, group: Mapping[str, Any]) -> Tensor:
         gradient = parameter.grad

@@ -17,8 +17,8 @@ updates each bucket of weights under the bucket's lock, so no update is lost.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -30,7 +30,7 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.strategies.averaging import LocalSteps
 from hpsearch_trainers.strategies.common_state import gather_worker_states, take_state
 from hpsearch_trainers.strategies.optimizer_shard import steps_in_parts, trains_each_parameter
-from hpsearch_trainers.strategies.strategy import Options, Trained
+from hpsearch_trainers.strategies.strategy import Options, StrategyCapabilities, Trained
 
 _LINE = 64
 """Bytes of a cache line; each parameter's memory is aligned to it."""
@@ -135,7 +135,7 @@ class Hogwild(LocalSteps):
     """
 
     name: ClassVar[str] = "hogwild"
-    reproducible: ClassVar[bool] = False
+    capabilities: ClassVar[StrategyCapabilities] = dataclasses.replace(LocalSteps.capabilities, reproducible=False)
 
     def __init__(self, options: Options, group: Group | None) -> None:
         super().__init__(options, group)
@@ -145,11 +145,10 @@ class Hogwild(LocalSteps):
                 f"parallel.strategy {self.name} needs all workers on one host, whose memory they share, got {hosts}: "
                 "lower resources.workers_per_trial to what a host has, or take another strategy"
             )
-        self._copy: OneCopy | None = None
         self._other_states: list[Any] = []
 
-    def bind(self, trained: Trained) -> None:
-        """Bind the model and optimizer, and broadcast rank 0's weights and buffers."""
+    def prepare(self, trained: Trained) -> None:
+        """Broadcast rank 0's weights and buffers, which must be in the host's memory."""
         elsewhere = next(
             (parameter.device for parameter in trained.model.parameters() if parameter.device.type != "cpu"), None
         )
@@ -159,25 +158,24 @@ class Hogwild(LocalSteps):
                 f"got a model on {elsewhere}: run it where no GPU is seen (resources.gpus_per_worker 0), or take "
                 "another strategy"
             )
-        super().bind(trained)
+        super().prepare(trained)
 
     def is_bound(self, trained: Trained) -> bool:
         """Return whether the bound objects are unchanged on all workers; a collective."""
         return all(self.group.allgather_object(super().is_bound(trained)))
 
-    def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Start an epoch: move the weights into shared memory.
+    def begin_epoch(self, epoch: int) -> None:
+        """Move the weights into shared memory.
 
         Between two epochs every worker has a private copy. So if all workers change the model, for example halve its
         weights, the change is applied once to each copy.
         """
-        super().start_epoch(trained, epoch)
-        self._copy = OneCopy(trained.model, self.group, self._locks())
+        super().begin_epoch(epoch)
+        self._copy = OneCopy(self.trained.model, self.group, self._locks())
 
-    def update(self) -> None:
+    def step(self) -> None:
         """Step, and report progress to the other workers."""
-        super().update()
-        assert self._copy is not None
+        super().step()
         self._copy.memory.advance()
 
     def end_epoch(self) -> None:
@@ -186,13 +184,11 @@ class Hogwild(LocalSteps):
         Raises:
             ConfigurationError: The model has moved a trained parameter out of the shared memory.
         """
-        super().end_epoch()
-        assert self._copy is not None
         self._copy.memory.wait()
         self.group.barrier()
         self._copy.release()
-        self._copy = None
-        self._other_states = gather_worker_states(self.trained.optimizer.state_dict()["state"], self.group)
+        del self._copy
+        self._other_states = gather_worker_states(self.trained.optimizer.state_dict()["state"], self.group)[1:]
         self._average_moving_average(self._of_workers(self._epoch_rows))
 
     def state_dict(self) -> dict[str, Any]:
@@ -218,23 +214,25 @@ class Locked(Hogwild):
     """Updates the buckets of weights one after another, each under its lock."""
 
     name: ClassVar[str] = "locked"
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            **Hogwild.refuses,
+    capabilities: ClassVar[StrategyCapabilities] = dataclasses.replace(
+        Hogwild.capabilities,
+        refuses={
+            **Hogwild.capabilities.refuses,
             _OTHER_OPTIMIZER: "it steps with the parameters of one bucket at a time; one of your own whose step treats "
             "each parameter by itself says so by an attribute `trains_each_parameter = True`",
-        }
+        },
     )
 
-    def bind(self, trained: Trained) -> None:
-        """See `Hogwild.bind`."""
+    def prepare(self, trained: Trained) -> None:
+        """See `Hogwild.prepare`."""
         if not trains_each_parameter(trained.optimizer):
             self.refuse(_OTHER_OPTIMIZER)
-        super().bind(trained)
+        super().prepare(trained)
 
-    def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Start an epoch, and assign the optimizer's current parameters to buckets."""
-        super().start_epoch(trained, epoch)
+    def begin_epoch(self, epoch: int) -> None:
+        """Also assign the optimizer's current parameters to buckets."""
+        super().begin_epoch(epoch)
+        trained = self.trained
         bucket_of_address = self._buckets(trained.model)
         bucket_of = {
             parameter: bucket_of_address[parameter.untyped_storage().data_ptr()]
@@ -249,16 +247,15 @@ class Locked(Hogwild):
             for bucket in (*used[first:], *used[:first])
         ]
 
-    def step(self) -> None:
+    def step_optimizer(self) -> None:
         """Update one bucket at a time. If the optimizer has hooks or common state, update all under all locks."""
-        assert self._copy is not None
         optimizer, locks = self.trained.optimizer, self._copy.memory.locks
         if self.hooked or not steps_in_parts(optimizer):
             buckets = sorted(bucket for bucket, _ in self._order)  # the same order on all workers, to avoid deadlock
             with contextlib.ExitStack() as held_locks:
                 for bucket in buckets:
                     held_locks.enter_context(locks[bucket])
-                super().step()
+                super().step_optimizer()
             return
         groups = optimizer.param_groups
         all_params = [group["params"] for group in groups]

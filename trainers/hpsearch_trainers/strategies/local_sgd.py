@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from hpsearch_comm import Group
 from hpsearch_trainers.optimizers import parameters_of
 from hpsearch_trainers.strategies.averaging import LocalSteps, average_optimizer, average_tensors, average_weights
-from hpsearch_trainers.strategies.strategy import Options, Trained
+from hpsearch_trainers.strategies.strategy import Options
 
 
 class LocalSGD(LocalSteps):
@@ -40,23 +40,22 @@ class LocalSGD(LocalSteps):
         self._common: dict[nn.Parameter, Tensor] = {}
         self._keeps_momentum = options.choice("momentum", ("keep", "average")) == "keep"
 
-    def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Start an epoch and its first round."""
-        super().start_epoch(trained, epoch)
+    def begin_epoch(self, epoch: int) -> None:
+        """Start the epoch's first round."""
+        super().begin_epoch(epoch)
         self._start_round()
 
-    def update(self) -> None:
+    def step(self) -> None:
         """Step, and average the weights after the last step of a round."""
-        super().update()
+        super().step()
         self._round_steps += 1
-        self._round_rows += self._step_rows
+        self._round_rows += self.rows
         if self._round_steps == self._period:
             self._average()
             self._start_round()
 
     def end_epoch(self) -> None:
         """Average the workers' weights after the last round, if it wasn't complete."""
-        super().end_epoch()
         if self._round_steps > 0:
             self._average()
         self._common = {}

@@ -28,17 +28,16 @@ have state that training changes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hpsearch_comm import Group, Handle, broadcast_parameters
+from hpsearch_comm import Group, Handle
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.header import DTYPES
 from hpsearch_trainers.buffers import digest
@@ -59,7 +58,7 @@ from hpsearch_trainers.strategies.divided import (
     training_pass,
 )
 from hpsearch_trainers.strategies.stages import Stages, cut
-from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Options, Trained
+from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Options, StrategyCapabilities, Trained
 
 _NOTHING = -1
 """Code for None, instead of a dtype."""
@@ -249,8 +248,8 @@ class Pipeline(DividedModel):
     """Pipeline parallelism over the stages of a model; see the module's docstring."""
 
     name: ClassVar[str] = "pipeline"
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
+    capabilities: ClassVar[StrategyCapabilities] = StrategyCapabilities(
+        refuses={
             **NO_FLOAT16,
             "compile": "each rank runs a part of the model. Leave it out",
             "batch_norm": "layers see one micro-batch at a time. Leave it at `local`, or take another normalization",
@@ -264,11 +263,7 @@ class Pipeline(DividedModel):
         self.passes = options.integer("micro_batches", _PER_STAGE * self._group.size)
         self._micro_batches: list[_MicroBatch] = []
         self._is_whole = True
-
-    @property
-    def stream(self) -> int:
-        """Return the stage, because each stage has its own random numbers."""
-        return self._group.rank
+        self.stream = self._group.rank  # each stage has its own random numbers
 
     def check(self, parts: Parts) -> None:
         """See `Strategy.check`. Also record `Parts.pipeline`."""
@@ -276,9 +271,9 @@ class Pipeline(DividedModel):
         self._named = parts.pipeline
         self._freezes = parts.freeze_batch_norm
 
-    def bind(self, trained: Trained) -> None:
-        """Cut the model into stages, and broadcast rank 0's weights."""
-        super().bind(trained)
+    def prepare(self, trained: Trained) -> None:
+        """Broadcast rank 0's state, and cut the model into stages."""
+        super().prepare(trained)
         self._checked = False
         rank, size = self._group.rank, self._group.size
         device = self._device = parameters_of(trained.optimizer)[0].device
@@ -294,7 +289,6 @@ class Pipeline(DividedModel):
         self._before = None if rank == 0 else Channel(self._group, rank - 1, device)
         self._after = None if rank == size - 1 else Channel(self._group, rank + 1, device)
         self._divide(trained, stages)
-        broadcast_parameters([*trained.model.named_parameters(), *trained.model.named_buffers()], self._group)
 
     def _divide(self, trained: Trained, stages: Stages) -> None:
         models = [trained.model]
@@ -305,9 +299,8 @@ class Pipeline(DividedModel):
         self._ranks = {id(tensor): rank for tensor, rank in self._tensors()}
         self._elsewhere = {tensor for tensor, rank in self._ranks.items() if rank != self._group.rank}
 
-    def start_epoch(self, trained: Trained, epoch: int) -> None:
+    def begin_epoch(self, epoch: int) -> None:
         """Start an epoch. The model is whole until the first step."""
-        super().start_epoch(trained, epoch)
         self._is_whole = True
         self._first = True
         self._extra_modules.start_epoch(epoch)
@@ -396,7 +389,7 @@ class Pipeline(DividedModel):
         if self._before is not None:
             self._before.send([tensor.grad for tensor in passed.inputs])
 
-    def update(self) -> None:
+    def step(self) -> None:
         """Step with this stage's parameters. The gradient is clipped by its norm over all stages."""
         optimizer, limit = self.trained.optimizer, self.trained.clip_norm
         if limit is not None:
@@ -408,7 +401,6 @@ class Pipeline(DividedModel):
 
     def end_epoch(self) -> None:
         """Gather the model and its moving average on every rank, and the optimizer state on rank 0."""
-        super().end_epoch()
         self._extra_modules.check()
         tensors = (tensor for tensor, rank in self._tensors() if rank == self._group.rank)
         self._bytes = max_bytes(tensors, self.trained.optimizer, self._group)

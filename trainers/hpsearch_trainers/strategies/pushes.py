@@ -195,29 +195,7 @@ class SparsePushes:
         return torch.sparse_coo_tensor(rows[None], values, self._shape, check_invariants=False)
 
 
-Push = DensePush | SparsePush
-Pushes = DensePushes | SparsePushes
-
-
-def pushes_to(
-    servers: Sequence[int], buckets: Sequence[Bucket], group: Group, first_tag: int, device: torch.device
-) -> list[Push]:
-    """Return a push for each bucket, with consecutive message tags.
-
-    Args:
-        servers: Ranks of the servers.
-        buckets: The buckets of all servers.
-        group: All ranks.
-        first_tag: Message tag of the first bucket.
-        device: Device of the gradients.
-    """
-    return [
-        (SparsePush if bucket.sparse else DensePush)(bucket, group, servers[bucket.server], tag, device)
-        for tag, bucket in enumerate(buckets, first_tag)
-    ]
-
-
-def gradients_of(bucket: Bucket, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+def _gradients_of(bucket: Bucket, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Return the gradients of a bucket's pieces.
 
     Args:
@@ -266,44 +244,58 @@ def _flat(gradient: Tensor) -> Tensor:
     return (gradient.to_dense() if gradient.layout is not torch.strided else gradient).reshape(-1)
 
 
-class Fetches:
-    """Receives the weights of all buckets, with consecutive message tags.
+FIRST_TAG = 1
+"""Message tag of the first bucket; the others follow."""
+
+
+class PushedBuckets:
+    """The buckets of all servers on a worker, which pushes their gradients and receives their weights.
 
     Args:
         parameters: The parameters that servers train, by index, with the same values as on the servers.
-        buckets: The buckets of all servers.
+        buckets: The buckets.
         group: All ranks.
         servers: Ranks of the servers.
-        first_tag: Message tag of the first bucket.
     """
 
     def __init__(
-        self,
-        parameters: Sequence[nn.Parameter],
-        buckets: Sequence[Bucket],
-        group: Group,
-        servers: Sequence[int],
-        first_tag: int,
+        self, parameters: Sequence[nn.Parameter], buckets: Sequence[Bucket], group: Group, servers: Sequence[int]
     ) -> None:
-        self._parameters, self._buckets = parameters, buckets
-        self._group, self._servers, self._first_tag = group, servers, first_tag
+        self.parameters, self.buckets = parameters, buckets
+        self._group, self._servers = group, servers
+        self._pushes = [
+            (SparsePush if bucket.sparse else DensePush)(
+                bucket, group, servers[bucket.server], tag, parameters[0].device
+            )
+            for tag, bucket in enumerate(buckets, FIRST_TAG)
+        ]
         self._weights = to_host([take_weights(bucket, parameters) for bucket in buckets])
         self._stepped = False
         self._pending: list[Handle[Tensor]] = []
+
+    def push(self, index: int, rows: float, gradients: Sequence[Tensor | None]) -> None:
+        """Send a bucket's gradients.
+
+        Args:
+            index: Index of the bucket.
+            rows: Number of rows of the mean gradient; 0 if it doesn't count.
+            gradients: Gradients of all parameters, by index. They may change afterwards.
+        """
+        self._pushes[index].send(rows, _gradients_of(self.buckets[index], gradients))
 
     def expect(self) -> None:
         """Start to receive the weights."""
         self._pending = [
             self._group.recv_async(weights, self._servers[bucket.server], tag)
-            for tag, (bucket, weights) in enumerate(zip(self._buckets, self._weights, strict=True), self._first_tag)
+            for tag, (bucket, weights) in enumerate(zip(self.buckets, self._weights, strict=True), FIRST_TAG)
         ]
         self._stepped = False
 
     def load(self) -> None:
         """Wait for the weights, and copy them into the parameters."""
-        for bucket, weights, handle in zip(self._buckets, self._weights, self._pending, strict=True):
+        for bucket, weights, handle in zip(self.buckets, self._weights, self._pending, strict=True):
             handle.wait()
-            put_weights(bucket, weights, self._parameters)
+            put_weights(bucket, weights, self.parameters)
 
     def record_step(self) -> None:
         """Record the weights after this worker's own step, except of parameters with sparse gradients.
@@ -323,11 +315,11 @@ class Fetches:
 
     def _compared(self) -> Iterator[tuple[nn.Parameter, Tensor, Tensor]]:
         """Yield the parameter, the current elements and the last known elements of each piece, if these are known."""
-        for bucket, weights in zip(self._buckets, self._weights, strict=True):
+        for bucket, weights in zip(self.buckets, self._weights, strict=True):
             if not (bucket.sparse and self._stepped):
                 parts = torch.split(weights, [piece.stop - piece.start for piece in bucket.pieces])
                 for piece, last in zip(bucket.pieces, parts, strict=True):
-                    parameter = self._parameters[piece.number]
+                    parameter = self.parameters[piece.number]
                     yield parameter, parameter.detach().reshape(-1)[piece.start : piece.stop], last
 
 

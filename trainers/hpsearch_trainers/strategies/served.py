@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from hpsearch_comm import Group, broadcast_parameters
+from hpsearch_comm import Group
 from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.buffers import differing, untrained
 from hpsearch_trainers.optimizers import parameters_of
-from hpsearch_trainers.strategies.placement import Bucket, Placed, assign_parameters
-from hpsearch_trainers.strategies.pushes import put_weights, take_weights
-from hpsearch_trainers.strategies.strategy import Options, Strategy, Trained
+from hpsearch_trainers.strategies.optimizer_shard import OptimizerShard, assemble
+from hpsearch_trainers.strategies.placement import Placed, assign_parameters
+from hpsearch_trainers.strategies.pushes import FIRST_TAG, PushedBuckets, ServedBucket, put_weights, take_weights
+from hpsearch_trainers.strategies.strategy import Options, Strategy
 
 
 class Served(Strategy):
@@ -22,41 +24,61 @@ class Served(Strategy):
 
     Attributes:
         servers: The ranks of the servers.
-        parameters: The result of `trained_parameters` at the start of the epoch.
+        server_optimizer: The optimizer of all parameters with which the servers step; set by `prepare`.
+        can_be_cut: Whether contiguous parameters without sparse gradients may be cut.
+        pushing: Maximum number of workers that push to a server at the same time.
+        parameters: The parameters that servers train in this epoch, in order.
+        pushed: All buckets on a worker.
+        served: A server's own buckets.
     """
 
-    least: ClassVar[int] = 2
+    group: Group
+    server_optimizer: Optimizer
 
     def __init__(self, options: Options, group: Group | None) -> None:
         super().__init__(options, group)
-        assert group is not None
-        self.ranks = group
-        count = options.integer("servers", 1)
-        if count >= group.size:
+        count, size, rank = options.integer("servers", 1), self.group.size, self.group.rank
+        if count >= size:
             raise ConfigurationError(
-                f"parallel.servers must leave a worker to train: got {count} of {group.size} ranks, which count both "
+                f"parallel.servers must leave a worker to train: got {count} of {size} ranks, which count both "
                 "servers and workers; lower it, or raise resources.workers_per_trial"
             )
-        self._workers = group.size - count
-        self.servers = range(self._workers, group.size)
-        self.trains = group.rank < self._workers
-        self.workers = group.subgroup(range(self._workers)) if self._workers > 1 else None
+        self.parts = size - count
+        self.servers = range(self.parts, size)
+        self.trains = rank < self.parts
+        self.part_index = self.stream = rank if self.trains else 0
+        self.workers = self.group.subgroup(range(self.parts)) if self.parts > 1 else None
         self.formed = [] if self.workers is None else [self.workers]
+        self.can_be_cut, self.pushing = True, 1
 
-    @property
-    def parts(self) -> int:
-        """See `Strategy.parts`."""
-        return self._workers
-
-    @property
-    def part_index(self) -> int:
-        """See `Strategy.part_index`."""
-        return self.ranks.rank if self.trains else 0
-
-    def bind(self, trained: Trained) -> None:
-        """Bind the model and optimizer, and broadcast rank 0's weights and buffers."""
-        super().bind(trained)
-        broadcast_parameters([*trained.model.named_parameters(), *trained.model.named_buffers()], self.ranks)
+    def begin_epoch(self, epoch: int) -> None:
+        """Assign the trained parameters to the servers."""
+        super().begin_epoch(epoch)
+        parameters = self.parameters = self._trained_parameters()
+        sparse = _sparse_parameters(self.trained.model)
+        placed = [
+            Placed(
+                parameter.numel(),
+                parameter.dtype,
+                self.can_be_cut and parameter.is_contiguous() and parameter not in sparse,
+                parameter in sparse,
+            )
+            for parameter in parameters
+        ]
+        self._buckets = assign_parameters(placed, len(self.servers))
+        if self.trains:
+            self.pushed = PushedBuckets(parameters, self._buckets, self.group, self.servers)
+            return
+        own = [
+            (tag, bucket)
+            for tag, bucket in enumerate(self._buckets, FIRST_TAG)
+            if self.servers[bucket.server] == self.group.rank
+        ]
+        pieces = [piece for _, bucket in own for piece in bucket.pieces]
+        self._shard = OptimizerShard(self.server_optimizer, parameters, pieces)
+        self.served = [
+            ServedBucket(bucket, tag, self._shard.piece_parameters, self.group, self.pushing) for tag, bucket in own
+        ]
 
     def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], loss_weight: float, *, last: bool) -> Tensor:
         """Compute a loss and accumulate its gradient.
@@ -73,7 +95,7 @@ class Served(Strategy):
         return super().backward(inputs, checked, loss_weight, last=last)
 
     def _check_weights(self) -> None:
-        changed = {id(parameter) for parameter in self.changed()}
+        changed = {id(parameter) for parameter in self.pushed.changed()}
         if changed:
             names = [name for name, parameter in self.trained.model.named_parameters() if id(parameter) in changed]
             raise ConfigurationError(
@@ -83,80 +105,51 @@ class Served(Strategy):
                 "with a function of the weights, as torch.nn.utils.parametrizations does, or take another strategy"
             )
 
-    def changed(self) -> list[nn.Parameter]:
-        """Return the parameters that are known to have changed since they were fetched."""
-        raise NotImplementedError
-
-    def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """See `Strategy.start_epoch`."""
-        super().start_epoch(trained, epoch)
-        self.parameters = self.trained_parameters()
-
     def synchronize_metrics(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
         """See `Strategy.synchronize_metrics`."""
-        result: dict[str, float] = self.ranks.broadcast_object(metrics)
+        result: dict[str, float] = self.group.broadcast_object(metrics)
         # Send the servers what only the workers have updated, so that a server can also validate.
         model, average = self.trained.model, self.trained.average
         extra = [] if average is None else [*average.parameters(), *average.buffers()]
-        extra += differing(untrained(model, self.trained.optimizer), self.ranks)
-        broadcast_tensors([*model.buffers(), *extra], self.ranks)
+        extra += differing(untrained(model, self.trained.optimizer), self.group)
+        broadcast_tensors([*model.buffers(), *extra], self.group)
         return result
 
-    def broadcast_weights(self, buckets: Sequence[Bucket], parameters: Sequence[nn.Parameter]) -> None:
-        """Send the servers' weights to every rank; a collective.
-
-        Args:
-            buckets: The buckets of all servers.
-            parameters: The result of `trained_parameters`.
-        """
-        weights = [take_weights(bucket, parameters) for bucket in buckets]
-        handles = [
-            self.ranks.broadcast_async(elements, self.servers[bucket.server])
-            for bucket, elements in zip(buckets, weights, strict=True)
-        ]
-        for bucket, elements, handle in zip(buckets, weights, handles, strict=True):
-            handle.wait()
-            put_weights(bucket, elements, parameters)
-
     def end_epoch(self) -> None:
-        """See `Strategy.end_epoch`.
+        """Gather the weights and the optimizer state of all servers on every rank.
 
         Raises:
             ConfigurationError: A parameter was unfrozen during the epoch, so the servers don't train it.
         """
-        super().end_epoch()
-        thawed = len(set(map(id, self.trained_parameters())) - set(map(id, self.parameters)))
+        thawed = len(set(map(id, self._trained_parameters())) - set(map(id, self.parameters)))
         if self.trains and thawed > 0:
             raise ConfigurationError(
                 f"under parallel.strategy {self.name} layers must be thawed between two epochs, got {thawed} "
                 "parameters that have come to need a gradient within one, which the servers don't train: do it before "
                 "super().step()"
             )
+        states: list[Any] = []
+        if self.trains:
+            del self.pushed
+        else:
+            states = self._shard.close()
+            del self._shard, self.served
+        weights = [take_weights(bucket, self.parameters) for bucket in self._buckets]
+        handles = [
+            self.group.broadcast_async(elements, self.servers[bucket.server])
+            for bucket, elements in zip(self._buckets, weights, strict=True)
+        ]
+        for bucket, elements, handle in zip(self._buckets, weights, handles, strict=True):
+            handle.wait()
+            put_weights(bucket, elements, self.parameters)
+        assemble(self.server_optimizer, self.parameters, self.group, self.servers, states)
 
-    def trained_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters that servers train, in order."""
+    def rates(self) -> list[float]:
+        """Return the current learning rate of each group of the trial's optimizer."""
+        return [float(group["lr"]) for group in self.trained.optimizer.param_groups]
+
+    def _trained_parameters(self) -> list[nn.Parameter]:
         return [parameter for parameter in parameters_of(self.trained.optimizer) if parameter.requires_grad]
-
-    def buckets(self, parameters: list[nn.Parameter], *, can_be_cut: bool) -> list[Bucket]:
-        """Divide parameters among the servers.
-
-        Args:
-            parameters: The result of `trained_parameters`.
-            can_be_cut: Whether contiguous parameters without sparse gradients may be cut.
-        """
-        sparse = _sparse_parameters(self.trained.model)
-        return assign_parameters(
-            [
-                Placed(
-                    parameter.numel(),
-                    parameter.dtype,
-                    can_be_cut and parameter.is_contiguous() and parameter not in sparse,
-                    parameter in sparse,
-                )
-                for parameter in parameters
-            ],
-            len(self.servers),
-        )
 
 
 def _sparse_parameters(model: nn.Module) -> set[Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections import Counter
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from hpsearch_comm import Group, SyncBatchNorm
+from hpsearch_comm import Group, SyncBatchNorm, broadcast_parameters
 from hpsearch_comm.data_parallel.agreement import check_agreement, describe_layouts
 from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_comm.errors import ConfigurationError
@@ -143,16 +143,38 @@ class Trained:
     """Scales the loss if forward passes are in float16."""
 
 
-class Strategy:
-    """How the ranks of a group train one model. The base class trains on a single rank: a gradient, then a step.
+@dataclass(frozen=True, slots=True)
+class StrategyCapabilities:
+    """What a strategy can do."""
+
+    reproducible: bool = True
+    """Whether repeating a trial gives the same results."""
+    exact: bool = True
+    """Whether training equals that of one rank with the same global batch, up to rounding."""
+    same_states: bool = False
+    """Whether every rank's optimizer has the same state, of all parameters."""
+    own_loop: bool = False
+    """Whether a user's `step` may have its own training loop, which exchanges data between the ranks itself."""
+    rate_rule: str | None = None
+    """Default rule of `scaling.lr`; None: the optimizer's rule."""
+    refuses: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Unsupported features with the reason: fields of `Parts`, and other features that the strategy checks."""
+
+
+class Strategy(ABC):
+    """How the ranks of a group train one model.
+
+    A strategy defines `step` and `end_epoch`, and, if it needs more than rank 0's weights to begin with or has a state
+    of its own, `prepare`, `state_dict` and `load_state_dict`. All other methods have defaults.
 
     A `Trainer` creates a strategy on every rank and calls `check`. It then creates the optimizer and calls `bind`. For
     each epoch it calls:
 
-        agree → start_epoch → (start_step → backward, once or more → update) for each of epoch_steps → end_epoch
-        → validation, state
+        start_epoch → (start_step → backward, once or more → step) for each of epoch_steps → finish_epoch
+        → validation → synchronize_metrics, state_dict
 
-    or, on a rank that doesn't train, `agree → start_epoch → serve → end_epoch`. If an epoch fails, it calls `abort`.
+    or, on a rank that doesn't train, `start_epoch → serve → finish_epoch → synchronize_metrics`. If an epoch fails, it
+    calls `abort`.
 
     Args:
         options: The trial's `parallel`.
@@ -160,88 +182,76 @@ class Strategy:
 
     Attributes:
         group: All ranks; None for a single rank.
+        is_main_rank: Whether this is rank 0, which prints messages.
         workers: The ranks that train; metrics and buffers are averaged over them. None for a single one.
         trains: Whether this rank trains.
-        formed: Groups of some of the ranks that this strategy has formed.
+        parts: The number of parts into which a global batch is divided.
+        part_index: The index of this rank's part; 0 on a rank that doesn't train.
+        stream: The index of this rank's random stream. Ranks with the same index draw the same random numbers.
         passes: Number of backward passes into which each of the trainer's passes is divided.
-        calls: Number of finished epochs (`step`), and of calls of Trainer's own `state_dict` and `load_state_dict`.
-        has_state: Whether the state that was last saved or loaded has an entry of this strategy.
+        formed: Groups of some of the ranks that this strategy has formed.
+        trained: The model and optimizer.
+        rows: This rank's rows of the current step. If there are too few, it is 0, and the pass doesn't count.
+        epochs: Number of epochs of the trial that were trained by this strategy, or that a loaded state contains.
 
     Raises:
-        ConfigurationError: An option can't be used, or there are too few ranks.
+        ConfigurationError: An option can't be used.
     """
 
-    name: ClassVar[str] = "alone"
+    name: ClassVar[str]
     """Name in a sweep's `parallel.strategy`."""
-    least: ClassVar[int] = 1
-    """Minimum number of ranks."""
-    reproducible: ClassVar[bool] = True
-    """Whether repeating a trial gives the same results."""
-    exact: ClassVar[bool] = True
-    """Whether training equals that of one rank with the same global batch, up to rounding."""
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """Unsupported features with the reason: fields of `Parts`, and other features that a strategy checks."""
-    same_states: ClassVar[bool] = False
-    """Whether every rank's optimizer has the same state, of all parameters."""
-    own_loop: ClassVar[bool] = False
-    """Whether a user's `step` may have its own training loop, which exchanges data between the ranks itself."""
-    rate_rule: ClassVar[str | None] = None
-    """Default rule of `scaling.lr` for this strategy; None: the optimizer's rule."""
+    capabilities: ClassVar[StrategyCapabilities] = StrategyCapabilities()
+    trained: Trained
 
     def __init__(self, options: Options, group: Group | None) -> None:
-        self.group = group
-        self.workers = group
+        self.group = self.workers = group
         self.trains = True
-        self.formed: list[Group] = []
+        self.parts, self.part_index = (1, 0) if group is None else (group.size, group.rank)
+        self.is_main_rank = self.part_index == 0
+        self.stream = self.part_index
         self.passes = 1
-        self.calls: Counter[str] = Counter()
-        self.has_state = False
+        self.formed: list[Group] = []
+        self.rows = self.epochs = 0
         self._under_way = False
         self._watch: RemovableHandle | None = None
-        size = 1 if group is None else group.size
-        if size < self.least:
-            raise ConfigurationError(
-                f"parallel.strategy {self.name} takes {self.least} workers or more, got {size}: raise "
-                "resources.workers_per_trial"
-            )
 
-    @property
-    def parts(self) -> int:
-        """The number of parts into which a global batch is divided."""
-        return 1 if self.workers is None else self.workers.size
+    # What a strategy defines.
 
-    @property
-    def part_index(self) -> int:
-        """The index of this rank's part; 0 on a rank that doesn't train."""
-        return 0 if self.workers is None else self.workers.rank
+    def prepare(self, trained: Trained) -> None:
+        """Prepare the training of a model, at first and whenever the user has replaced something; a collective.
 
-    @property
-    def is_main_rank(self) -> bool:
-        """Whether this is rank 0, which prints messages."""
-        return self.group is None or self.group.rank == 0
+        By default rank 0's weights and buffers are broadcast.
 
-    @property
-    def may_be_left_out(self) -> bool:
-        """Whether a user's code may train without calling this strategy."""
-        return self.group is None or self.own_loop
+        Args:
+            trained: The model and optimizer. `self.trained` is still the previous one, and is missing at first.
 
-    def needs(self, name: str) -> bool:
-        """Return whether an override of one of `METHODS` must call Trainer's method, to train or to keep state."""
-        if name == "step":
-            return not self.may_be_left_out
-        return type(self).state_dict is not Strategy.state_dict
+        Raises:
+            ConfigurationError: The strategy can't train them.
+            MismatchError: The ranks have built different models.
+        """
+        if self.group is not None:
+            broadcast_parameters([*trained.model.named_parameters(), *trained.model.named_buffers()], self.group)
 
-    @property
-    def hooked(self) -> bool:
-        """Whether the optimizer has step hooks of the user."""
-        optimizer = self.trained.optimizer
-        hooks = (*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values())
-        return any(getattr(hook, "func", None) is not _check_under_way for hook in hooks)
+    @abstractmethod
+    def step(self) -> None:
+        """Update the weights from the gradients of this rank's rows, such as by `local_step`."""
 
-    @property
-    def stream(self) -> int:
-        """The index of this rank's random stream. Ranks with the same index draw the same random numbers."""
-        return self.part_index
+    @abstractmethod
+    def end_epoch(self) -> None:
+        """Set model and optimizer on every rank to the state that is validated and saved; a collective."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the additional state that this strategy needs to resume training; may be empty. Rank 0's is saved."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load the strategy's state, after those of model and optimizer; called on every rank.
+
+        Args:
+            state: The result of rank 0's `state_dict`; empty if it was saved with another strategy.
+        """
+
+    # What a strategy may change.
 
     def check(self, parts: Parts) -> None:
         """Check that the strategy supports the parts.
@@ -249,75 +259,24 @@ class Strategy:
         Raises:
             ConfigurationError: The parts use a feature that the strategy refuses.
         """
+        refused = self.capabilities.refuses
         for part in fields(parts):
-            if part.name in self.refuses and getattr(parts, part.name) != part.default:
+            if part.name in refused and getattr(parts, part.name) != part.default:
                 self.refuse(part.name)
-        if parts.autocast is torch.float16 and "float16" in self.refuses:
+        if parts.autocast is torch.float16 and "float16" in refused:
             self.refuse("float16")
-
-    def refuse(self, feature: str, detail: str = "") -> NoReturn:
-        """Raise an error with the reason why a feature can't be used.
-
-        Args:
-            feature: A key of `refuses`.
-            detail: Where the feature was found, if that isn't clear.
-
-        Raises:
-            ConfigurationError: Always.
-        """
-        reason = self.refuses[feature] if not detail else f"{self.refuses[feature]}; here {detail}"
-        raise ConfigurationError(f"parallel.strategy {self.name} can't be used with {feature}: {reason}")
-
-    def bind(self, trained: Trained) -> None:
-        """Bind the model and optimizer, at first and whenever the user has replaced something; a collective.
-
-        Raises:
-            ConfigurationError: The strategy can't train them.
-        """
-        check_parameters(trained.optimizer, trained.model)
-        self.trained = trained
-        self._bound_objects = _objects_of(trained)
-        of_optimizer = {id(parameter) for parameter in parameters_of(trained.optimizer)}
-        self._untrained = [parameter for parameter in trained.model.parameters() if id(parameter) not in of_optimizer]
-        if self._watch is not None:
-            self._watch.remove()
-        if not self.may_be_left_out:
-            # A weak reference, because a cycle would keep models in memory until Python's garbage collection.
-            self._watch = trained.optimizer.register_step_pre_hook(partial(_check_under_way, weakref.ref(self)))
 
     def is_bound(self, trained: Trained) -> bool:
         """Return whether model, layers, optimizer and parameters are still those passed to `bind`."""
         objects = _objects_of(trained)
         return len(objects) == len(self._bound_objects) and all(map(operator.is_, objects, self._bound_objects))
 
-    def loaded(self) -> None:
-        """Handle a newly loaded state of model and optimizer, equal on every rank; a collective."""
-
-    def agree(self, trained: Trained, epoch: int) -> None:
-        """Check that all ranks have made the same changes since the last epoch; a collective, before `start_epoch`.
-
-        Raises:
-            MismatchError: The changes differ between ranks.
-        """
-        if self.group is not None:
-            # With asynchronous steps, the ranks' last rates belong to different steps.
-            options = {"rates": self.reproducible, "states": self.same_states}
-            check_same_training(trained.model, trained.optimizer, epoch, self.group, **options)
-
-    def start_epoch(self, trained: Trained, epoch: int) -> None:
-        """Start an epoch with rank 0's weights and buffers; a collective.
+    def begin_epoch(self, epoch: int) -> None:
+        """Start an epoch, with the same weights and buffers on every rank; a collective.
 
         Args:
-            trained: The current model and optimizer. They are bound again if the user has replaced something.
             epoch: Number of finished epochs.
         """
-        if not self.is_bound(trained):
-            self.bind(trained)
-        if self.group is not None:
-            # If user code reinitialized weights randomly, they differ between ranks.
-            broadcast_tensors(differing(_tensors_of(trained), self.group), self.group)
-        self.trained = trained
-        self._under_way = True
 
     def epoch_steps(self, shard: Shard, epoch: int) -> Iterator[tuple[int, Tensor]]:
         """Yield the index of each step of an epoch and this rank's rows. A step is requested only when it is trained.
@@ -329,11 +288,8 @@ class Strategy:
         yield from enumerate(shard.epoch(epoch))
 
     def start_step(self, rows: int) -> None:
-        """Start a step.
-
-        Args:
-            rows: This rank's rows of the global batch. If there are too few, it is 0, and the pass doesn't count.
-        """
+        """Start a step with this number of rows on this rank."""
+        self.rows = rows
         self.trained.optimizer.zero_grad()
         for parameter in self._untrained:  # stale gradients would make measures of them depend on resumes
             parameter.grad = None
@@ -359,17 +315,8 @@ class Strategy:
         scaled.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
-    def update(self) -> None:
-        """Update the weights from the gradients."""
-        if self.trained.scaler is not None:
-            self.trained.scaler.unscale_(self.trained.optimizer)
-        if self.trained.clip_norm is not None:
-            # Clip only the optimizer's parameters; others may also have gradients.
-            nn.utils.clip_grad_norm_(clippable(parameters_of(self.trained.optimizer)), self.trained.clip_norm)
-        self.step()
-
-    def step(self) -> None:
-        """Step the optimizer."""
+    def step_optimizer(self) -> None:
+        """Step the optimizer with the current gradients."""
         if self.trained.scaler is None:
             self.trained.optimizer.step()
         else:
@@ -385,11 +332,6 @@ class Strategy:
         """
         raise NotImplementedError
 
-    def end_epoch(self) -> None:
-        """Set model and optimizer on every rank to the state that is validated and saved; a collective."""
-        self._under_way = False
-        self.calls["step"] += 1
-
     def synchronize_metrics(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
         """Return the metrics of an epoch, the same on every rank; a collective.
 
@@ -398,25 +340,6 @@ class Strategy:
         """
         assert metrics is not None
         return dict(metrics)
-
-    def entry(self) -> dict[str, Any]:
-        """Return the strategy's entry in a trainer's state, under `strategy`; empty if the strategy has no state."""
-        state = self.state_dict()
-        self.has_state = bool(state)
-        return {"strategy": {"name": self.name, **state}} if state else {}
-
-    def load_entry(self, state: Mapping[str, Any]) -> None:
-        """Load the strategy's entry of a trainer's state, if it exists."""
-        entry = state.get("strategy", {})
-        self.has_state = entry.get("name") == self.name
-        self.load_state_dict(entry if self.has_state else {})
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the additional state that this strategy needs to resume training; may be empty."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the strategy's state; it is empty if it was saved with another strategy."""
 
     def abort(self, error: BaseException) -> None:
         """Close the groups that this strategy and its layers use, because the epoch failed; the caller closes `group`.
@@ -428,6 +351,119 @@ class Strategy:
         of_layers = [layer.group for layer in layers if isinstance(layer, SyncBatchNorm)]
         for group in (*self.formed, *of_layers):
             group.close(error)
+
+    # What a strategy may call.
+
+    def refuse(self, feature: str, detail: str = "") -> NoReturn:
+        """Raise an error with the reason why a feature can't be used.
+
+        Args:
+            feature: A key of the capabilities' `refuses`.
+            detail: Where the feature was found, if that isn't clear.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        refused = self.capabilities.refuses[feature]
+        reason = refused if not detail else f"{refused}; here {detail}"
+        raise ConfigurationError(f"parallel.strategy {self.name} can't be used with {feature}: {reason}")
+
+    def local_step(self) -> None:
+        """Clip this rank's gradients, and step its optimizer with them."""
+        if self.trained.scaler is not None:
+            self.trained.scaler.unscale_(self.trained.optimizer)
+        if self.trained.clip_norm is not None:
+            # Clip only the optimizer's parameters; others may also have gradients.
+            nn.utils.clip_grad_norm_(clippable(parameters_of(self.trained.optimizer)), self.trained.clip_norm)
+        self.step_optimizer()
+
+    @property
+    def hooked(self) -> bool:
+        """Whether the optimizer has step hooks of the user."""
+        optimizer = self.trained.optimizer
+        hooks = (*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values())
+        return any(getattr(hook, "func", None) is not _check_under_way for hook in hooks)
+
+    # What a trainer calls around them.
+
+    @property
+    def may_be_left_out(self) -> bool:
+        """Whether a user's code may train without calling this strategy."""
+        return self.group is None or self.capabilities.own_loop
+
+    @property
+    def has_state(self) -> bool:
+        """Whether this kind of strategy has a state of its own."""
+        return type(self).state_dict is not Strategy.state_dict
+
+    def bind(self, trained: Trained) -> None:
+        """Prepare the training of a model; a collective.
+
+        Raises:
+            ConfigurationError: The strategy can't train it.
+        """
+        check_parameters(trained.optimizer, trained.model)
+        self.prepare(trained)
+        self.trained = trained
+        self._bound_objects = _objects_of(trained)
+        of_optimizer = {id(parameter) for parameter in parameters_of(trained.optimizer)}
+        self._untrained = [parameter for parameter in trained.model.parameters() if id(parameter) not in of_optimizer]
+        if self._watch is not None:
+            self._watch.remove()
+        if not self.may_be_left_out:
+            # A weak reference, because a cycle would keep models in memory until Python's garbage collection.
+            self._watch = trained.optimizer.register_step_pre_hook(partial(_check_under_way, weakref.ref(self)))
+
+    def start_epoch(self, trained: Trained, epoch: int) -> None:
+        """Start an epoch with rank 0's weights and buffers; a collective.
+
+        Args:
+            trained: The current model and optimizer. They are bound again if the user has replaced something.
+            epoch: Number of finished epochs.
+
+        Raises:
+            MismatchError: The ranks have made different changes since the last epoch.
+            ConfigurationError: The trainer has loaded a state without the strategy's.
+        """
+        if self.group is not None:
+            # With asynchronous steps, the ranks' last rates belong to different steps.
+            options = {"rates": self.capabilities.reproducible, "states": self.capabilities.same_states}
+            check_same_training(trained.model, trained.optimizer, epoch, self.group, **options)
+        if self.has_state and epoch != self.epochs:
+            raise ConfigurationError(
+                f"a Trainer's load_state_dict must call super().load_state_dict(state) under parallel.strategy "
+                f"{self.name}, which keeps more than model and optimizer, got a trainer with `epoch` {epoch} whose "
+                f"strategy has trained or loaded {self.epochs}: it would train differently from one that is never "
+                "interrupted. Call it with what super().state_dict() gave"
+            )
+        if not self.is_bound(trained):
+            self.bind(trained)
+        if self.group is not None:
+            # If user code reinitialized weights randomly, they differ between ranks.
+            broadcast_tensors(differing(_tensors_of(trained), self.group), self.group)
+        self.trained = trained
+        self.epochs = epoch
+        self._under_way = True
+        self.begin_epoch(epoch)
+
+    def finish_epoch(self) -> None:
+        """End an epoch; a collective."""
+        self._under_way = False
+        self.end_epoch()
+        self.epochs += 1
+
+
+class Alone(Strategy):
+    """Training on a single rank: a gradient, then a step."""
+
+    name: ClassVar[str] = "alone"
+
+    def step(self) -> None:
+        """Step the optimizer."""
+        self.local_step()
+
+    def end_epoch(self) -> None:
+        """Do nothing: the weights are those that are validated and saved."""
 
 
 def _check_under_way(strategy: weakref.ref[Strategy], *_: object) -> None:

@@ -7,15 +7,14 @@ a single process up to rounding.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from hpsearch_comm import Group, broadcast_parameters
+from hpsearch_comm import Group
 from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_comm.errors import CommError, ConfigurationError
 from hpsearch_trainers.optimizers import clippable, parameters_of
@@ -33,7 +32,7 @@ from hpsearch_trainers.strategies.divided import (
 from hpsearch_trainers.strategies.optimizer_shard import trains_elements
 from hpsearch_trainers.strategies.split_layers import forward_of, plan_of, split_dimensions
 from hpsearch_trainers.strategies.stages import hooked
-from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Options, Trained
+from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Options, StrategyCapabilities, Trained
 
 _NO_NORM = (
     "between layers that are colwise and rowwise a rank has some features only, of which no norm, softmax or hook can "
@@ -46,8 +45,8 @@ class TensorParallel(DividedModel):
     """Tensor parallelism over linear layers; see the module's docstring."""
 
     name: ClassVar[str] = "tensor"
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
+    capabilities: ClassVar[StrategyCapabilities] = StrategyCapabilities(
+        refuses={
             **NO_FLOAT16,
             "compile": "each rank runs a part of each layer. Leave it out",
             "batch_norm": "every rank normalizes by all rows already. Leave it at `local`",
@@ -67,8 +66,8 @@ class TensorParallel(DividedModel):
         super().check(parts)
         self._named = parts.tensor
 
-    def bind(self, trained: Trained) -> None:
-        """Plan how layers are split, and broadcast rank 0's weights."""
+    def prepare(self, trained: Trained) -> None:
+        """Broadcast rank 0's state, and plan how layers are split."""
         try:
             from hpsearch_trainers.strategies.mesh import (
                 mesh_of,
@@ -79,7 +78,7 @@ class TensorParallel(DividedModel):
                 "install a newer one, or take another strategy"
             ) from error
 
-        super().bind(trained)
+        super().prepare(trained)
         self._check_optimizer(trained.optimizer)
         if any(not parameter.is_cpu for parameter in trained.model.parameters()):
             raise ConfigurationError(
@@ -103,7 +102,6 @@ class TensorParallel(DividedModel):
         self._sharded_ids = {id(parameter) for parameter, _ in self._sharded}
         self._replicated = [parameter for name, parameter in named if name not in dimensions]
         self._buffers = [buffer for model in models for buffer in model.buffers()]
-        broadcast_parameters([*trained.model.named_parameters(), *trained.model.named_buffers()], self._group)
         # A hook, maybe on one rank only, may need all features, but a rank has only some. Then compare the outputs.
         hooks = torch.tensor(any(map(hooked, trained.model.modules())))
         self._trusted = self._named is None and not self._group.allreduce(hooks, op="max")
@@ -112,7 +110,7 @@ class TensorParallel(DividedModel):
         kind = type(optimizer)
         if trains_elements(optimizer) or kind is torch.optim.SparseAdam or getattr(optimizer, "elementwise", False):
             return
-        if kind.__name__ in self.refuses:
+        if kind.__name__ in self.capabilities.refuses:
             self.refuse(kind.__name__)
         raise ConfigurationError(
             "parallel.strategy tensor takes an optimizer that steps with each number of a parameter by itself, as a "
@@ -177,7 +175,7 @@ class TensorParallel(DividedModel):
             layer.forward = forward
         self._divided = True
 
-    def update(self) -> None:
+    def step(self) -> None:
         """Step with this rank's parts. The gradient is clipped by its norm over all ranks."""
         optimizer, limit = self.trained.optimizer, self.trained.clip_norm
         if limit is not None:
@@ -192,7 +190,6 @@ class TensorParallel(DividedModel):
 
     def end_epoch(self) -> None:
         """Gather the model and its moving average on every rank, and the optimizer state on rank 0."""
-        super().end_epoch()
         tensors = [parameter for parameter, _ in self._sharded] + self._replicated + self._buffers
         self._bytes = max_bytes(tensors, self.trained.optimizer, self._group)
         if not self._divided:

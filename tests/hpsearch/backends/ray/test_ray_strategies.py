@@ -42,7 +42,7 @@ def test_strategies_are_searched_and_told_apart(ray_cluster, tmp_path):
     rows = study.trials
     assert [row.params["parallel.strategy"] for row in rows] == list(STRATEGIES)
     assert {row.state for row in rows} == {TrialState.COMPLETE}
-    assert [row.asynchronous for row in rows] == [not kind.reproducible for kind in STRATEGIES.values()]
+    assert [row.asynchronous for row in rows] == [not kind.capabilities.reproducible for kind in STRATEGIES.values()]
     reports = study.reports()
     for row in rows:
         losses = [report.metrics["validation_loss"] for report in reports[row.number]]
@@ -64,7 +64,7 @@ def test_a_rank_that_is_killed_costs_an_attempt_and_no_trial(ray_cluster, tmp_pa
     for trial in range(len(victims)):
         lost, last = segments[trial]
         assert (lost.ended, lost.start, last.ended, last.start) == ("lost", 0, "finished", 1), segments[trial]
-    if STRATEGIES[strategy].reproducible:
+    if STRATEGIES[strategy].capabilities.reproducible:
         undisturbed = search(tmp_path / "undisturbed", [strategy], victims, None)
         assert [row.metrics["validation_loss"] for row in study.trials] == [
             row.metrics["validation_loss"] for row in undisturbed.trials
