@@ -23,6 +23,7 @@ from hpsearch_comm.operations.arguments import (
     check_out,
     check_rank,
     check_rows,
+    check_splits,
     check_target,
     check_tensor,
     whole_number,
@@ -163,7 +164,7 @@ class HostOperations:
     def alltoall(self, tensor: torch.Tensor, splits: Sequence[int] | None) -> Prepared[tuple[torch.Tensor, list[int]]]:
         """Prepare `Group.alltoall`."""
         source = check_rows("alltoall", tensor)
-        counts = self._splits(source.shape[0], splits)
+        counts = check_splits(source.shape[0], splits, self._size)
         row_shape = source.shape[1:]
         call = self._call("alltoall", source.dtype, (0, *row_shape))
 
@@ -306,28 +307,6 @@ class HostOperations:
             carry = None if reduction is None else self.host.bind_allreduce(algorithm, reduction, numel)
             call = self._calls[key] = Call.of(signature, reduction, carry)
         return call
-
-    def _splits(self, rows: int, splits: Sequence[int] | None) -> list[int]:
-        if splits is None:
-            if rows % self._size:
-                raise UsageError(
-                    f"alltoall without splits needs a number of rows that {self._size} ranks can share evenly, got "
-                    f"{rows}: pass splits, the rows for each rank"
-                )
-            return [rows // self._size] * self._size
-        try:
-            numbers = [whole_number(count) for count in splits]
-        except TypeError:  # not iterable
-            numbers = [None]
-        counts = [number for number in numbers if number is not None]
-        if len(counts) != len(numbers):
-            raise UsageError(f"splits must be whole numbers, one for each rank, got {splits!r}")
-        if len(counts) != self._size or min(counts) < 0 or sum(counts) != rows:
-            raise UsageError(
-                f"splits must be {self._size} numbers of at least 0, one for each rank, that add up to the tensor's "
-                f"{rows} rows, got {counts}"
-            )
-        return counts
 
 
 def _check_gathered(out: object, rows: torch.Tensor) -> torch.Tensor:
