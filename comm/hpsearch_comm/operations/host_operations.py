@@ -35,8 +35,8 @@ from hpsearch_comm.operations.work_queue import Prepared
 from hpsearch_comm.shm.shared_memory import SharedMemory
 
 
-def encode(value: Any) -> torch.Tensor:
-    """Return the value as JSON in UTF-8, in a 1-D uint8 tensor. Tuples become lists.
+def encode(value: Any) -> bytes:
+    """Return the value as JSON in UTF-8. Tuples become lists.
 
     Raises:
         UsageError: JSON can't represent the value, or would change it, such as keys that aren't text.
@@ -44,7 +44,7 @@ def encode(value: Any) -> torch.Tensor:
     try:
         _check_keys(value)
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        return torch.frombuffer(bytearray(text.encode("utf-8", "surrogatepass")), dtype=torch.uint8)
+        return text.encode("utf-8", "surrogatepass")
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(
             f"a value must consist of dicts with text keys, lists, text, numbers, booleans and None to travel between "
@@ -52,16 +52,20 @@ def encode(value: Any) -> torch.Tensor:
         ) from None
 
 
-def decode(data: torch.Tensor) -> Any:
+def decode(data: bytes) -> Any:
     """Return the value that `encode` has encoded.
 
     Raises:
         CommError: The data isn't JSON in UTF-8.
     """
     try:
-        return json.loads(bytes(data.tolist()) if data.numel() < 64 else data.numpy().tobytes())
+        return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise CommError(f"a rank sent what can't be read as JSON ({error}): run one version on every rank") from None
+
+
+def _bytes_tensor(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def _check_keys(value: Any) -> None:
@@ -79,6 +83,10 @@ T = TypeVar("T")
 
 _MOST_CALLS = 1024
 """Number of calls whose descriptions are cached; others are described again."""
+
+_FRAME_BYTES = 256
+"""Bytes of each rank in the first step of `allgather_object`: the length of its value, and its first bytes or all."""
+_LENGTH_BYTES = 8
 
 _MOST_BYTES = 1 << 47
 """Size of a process's address space."""
@@ -183,13 +191,27 @@ class HostOperations:
     def allgather_object(self, value: Any, step: str = "allgather_object") -> Prepared[list[Any]]:
         """Prepare `Group.allgather_object`, or `Group.gather_in` with the name of its step."""
         mine = encode(value)
-        call = self._call(step, as_="allgather")
+        reduction = reduction_for("bor", torch.uint8)
+        call = self._call(step, torch.uint8, (self._size, _FRAME_BYTES), reduction=reduction, as_="allreduce")
+        assert call.carry is not None
+        carry = call.carry
 
         def work(turn: Turn) -> list[Any]:
-            parts = parts_of(self._counts(turn, mine.numel()), 1)
-            everything = torch.empty(parts[-1][1], dtype=torch.uint8, device="cpu")
-            self.host.allgather(turn, mine, everything, parts)
-            return [decode(everything[start:stop]) for start, stop in parts]
+            # Each rank fills its row of zeros with the length and the value, so a bitwise-or returns all rows. An
+            # allgather would have to exchange the lengths first.
+            frames = torch.zeros(self._size * _FRAME_BYTES, dtype=torch.uint8, device="cpu")
+            first = _bytes_tensor((len(mine).to_bytes(_LENGTH_BYTES, "little") + mine)[:_FRAME_BYTES])
+            frames[self._rank * _FRAME_BYTES :][: first.numel()] = first
+            carry(turn, frames, frames)
+            data = frames.numpy().tobytes()
+            starts: Sequence[int] = range(_LENGTH_BYTES, len(data), _FRAME_BYTES)
+            lengths = [int.from_bytes(data[start - _LENGTH_BYTES : start], "little") for start in starts]
+            if max(lengths) > _FRAME_BYTES - _LENGTH_BYTES:
+                parts = parts_of(lengths, 1)
+                everything = torch.empty(parts[-1][1], dtype=torch.uint8, device="cpu")
+                self.host.allgather(turn, _bytes_tensor(mine), everything, parts)
+                data, starts = everything.numpy().tobytes(), [start for start, _ in parts]
+            return [decode(data[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
 
         return Prepared(call, work)
 
@@ -222,11 +244,11 @@ class HostOperations:
         call = self._call("broadcast_object", torch.uint8, (), root, as_="broadcast")
 
         def work(turn: Turn) -> Any:
-            length = torch.tensor([0 if mine is None else mine.numel()], device="cpu")
+            length = torch.tensor([0 if mine is None else len(mine)], device="cpu")
             self.host.broadcast(turn, length, root)
-            text = torch.empty(int(length), dtype=torch.uint8, device="cpu") if mine is None else mine
+            text = torch.empty(int(length), dtype=torch.uint8, device="cpu") if mine is None else _bytes_tensor(mine)
             self.host.broadcast(turn, text, root)
-            return decode(text)  # on the root too, so that a tuple becomes a list on every rank
+            return decode(text.numpy().tobytes())  # on the root too, so that a tuple becomes a list on every rank
 
         return Prepared(call, work)
 
