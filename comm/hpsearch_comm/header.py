@@ -80,7 +80,9 @@ DTYPES: tuple[torch.dtype, ...] = (
     torch.float8_e5m2,
 )
 
-_WITHOUT_TENSOR = frozenset(("barrier", *OPERATIONS[OPERATIONS.index("first_cuda_use") : OPERATIONS.index("share")]))
+_WITHOUT_TENSOR = frozenset(
+    ("barrier", "allgather_object", *OPERATIONS[OPERATIONS.index("first_cuda_use") : OPERATIONS.index("share")])
+)
 _MAGIC = int.from_bytes(b"HPSC", "little")
 _ROOTS = {"send_recv": "tag", "share": "locks"}
 _VERSION = 4

@@ -99,6 +99,14 @@ def test_what_we_tell_each_other_ourselves_passes_for_no_call_of_a_users(transpo
         assert f"rank 1 calls {step} 0" in message
 
 
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize("lengths", [(0, 0, 0), (1, 0, 30), (0, 246, 0), (247, 0, 2), (9, 5000, 777)])
+def test_objects_of_all_lengths_come_through(transport, lengths):
+    texts = ["".join(chr(97 + (rank * 7 + at) % 26) for at in range(length)) for rank, length in enumerate(lengths)]
+    found = run_ranks(3, lambda group: group.allgather_object(texts[group.rank]), transport=transport)
+    assert found == [texts] * 3
+
+
 @pytest.mark.parametrize("length", [0, 1, 10])
 def test_a_group_of_one_needs_nobody(length):
     with alone() as group:

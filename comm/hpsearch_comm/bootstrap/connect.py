@@ -2,7 +2,7 @@
 
 In each pair, the lower rank accepts and the higher rank connects. Every pair gets a control connection. Two ranks of
 one host also get a Unix socket, which passes file descriptors of shared memory; two ranks of different hosts get TCP
-streams. One loop in the calling thread accepts and connects concurrently, so no order of arrival can cause a deadlock.
+streams. Tasks in the calling thread accept and connect concurrently, so no order of arrival can cause a deadlock.
 
 If a higher rank were killed before it connects, the lower rank would not notice until its deadline. So while the lower
 rank waits, it opens a presence connection to the higher rank, which keeps it open until its group has formed. If this
@@ -23,19 +23,20 @@ import errno
 import itertools
 import math
 import select
-import selectors
 import socket
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
-from hpsearch_comm.bootstrap.acceptor import Acceptor, poll_any
+from hpsearch_comm.bootstrap.acceptor import Acceptor
 from hpsearch_comm.bootstrap.address import Address
-from hpsearch_comm.bootstrap.connector import Connector, Endpoint
+from hpsearch_comm.bootstrap.connector import Endpoint, may_pass, name_endpoint, open_connection
 from hpsearch_comm.bootstrap.exchange import listed
 from hpsearch_comm.bootstrap.handshake import ConnectionKind, Credentials, HandshakeReply, Hello
 from hpsearch_comm.bootstrap.listener import Listener
+from hpsearch_comm.bootstrap.tasks import Task, Tasks, poll_any, sleep
 from hpsearch_comm.errors import CommError, ConfigurationError, RendezvousError
 from hpsearch_comm.failure.detector import NOTICE_BYTES, pack_notice, peek_notices
 from hpsearch_comm.topology import Topology
@@ -68,6 +69,8 @@ _SLICE = 0.1
 """Seconds between two checks of notices from other ranks, and of deadlines."""
 _UNDER_WAY = 64
 """Connections that a rank opens at the same time, so that a large group doesn't flood one of its ranks."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
+"""Seconds between two tries of a connection: time for the reason of a rank that has failed to arrive. They double."""
 _WATCH_SECONDS = 0.5
 """Seconds after which a missing rank is watched."""
 _MOST_WATCHED = 64
@@ -83,6 +86,7 @@ _NOTICES = 128
 
 _Key = tuple[int, ConnectionKind, int]
 """The peer, the kind of connection, and the index of the stream."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,40 +188,27 @@ class _Bootstrap:
         self._own_address = listener.address
         self._credentials = credentials
         self._local = set() if tcp_only else set(topology.local_ranks)
-        self._connected: dict[_Key, socket.socket] = {}
-        self._awaited: set[_Key] = set()
-        """Connections that the higher ranks have yet to make."""
         self._heartbeat_timeout = heartbeat_timeout
-        self._outgoing: dict[_Key, Connector] = {}
-        """Connections that this rank has yet to make, in this order."""
-        self._watching: dict[int, Connector] = {}
-        """Presence connections in progress, to higher ranks that have yet to connect."""
+        self._connected: dict[_Key, socket.socket] = {}
         self._watched: dict[int, socket.socket] = {}
-        """Presence connections to higher ranks: they end if the rank dies."""
+        """Presence connections to higher ranks that have yet to connect: they end if the rank dies."""
         self._watched_by: list[socket.socket] = []
         """Presence connections from lower ranks."""
-        self._selector = selectors.DefaultSelector()
-        self._acceptor = Acceptor(listener.sockets, self._rank, credentials, self._admit, self._welcome)
-        self._selector.register(self._acceptor, selectors.EVENT_READ)
-        self._last_check = time.monotonic()
+        higher = range(self._rank + 1, topology.size)
+        self._awaited = {peer: set(_plan(peer, peer in self._local, streams)) for peer in higher}
+        """Connections that the higher ranks have yet to make, by rank."""
         # Each rank connects to the next lower rank first, so that not all connect to rank 0 at once.
-        for peer in range(self._rank - 1, -1, -1):
-            self._outgoing |= {key: self._connector(*key) for key in _plan(peer, peer in self._local, streams)}
-        for peer in range(self._rank + 1, topology.size):
-            self._awaited.update(_plan(peer, peer in self._local, streams))
-            self._watching[peer] = self._connector(peer, ConnectionKind.PRESENCE, 0)
-            self._watching[peer].due = self._last_check + _WATCH_SECONDS
+        lower = range(self._rank - 1, -1, -1)
+        self._unmade = {key: "" for peer in lower for key in _plan(peer, peer in self._local, streams)}
+        """Connections that this rank has yet to make, with the last error of each."""
+        self._tasks = Tasks()
+        self._acceptor = Acceptor(self._tasks, listener.sockets, self._rank, credentials, self._admit, self._welcome)
 
     def __enter__(self) -> _Bootstrap:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        self._acceptor.close()
-        for connector in self._outgoing.values():
-            connector.close()
-        for peer in list(self._watching):
-            self._unwatch(peer)
-        self._selector.close()
+        self._tasks.close()
         if error is not None:
             self._abort(error)
         for sock in self._watched_by:
@@ -226,8 +217,13 @@ class _Bootstrap:
     def run(self, deadline: float) -> None:
         """Run until every connection is made."""
         try:
-            while self._awaited or self._outgoing:
-                self._step(deadline)
+            self._start_for(list(self._unmade), self._dial, _UNDER_WAY)
+            self._start_for(list(self._awaited), self._watch, _MOST_WATCHED)
+            self._tasks.start(self._check_regularly())
+            while self._awaited or self._unmade:
+                if time.monotonic() >= deadline:
+                    raise RendezvousError(self._incomplete())
+                self._tasks.step(deadline)
         except RendezvousError:
             # A peer that no longer listens may have sent the reason.
             self._check_peers()
@@ -245,59 +241,68 @@ class _Bootstrap:
                 result.streams.setdefault(peer, []).append(sock)
         return result
 
-    def _step(self, deadline: float) -> None:
-        now = time.monotonic()
-        if now >= deadline:
-            raise RendezvousError(self._incomplete())
-        self._start(now)
-        for key, _ in self._selector.select(min(_SLICE, deadline - now)):
-            if key.data is not None:
-                self._settle(key.data, key.data.advance())
-        self._acceptor.step(0)
-        if now - self._last_check >= _SLICE:
-            self._last_check = now
-            self._check_peers()
-            self._watch(now)
+    def _start_for(self, items: Sequence[T], task: Callable[[T], Task[None]], most: int) -> None:
+        """Start a task for each item, in this order, as many at the same time as `most`."""
+        remaining = deque(items)
 
-    def _connector(self, peer: int, kind: ConnectionKind, stream: int) -> Connector:
+        def run() -> Task[None]:
+            while remaining:
+                yield from task(remaining.popleft())
+
+        for _ in items[:most]:
+            self._tasks.start(run())
+
+    def _endpoint(self, peer: int) -> Endpoint:
         address = self._addresses[peer]
-        target: Endpoint = f"\0{address.unix}" if peer in self._local else (address.ip, address.port)
-        hello = Hello(self._rank, peer, kind, stream)
-        return Connector(hello, target, self._credentials, self._selector, self._own_address.ip)
+        return f"\0{address.unix}" if peer in self._local else (address.ip, address.port)
 
-    def _start(self, now: float) -> None:
-        """Start the connections that are due, up to the limit."""
-        idle = [connector for connector in self._outgoing.values() if not connector.in_progress]
-        room = _UNDER_WAY - len(self._outgoing) + len(idle)
-        for connector in [connector for connector in idle if connector.due <= now][:room]:
-            connector.start()
-            self._settle(connector, None)
+    def _open(self, key: _Key) -> Task[socket.socket]:
+        peer, kind, stream = key
+        hello, target = Hello(self._rank, peer, kind, stream), self._endpoint(peer)
+        sock, _ = yield from open_connection(hello, target, self._credentials, math.inf, self._own_address.ip)
+        return sock
 
-    def _settle(self, connector: Connector, sock: socket.socket | None) -> None:
-        """Store a finished connection, or fail if another try won't help."""
-        hello = connector.hello
-        if sock is not None:
-            self._outgoing.pop((hello.target, hello.kind, hello.stream), None)
-            self._add(hello.target, hello, sock)
-        elif hello.kind is not ConnectionKind.PRESENCE and not connector.in_progress and not connector.is_transient:
-            self._fail(connector)
+    def _dial(self, key: _Key) -> Task[None]:
+        """Connect to a lower rank, again and again while an error may pass."""
+        pause = _FIRST_PAUSE
+        while key in self._unmade:
+            try:
+                sock = yield from self._open(key)
+            except OSError as error:
+                self._unmade[key] = error.strerror or str(error)
+                if not may_pass(error):
+                    self._fail(key[0], error)
+                yield from sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                del self._unmade[key]
+                self._add(key, sock)
 
-    def _watch(self, now: float) -> None:
-        """Check whether the ranks that haven't connected yet are still alive; called repeatedly."""
-        missing = self._missing()
-        for peer in self._watching.keys() - missing:
-            self._unwatch(peer)
-        for peer, connector in list(self._watching.items())[:_MOST_WATCHED]:
-            if now - connector.refused_since >= (0.0 if peer in self._local else _REFUSED_SECONDS):
-                self._fail(connector)
-            if peer not in self._watched and not connector.in_progress and connector.due <= now:
-                connector.start()
+    def _watch(self, peer: int) -> Task[None]:
+        """Watch a higher rank until it has connected, over a presence connection."""
+        yield from sleep(_WATCH_SECONDS)
+        pause, refused_since = _FIRST_PAUSE, math.inf
+        while peer in self._awaited:
+            try:
+                sock = yield from self._open((peer, ConnectionKind.PRESENCE, 0))
+            except OSError as error:
+                now = time.monotonic()
+                refused_since = min(refused_since, now) if error.errno == errno.ECONNREFUSED else math.inf
+                if now - refused_since >= (0.0 if peer in self._local else _REFUSED_SECONDS):
+                    self._fail(peer, error)
+                yield from sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            with sock:
+                self._keep_alive(sock)
+                self._watched[peer] = sock
+                while peer in self._awaited:
+                    yield from sleep(_SLICE)
+                del self._watched[peer]
 
-    def _unwatch(self, peer: int) -> None:
-        self._watching.pop(peer).close()
-        sock = self._watched.pop(peer, None)
-        if sock is not None:
-            sock.close()
+    def _keep_alive(self, sock: socket.socket) -> None:
+        if sock.family != socket.AF_UNIX:
+            enable_keepalive(sock, self._heartbeat_timeout)
 
     def _admit(self, hello: Hello, sock: socket.socket) -> HandshakeReply:
         if hello.kind is ConnectionKind.PRESENCE:
@@ -305,28 +310,33 @@ class _Bootstrap:
         key = (hello.sender, hello.kind, hello.stream)
         if key in self._connected:
             return HandshakeReply.DUPLICATE
-        expected = key in self._awaited and (sock.family == socket.AF_UNIX) == (hello.sender in self._local)
+        awaited = key in self._awaited.get(hello.sender, ())
+        expected = awaited and (sock.family == socket.AF_UNIX) == (hello.sender in self._local)
         return HandshakeReply.ACCEPTED if expected else HandshakeReply.UNEXPECTED
 
     def _welcome(self, hello: Hello, sock: socket.socket) -> None:
         if hello.kind is ConnectionKind.PRESENCE:
             self._watched_by.append(sock)
             return
-        self._awaited.remove((hello.sender, hello.kind, hello.stream))
-        self._add(hello.sender, hello, sock)
+        key = (hello.sender, hello.kind, hello.stream)
+        self._awaited[hello.sender].remove(key)
+        if not self._awaited[hello.sender]:
+            del self._awaited[hello.sender]
+        self._add(key, sock)
 
-    def _add(self, peer: int, hello: Hello, sock: socket.socket) -> None:
-        if hello.kind is ConnectionKind.PRESENCE:
-            self._watched[peer] = sock
-        else:
-            self._connected[peer, hello.kind, hello.stream] = sock
-        if sock.family != socket.AF_UNIX and hello.kind in (ConnectionKind.CONTROL, ConnectionKind.PRESENCE):
-            enable_keepalive(sock, self._heartbeat_timeout)
+    def _add(self, key: _Key, sock: socket.socket) -> None:
+        self._connected[key] = sock
+        if key[1] is ConnectionKind.CONTROL:
+            self._keep_alive(sock)
+
+    def _check_regularly(self) -> Task[None]:
+        while True:
+            yield from sleep(_SLICE)
+            self._check_peers()
 
     def _check_peers(self) -> None:
         """Check whether a rank has failed. Its notices are only peeked at, since the formed group reads them."""
-        missing = self._missing()
-        watched = [(peer, sock) for peer, sock in self._watched.items() if peer in missing]
+        watched = [(peer, sock) for peer, sock in self._watched.items() if peer in self._awaited]
         for peer, sock in (*self._controls(), *watched):
             try:
                 notices = sock.recv(_NOTICES * NOTICE_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -344,10 +354,6 @@ class _Bootstrap:
     def _controls(self) -> list[tuple[int, socket.socket]]:
         return [(peer, sock) for (peer, kind, _), sock in self._connected.items() if kind is ConnectionKind.CONTROL]
 
-    def _missing(self) -> set[int]:
-        """Return the higher ranks that have yet to connect."""
-        return {peer for peer, _, _ in self._awaited}
-
     def _abort(self, error: BaseException) -> None:
         """Send the error to the connected ranks, and close everything."""
         reason = error if isinstance(error, CommError) else CommError(f"rank {self._rank} failed: {error!r}")
@@ -358,14 +364,15 @@ class _Bootstrap:
         for sock in self._connected.values():
             sock.close()
 
-    def _fail(self, connector: Connector) -> NoReturn:
+    def _fail(self, peer: int, error: OSError) -> NoReturn:
         """Raise the error for a rank that can't be reached, if waiting won't help."""
-        peer, number, reason = connector.hello.target, connector.errno, connector.last_error
+        number, reason = error.errno, error.strerror or error
         if number in (errno.EMFILE, errno.ENFILE):
             raise RendezvousError(
                 f"rank {self._rank} can't open more connections: {reason}. Raise `ulimit -n`, or use fewer streams"
             )
-        text = f"rank {self._rank} can't connect to {self._name(peer)} at {connector.target_name}: {reason}. "
+        place = name_endpoint(self._endpoint(peer))
+        text = f"rank {self._rank} can't connect to {self._name(peer)} at {place}: {reason}. "
         if number != errno.ECONNREFUSED:
             text += (
                 f"This rank's own address is {self._own_address.ip}; HPSEARCH_COMM_INTERFACE (or interface=) changes it"
@@ -378,14 +385,13 @@ class _Bootstrap:
 
     def _incomplete(self) -> str:
         lines = [f"the {self._topology.size} ranks didn't come together in time, as seen by rank {self._rank}"]
-        missing = sorted(self._missing())
-        if missing:
-            names = listed([self._name(peer) for peer in missing], _NAMED)
+        if self._awaited:
+            names = listed([self._name(peer) for peer in self._awaited], _NAMED)
             lines.append(f"{names} didn't connect to {self._own_address.ip}, port {self._own_address.port}")
-        unreached = {connector.hello.target: connector for connector in self._outgoing.values()}
-        for peer in sorted(unreached)[:_NAMED]:
-            trouble = unreached[peer].last_error or "no answer"
-            lines.append(f"{self._name(peer)} can't be reached at {unreached[peer].target_name} ({trouble})")
+        unreached = {peer: trouble for (peer, _, _), trouble in self._unmade.items()}
+        for peer, trouble in sorted(unreached.items())[:_NAMED]:
+            place = name_endpoint(self._endpoint(peer))
+            lines.append(f"{self._name(peer)} can't be reached at {place} ({trouble or 'no answer'})")
         if len(unreached) > _NAMED:
             lines.append(f"nor can {len(unreached) - _NAMED} more")
         refused = [f"{count} because {reason}" for reason, count in self._acceptor.refused.most_common(3)]

@@ -23,7 +23,6 @@ import json
 import logging
 import math
 import select
-import selectors
 import socket
 import struct
 import time
@@ -31,8 +30,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from hpsearch_comm.bootstrap.acceptor import Acceptor, poll_any
-from hpsearch_comm.bootstrap.connector import Connector, Endpoint
+from hpsearch_comm.bootstrap.acceptor import Acceptor
+from hpsearch_comm.bootstrap.connector import Endpoint, name_endpoint, open_connection
 from hpsearch_comm.bootstrap.handshake import (
     MAC_BYTES,
     PAYLOAD_BYTES,
@@ -42,6 +41,7 @@ from hpsearch_comm.bootstrap.handshake import (
     Hello,
     Refusal,
 )
+from hpsearch_comm.bootstrap.tasks import Tasks, poll_any
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
 
 _ENTRY = struct.Struct("<IQ")
@@ -138,7 +138,8 @@ class _Gathering:
         self._listening = listening
         self._began = time.monotonic()
         self._members: dict[int, _Member] = {}
-        self._acceptor = Acceptor(listening, 0, venue.credentials, self._admit, self._welcome)
+        self._tasks = Tasks()
+        self._acceptor = Acceptor(self._tasks, listening, 0, venue.credentials, self._admit, self._welcome)
 
     def close(self) -> None:
         """Close all connections, and stop listening."""
@@ -154,7 +155,7 @@ class _Gathering:
             end = min([self._venue.deadline, *(member.deadline for member in self._members.values())])
             if now >= end and not self._drop_disconnected():
                 self._fail(now)
-            self._acceptor.step(min(_SLICE, max(0.0, end - now)))
+            self._tasks.step(min(now + _SLICE, end))
         return self._members
 
     def send_outcome(self, outcome: bytes) -> None:
@@ -217,7 +218,7 @@ class _Gathering:
 
     def _stop_listening(self) -> None:
         if self._listening:
-            self._acceptor.close()
+            self._tasks.close()
         for sock in self._listening:
             sock.close()
         self._listening = ()
@@ -273,22 +274,21 @@ def _try(venue: Venue, rank: int, endpoints: Sequence[Endpoint], text: str, dead
     entry = _ENTRY.pack(venue.size, int(1000 * max(0.001, deadline - time.monotonic()))) + text.encode()
     failures: list[str] = []
     refusal: RefusedError | None = None
+    hello = Hello(rank, 0, ConnectionKind.RENDEZVOUS, 0, entry)
     for endpoint in endpoints:
-        with selectors.DefaultSelector() as selector:
-            connector = Connector(
-                Hello(rank, 0, ConnectionKind.RENDEZVOUS, 0, entry), endpoint, venue.credentials, selector
-            )
+        until = min(deadline, time.monotonic() + _TRY_SECONDS)
+        with contextlib.closing(Tasks()) as tasks:
             try:
-                sock = connector.connect(min(deadline, time.monotonic() + _TRY_SECONDS))
+                sock, nonce = tasks.run(open_connection(hello, endpoint, venue.credentials, until))
             except OSError as error:
                 # The error lists each address: the host name may resolve to an unintended one.
-                failures.append(f"{connector.target_name}: {error.strerror or error}")
+                failures.append(f"{name_endpoint(endpoint)}: {error.strerror or error}")
                 continue
             except RefusedError as error:
                 refusal = error
                 continue
         with sock:
-            return _read_outcome(venue, rank, sock, connector.nonce, deadline + _FAREWELL_SECONDS)
+            return _read_outcome(venue, rank, sock, nonce, deadline + _FAREWELL_SECONDS)
     raise refusal or OSError("; ".join(failures) or "it has not come there yet")
 
 

@@ -160,13 +160,9 @@ class Devices:
         self, device: torch.device, work_queue: WorkQueue, host: HostOperations
     ) -> tuple[str, ThroughProcessGroup | None]:
         mine = self._options.cuda
-
-        def compare(turn: Turn) -> list[Any]:
-            # With the option `host`, the facts aren't needed, and NCCL isn't loaded.
-            facts = None if mine == "host" else asdict(self.parts.facts(device))
-            return host.allgather_object([mine, facts]).work(turn)
-
-        everyone = work_queue.run(host.first_cuda_use(compare))
+        # With the option `host`, the facts aren't needed, and NCCL isn't loaded.
+        own_facts = None if mine == "host" else asdict(self.parts.facts(device))
+        everyone = work_queue.run(host.allgather_object([mine, own_facts], "first_cuda_use"))
         # From here on all ranks evaluate the same answers, so all reach the same decision.
         requested = [want for want, _ in everyone]
         if set(requested) != {mine}:

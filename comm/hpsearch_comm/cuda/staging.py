@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -98,31 +99,14 @@ class ThroughHost:
                 empty chunk. Every rank gets the same chunks.
             ready: Event after which the input is ready.
         """
-        stream = self.stream
-        self._begin(ready, tensor, out)
-        with stream.scope():
-            source = flat(tensor)
-            straight = is_plain(out)
-            target = flat(out) if straight else torch.empty_like(source)
-        length = self._chunk_bytes // source.itemsize
-        finished = ready
-        for start in range(0, max(1, source.numel()), length):
-            part = source[start : start + length]
-            chunk = self._memory_of(part.nbytes)[: part.nbytes].view(part.dtype)
-            with stream.scope():
-                # Queued after the copy of the previous chunk to the GPU, which reads the same host memory.
-                chunk.copy_(part, non_blocking=True)
-                arrived = stream.record()
-            self._wait(arrived)
-            collective(chunk)
-            with stream.scope():
-                target[start : start + length].copy_(chunk, non_blocking=True)
-                finished = stream.record()
-        if not straight:
-            with stream.scope():
-                out.copy_(target.view(out.shape))
-                finished = stream.record()
-        self._end(finished)
+        with self._copies(ready, tensor, out) as (source, target):
+            length = self._chunk_bytes // source.itemsize
+            for part, result in zip(torch.split(source, length), torch.split(target, length), strict=True):
+                chunk = self._memory_of(part.nbytes)[: part.nbytes].view(part.dtype)
+                self._fetch(part, chunk)
+                collective(chunk)
+                with self.stream.scope():
+                    result.copy_(chunk, non_blocking=True)
 
     def whole(
         self,
@@ -140,22 +124,15 @@ class ThroughHost:
                 the result, which it fills.
             ready: Event after which the input is ready.
         """
-        stream = self.stream
-        self._begin(ready, tensor, out)
-        behind = -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
-        memory = self._memory_of(behind + out.nbytes)
-        mine = memory[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-        result = memory[behind : behind + out.nbytes].view(out.dtype).view(out.shape)
-        with stream.scope():
-            # Flat: otherwise torch would conjugate the host memory at once, before the copy has arrived.
-            mine.view(-1).copy_(flat(tensor), non_blocking=True)
-            arrived = stream.record()
-        self._wait(arrived)
-        collective(mine, result)
-        with stream.scope():
-            out.copy_(result, non_blocking=True)
-            finished = stream.record()
-        self._end(finished)
+        with self._copies(ready, tensor, out) as (source, target):
+            behind = -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
+            memory = self._memory_of(behind + out.nbytes)
+            mine = memory[: tensor.nbytes].view(tensor.dtype)
+            result = memory[behind : behind + out.nbytes].view(out.dtype)
+            self._fetch(source, mine)
+            collective(mine.view(tensor.shape), result.view(out.shape))
+            with self.stream.scope():
+                target.copy_(result, non_blocking=True)
 
     def _memory_of(self, nbytes: int) -> torch.Tensor:
         """Return at least `nbytes` of host memory. Its size is a power of two, so that it is rarely reallocated."""
@@ -163,15 +140,34 @@ class ThroughHost:
             self._room = self._allocate(1 << (nbytes - 1).bit_length())
         return self._room
 
-    def _begin(self, ready: Event, *tensors: torch.Tensor) -> None:
-        self.stream.follow(ready)
-        for tensor in tensors:  # before any work is queued, so that the memory isn't reused even if that fails
-            self.stream.keep(tensor)
-
-    def _end(self, finished: Event) -> None:
+    @contextlib.contextmanager
+    def _copies(
+        self, ready: Event, tensor: torch.Tensor, out: torch.Tensor
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Provide the input's elements and room for those of the result, 1-D, on the device. Afterwards fill `out`."""
+        stream = self.stream
+        stream.follow(ready)
+        for each in (tensor, out):  # before any work is queued, so that the memory isn't reused even if that fails
+            stream.keep(each)
+        straight = is_plain(out)
+        with stream.scope():
+            source = flat(tensor)
+            target = flat(out) if straight else out.new_empty(out.numel())
+        yield source, target
+        with stream.scope():
+            if not straight:
+                out.copy_(target.view(out.shape))
+            finished = stream.record()
         self._wait(finished)
         if self._room.numel() > KEPT_BYTES:
             self.close()
+
+    def _fetch(self, source: torch.Tensor, memory: torch.Tensor) -> None:
+        """Copy elements to host memory, after the copies from there that are already queued, and wait for them."""
+        with self.stream.scope():
+            memory.copy_(source, non_blocking=True)
+            arrived = self.stream.record()
+        self._wait(arrived)
 
     def _wait(self, event: Event) -> None:
         wait_until(event.query, self._abort_state.check)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -102,17 +103,35 @@ def start_together(
         PeerLost, CommTimeoutError: Not all ranks take part.
     """
     store = GatheredStore()
-    starting = _Starting(start, store)
+    made: list[Any] = []
+    errors: list[BaseException] = []
+    given_up = threading.Event()
+
+    def abort_made() -> None:
+        with contextlib.suppress(IndexError):  # taken by the other thread, or not made
+            abort(made.pop())
+
+    def begin() -> None:
+        try:
+            made.append(start(store))
+        except BaseException as error:
+            errors.append(error)
+        if given_up.is_set():
+            abort_made()
+
+    starting = threading.Thread(target=begin, name="hpsearch-comm-nccl-start", daemon=True)
+    starting.start()
     until = time.monotonic() + timeout
     try:
         while True:
             starting.join(LOOK_SECONDS)
             check()
-            if starting.error is not None:
-                raise starting.error
-            running = starting.is_alive()
-            problem = starting.problem
-            if running and time.monotonic() > until:
+            running, problem = starting.is_alive(), None
+            if not running and errors:
+                if not isinstance(errors[0], RuntimeError | ValueError | NcclError):  # torch's errors
+                    raise errors[0]
+                problem = str(errors[0]).partition("\n")[0] or type(errors[0]).__name__
+            elif running and time.monotonic() > until:
                 problem = (
                     f"it was still waiting for its peers after {timeout:g} s: can they reach each other by the "
                     "interface that NCCL chooses? See HPSEARCH_COMM_INTERFACE, NCCL_SOCKET_IFNAME, and NCCL_DEBUG=INFO "
@@ -124,46 +143,12 @@ def start_together(
                     raise NcclError(f"NCCL hasn't started on rank {rank}: {theirs}")
                 store.add_values(values)
             if not any(runs for runs, _, _ in everyone):
-                return starting.process_group, store
+                return made.pop(), store
     except BaseException:
         store.close()
-        starting.cancel()
+        given_up.set()
+        abort_made()
         raise
-
-
-class _Starting(threading.Thread):
-    """The thread in which a process group starts. If it starts only after `cancel`, the thread aborts it."""
-
-    def __init__(self, start: Start, store: GatheredStore) -> None:
-        super().__init__(name="hpsearch-comm-nccl-start", daemon=True)
-        self.process_group: Any = None
-        self.problem: str | None = None
-        self.error: BaseException | None = None
-        self._make, self._store = start, store
-        self._cancelled = False
-        self._lock = threading.Lock()
-        self.start()
-
-    def run(self) -> None:
-        try:
-            process_group = self._make(self._store)
-        except (RuntimeError, ValueError, NcclError) as error:  # torch's errors
-            self.problem = str(error).partition("\n")[0] or type(error).__name__
-            return
-        except BaseException as error:
-            self.error = error
-            return
-        with self._lock:
-            if not self._cancelled:
-                self.process_group = process_group
-                return
-        process_group.abort()
-
-    def cancel(self) -> None:
-        with self._lock:
-            self._cancelled = True
-            process_group, self.process_group = self.process_group, None
-        abort(process_group)
 
 
 def abort(process_group: Any) -> None:

@@ -28,35 +28,6 @@ from hpsearch_comm.horovod.request import Entry, Request
 from hpsearch_comm.horovod.settings import Settings
 from hpsearch_comm.operations.work import Handle
 
-FRAME_BYTES = 256
-"""Size of a rank's frame in the first collective of an exchange. A longer message needs a second collective."""
-_LENGTH_BYTES = 4
-
-
-def exchange(group: Group, message: bytes) -> list[bytes]:
-    """Return the messages of all ranks, by rank; a collective.
-
-    Each rank fills its own row of a matrix of zero bytes. A bitwise-or allreduce then returns all rows. This takes one
-    collective; an allgather would first have to exchange the lengths.
-    """
-    frames = torch.zeros(group.size, FRAME_BYTES, dtype=torch.uint8, device="cpu")
-    packed = len(message).to_bytes(_LENGTH_BYTES, "little") + message
-    fitting = packed[:FRAME_BYTES]
-    frames[group.rank, : len(fitting)] = torch.frombuffer(bytearray(fitting), dtype=torch.uint8)
-    group.allreduce(frames, "bor")
-    data = frames.numpy().tobytes()
-    rows = [data[rank * FRAME_BYTES : (rank + 1) * FRAME_BYTES] for rank in range(group.size)]
-    lengths = [int.from_bytes(row[:_LENGTH_BYTES], "little") for row in rows]
-    if max(lengths) <= FRAME_BYTES - _LENGTH_BYTES:
-        return [row[_LENGTH_BYTES : _LENGTH_BYTES + length] for row, length in zip(rows, lengths, strict=True)]
-    everything = group.allgather(torch.frombuffer(bytearray(packed), dtype=torch.uint8)).numpy().tobytes()
-    messages = []
-    for length in lengths:
-        messages.append(everything[_LENGTH_BYTES : _LENGTH_BYTES + length])
-        everything = everything[_LENGTH_BYTES + length :]
-    return messages
-
-
 _LONGEST_PAUSE = 0.05
 
 
@@ -197,7 +168,7 @@ class Controller:
                     entries, self._new = self._new, []
                 message = self._negotiation.write([entry.request for entry in entries])
                 del entries
-                decisions = self._negotiation.process_messages(exchange(self._control_group, message))
+                decisions = self._negotiation.process_messages(self._control_group.allgather_object(message))
                 recording.mark_cycle()
                 self._apply(decisions)
                 pause = self.settings.cycle_seconds if message or decisions else min(2 * pause, _LONGEST_PAUSE)

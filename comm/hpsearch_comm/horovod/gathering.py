@@ -10,7 +10,7 @@ import torch
 from hpsearch_comm.horovod.handles import start, synchronize
 from hpsearch_comm.horovod.process_sets import ProcessSet, global_process_set
 from hpsearch_comm.horovod.request import ReduceOp
-from hpsearch_comm.operations.arguments import whole_number
+from hpsearch_comm.operations.arguments import check_splits
 
 __all__ = [
     "allgather",
@@ -108,7 +108,7 @@ def alltoall_async(
     rows = tensor.shape[0] if isinstance(tensor, torch.Tensor) and tensor.dim() else 0
 
     def split(size: int) -> torch.Tensor:
-        return torch.tensor(_split_rows(rows, splits, size), dtype=dtype, device="cpu")
+        return torch.tensor(check_splits(rows, splits, size, all_rows=False), dtype=dtype, device="cpu")
 
     return start("alltoall", [tensor], name, process_set, splits=split)
 
@@ -132,29 +132,6 @@ def alltoall(
     """
     rows, coming = _Alltoall.apply(tensor, splits, name, process_set)  # type: ignore[no-untyped-call]
     return rows if splits is None else (rows, coming)
-
-
-def _split_rows(rows: int, splits: torch.Tensor | Sequence[int] | None, size: int) -> list[int]:
-    """Return the number of rows for each rank.
-
-    Raises:
-        ValueError: The rows can't be divided in this way.
-    """
-    if splits is None:
-        if rows % size:
-            raise ValueError(
-                f"alltoall without splits needs a number of rows that {size} ranks can share evenly, got {rows}: pass "
-                "splits, the rows for each rank"
-            )
-        return [rows // size] * size
-    counts = [whole_number(count) for count in (splits.tolist() if isinstance(splits, torch.Tensor) else splits)]
-    valid = [count for count in counts if count is not None and count >= 0]
-    if len(valid) != len(counts) or len(valid) != size or sum(valid) > rows:
-        raise ValueError(
-            f"splits must be {size} whole numbers of at least 0, one for each rank, with a sum of at most {rows} rows, "
-            f"got {splits!r}"
-        )
-    return valid
 
 
 class _Allgather(torch.autograd.Function):

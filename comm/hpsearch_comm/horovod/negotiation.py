@@ -6,7 +6,6 @@ them in the same way. So all ranks make the same decisions in the same order, wi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -129,14 +128,13 @@ class Negotiation:
             return []
         return [number for rank, number in enumerate(self._ranks) if rank not in requests and rank not in self._joined]
 
-    def write(self, requests: Sequence[Request]) -> bytes:
-        """Return this rank's message with its new requests."""
-        entries = [
+    def write(self, requests: Sequence[Request]) -> list[Any]:
+        """Return this rank's message with its new requests, to send as JSON."""
+        return [
             number if (number := self._numbers.get(request)) is not None else request.write() for request in requests
         ]
-        return json.dumps(entries, separators=(",", ":")).encode() if entries else b""
 
-    def process_messages(self, messages: Sequence[bytes]) -> list[Decision]:
+    def process_messages(self, messages: Sequence[Any]) -> list[Decision]:
         """Process the messages of all ranks, by rank; return the decisions, which are the same on every rank."""
         for rank, message in enumerate(messages):
             if message:
@@ -145,9 +143,9 @@ class Negotiation:
         # A join finishes after the operations that the joined ranks contribute zeros to.
         return [self._decide(name) for name in sorted(ready, key=lambda name: name == JOIN)]
 
-    def _read(self, rank: int, message: bytes) -> None:
+    def _read(self, rank: int, message: Any) -> None:
         try:
-            for entry in json.loads(message):
+            for entry in message:
                 request = self._numbered[entry] if isinstance(entry, int) else Request.read(entry)
                 self._announced.setdefault(request.name, {})[rank] = request
         except (ValueError, TypeError, IndexError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -156,6 +156,42 @@ def check_rank(name: str, rank: Any, size: int) -> int:
     if number is None or not 0 <= number < size:
         raise UsageError(f"{name} must be a rank from 0 to {size - 1}, got {rank!r}")
     return number
+
+
+def check_splits(
+    rows: int, splits: Sequence[int] | torch.Tensor | None, size: int, *, all_rows: bool = True
+) -> list[int]:
+    """Return the number of rows that alltoall sends to each rank.
+
+    Args:
+        rows: Number of rows of the tensor.
+        splits: The user's numbers; None sends equal numbers.
+        size: Number of ranks.
+        all_rows: Whether every row must be sent.
+
+    Raises:
+        UsageError: The rows can't be divided in this way.
+    """
+    if splits is None:
+        if rows % size:
+            raise UsageError(
+                f"alltoall without splits needs a number of rows that {size} ranks can share evenly, got {rows}: pass "
+                "splits, the rows for each rank"
+            )
+        return [rows // size] * size
+    try:
+        numbers = [whole_number(count) for count in splits]
+    except TypeError:  # not iterable
+        numbers = []
+    counts = [number for number in numbers if number is not None and number >= 0]
+    total = sum(counts)
+    if len(numbers) == len(counts) == size and (total == rows or (total < rows and not all_rows)):
+        return counts
+    most = "" if all_rows else "at most "
+    raise UsageError(
+        f"splits must be {size} whole numbers of at least 0, one for each rank, with a sum of {most}{rows} rows, got "
+        f"{splits!r}"
+    )
 
 
 def whole_number(value: Any) -> int | None:

@@ -23,6 +23,7 @@ from hpsearch_comm.operations.arguments import (
     check_out,
     check_rank,
     check_rows,
+    check_splits,
     check_target,
     check_tensor,
     whole_number,
@@ -34,8 +35,8 @@ from hpsearch_comm.operations.work_queue import Prepared
 from hpsearch_comm.shm.shared_memory import SharedMemory
 
 
-def encode(value: Any) -> torch.Tensor:
-    """Return the value as JSON in UTF-8, in a 1-D uint8 tensor. Tuples become lists.
+def encode(value: Any) -> bytes:
+    """Return the value as JSON in UTF-8. Tuples become lists.
 
     Raises:
         UsageError: JSON can't represent the value, or would change it, such as keys that aren't text.
@@ -43,7 +44,7 @@ def encode(value: Any) -> torch.Tensor:
     try:
         _check_keys(value)
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        return torch.frombuffer(bytearray(text.encode("utf-8", "surrogatepass")), dtype=torch.uint8)
+        return text.encode("utf-8", "surrogatepass")
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(
             f"a value must consist of dicts with text keys, lists, text, numbers, booleans and None to travel between "
@@ -51,16 +52,20 @@ def encode(value: Any) -> torch.Tensor:
         ) from None
 
 
-def decode(data: torch.Tensor) -> Any:
+def decode(data: bytes) -> Any:
     """Return the value that `encode` has encoded.
 
     Raises:
         CommError: The data isn't JSON in UTF-8.
     """
     try:
-        return json.loads(bytes(data.tolist()) if data.numel() < 64 else data.numpy().tobytes())
+        return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise CommError(f"a rank sent what can't be read as JSON ({error}): run one version on every rank") from None
+
+
+def _bytes_tensor(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 def _check_keys(value: Any) -> None:
@@ -78,6 +83,10 @@ T = TypeVar("T")
 
 _MOST_CALLS = 1024
 """Number of calls whose descriptions are cached; others are described again."""
+
+_FRAME_BYTES = 256
+"""Bytes of each rank in the first step of `allgather_object`: the length of its value, and its first bytes or all."""
+_LENGTH_BYTES = 8
 
 _MOST_BYTES = 1 << 47
 """Size of a process's address space."""
@@ -163,7 +172,7 @@ class HostOperations:
     def alltoall(self, tensor: torch.Tensor, splits: Sequence[int] | None) -> Prepared[tuple[torch.Tensor, list[int]]]:
         """Prepare `Group.alltoall`."""
         source = check_rows("alltoall", tensor)
-        counts = self._splits(source.shape[0], splits)
+        counts = check_splits(source.shape[0], splits, self._size)
         row_shape = source.shape[1:]
         call = self._call("alltoall", source.dtype, (0, *row_shape))
 
@@ -182,13 +191,27 @@ class HostOperations:
     def allgather_object(self, value: Any, step: str = "allgather_object") -> Prepared[list[Any]]:
         """Prepare `Group.allgather_object`, or `Group.gather_in` with the name of its step."""
         mine = encode(value)
-        call = self._call(step, as_="allgather")
+        reduction = reduction_for("bor", torch.uint8)
+        call = self._call(step, torch.uint8, (self._size, _FRAME_BYTES), reduction=reduction, as_="allreduce")
+        assert call.carry is not None
+        carry = call.carry
 
         def work(turn: Turn) -> list[Any]:
-            parts = parts_of(self._counts(turn, mine.numel()), 1)
-            everything = torch.empty(parts[-1][1], dtype=torch.uint8, device="cpu")
-            self.host.allgather(turn, mine, everything, parts)
-            return [decode(everything[start:stop]) for start, stop in parts]
+            # Each rank fills its row of zeros with the length and the value, so a bitwise-or returns all rows. An
+            # allgather would have to exchange the lengths first.
+            frames = torch.zeros(self._size * _FRAME_BYTES, dtype=torch.uint8, device="cpu")
+            first = _bytes_tensor((len(mine).to_bytes(_LENGTH_BYTES, "little") + mine)[:_FRAME_BYTES])
+            frames[self._rank * _FRAME_BYTES :][: first.numel()] = first
+            carry(turn, frames, frames)
+            data = frames.numpy().tobytes()
+            starts: Sequence[int] = range(_LENGTH_BYTES, len(data), _FRAME_BYTES)
+            lengths = [int.from_bytes(data[start - _LENGTH_BYTES : start], "little") for start in starts]
+            if max(lengths) > _FRAME_BYTES - _LENGTH_BYTES:
+                parts = parts_of(lengths, 1)
+                everything = torch.empty(parts[-1][1], dtype=torch.uint8, device="cpu")
+                self.host.allgather(turn, _bytes_tensor(mine), everything, parts)
+                data, starts = everything.numpy().tobytes(), [start for start, _ in parts]
+            return [decode(data[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
 
         return Prepared(call, work)
 
@@ -221,11 +244,11 @@ class HostOperations:
         call = self._call("broadcast_object", torch.uint8, (), root, as_="broadcast")
 
         def work(turn: Turn) -> Any:
-            length = torch.tensor([0 if mine is None else mine.numel()], device="cpu")
+            length = torch.tensor([0 if mine is None else len(mine)], device="cpu")
             self.host.broadcast(turn, length, root)
-            text = torch.empty(int(length), dtype=torch.uint8, device="cpu") if mine is None else mine
+            text = torch.empty(int(length), dtype=torch.uint8, device="cpu") if mine is None else _bytes_tensor(mine)
             self.host.broadcast(turn, text, root)
-            return decode(text)  # on the root too, so that a tuple becomes a list on every rank
+            return decode(text.numpy().tobytes())  # on the root too, so that a tuple becomes a list on every rank
 
         return Prepared(call, work)
 
@@ -306,28 +329,6 @@ class HostOperations:
             carry = None if reduction is None else self.host.bind_allreduce(algorithm, reduction, numel)
             call = self._calls[key] = Call.of(signature, reduction, carry)
         return call
-
-    def _splits(self, rows: int, splits: Sequence[int] | None) -> list[int]:
-        if splits is None:
-            if rows % self._size:
-                raise UsageError(
-                    f"alltoall without splits needs a number of rows that {self._size} ranks can share evenly, got "
-                    f"{rows}: pass splits, the rows for each rank"
-                )
-            return [rows // self._size] * self._size
-        try:
-            numbers = [whole_number(count) for count in splits]
-        except TypeError:  # not iterable
-            numbers = [None]
-        counts = [number for number in numbers if number is not None]
-        if len(counts) != len(numbers):
-            raise UsageError(f"splits must be whole numbers, one for each rank, got {splits!r}")
-        if len(counts) != self._size or min(counts) < 0 or sum(counts) != rows:
-            raise UsageError(
-                f"splits must be {self._size} numbers of at least 0, one for each rank, that add up to the tensor's "
-                f"{rows} rows, got {counts}"
-            )
-        return counts
 
 
 def _check_gathered(out: object, rows: torch.Tensor) -> torch.Tensor:

@@ -27,6 +27,7 @@ from hpsearch_comm.bootstrap.handshake import (
     Proof,
 )
 from hpsearch_comm.bootstrap.listener import Listener
+from hpsearch_comm.bootstrap.tasks import Tasks
 from hpsearch_comm.errors import RendezvousError
 from tests.comm.forming import LOOPBACK, PATIENCE, dial, leaking_nothing, new_credentials, read, read_to_end
 from tests.comm.other_user import as_nobody
@@ -47,7 +48,9 @@ class Desk:
         self.credentials = new_credentials()
         self.listener = Listener(LOOPBACK)
         self.welcomed: list[tuple[Hello, socket.socket]] = []
+        self.tasks = Tasks()
         self.acceptor = Acceptor(
+            self.tasks,
             self.listener.sockets,
             0,
             self.credentials,
@@ -59,7 +62,7 @@ class Desk:
         deadline = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < deadline, "what the test waits for has not come"
-            self.acceptor.step(0.01)
+            self.tasks.step(time.monotonic() + 0.01)
 
     def ended(self, sock: socket.socket) -> bytes:
         """Wait until the connection is at its end; return what was sent before."""
@@ -84,7 +87,7 @@ class Desk:
             return read(sock, ANSWER_BYTES)
 
     def close(self) -> None:
-        self.acceptor.close()
+        self.tasks.close()
         self.listener.close()
         for _, sock in self.welcomed:
             sock.close()
@@ -140,7 +143,7 @@ def test_random_bytes_are_refused(chunks, local, abort):
             for chunk in chunks:
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     sock.sendall(chunk)
-                desk.acceptor.step(0)
+                desk.tasks.step(0)
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR if abort else socket.SHUT_WR)
             if not abort:
@@ -234,7 +237,7 @@ def test_a_process_without_any_descriptor_says_what_to_raise(desk):
     with dial(desk.listener.address):
         select.select([desk.listener.sockets[0]], [], [], PATIENCE)
         with few_descriptors(0), pytest.raises(RendezvousError, match=r"ulimit -n") as caught:
-            desk.acceptor.step(0)
+            desk.tasks.step(0)
     assert os.strerror(errno.EMFILE) in str(caught.value)
 
 
@@ -243,7 +246,7 @@ def test_closing_ends_what_is_pending_and_nothing_else(desk):
         desk.until(lambda: bool(select.select([pending], [], [], 0)[0] and select.select([proven], [], [], 0)[0]))
         proven.sendall(Proof(desk.credentials, HELLO).message(read(proven, NONCE_BYTES)))
         desk.until(lambda: len(desk.welcomed) == 1)
-        desk.acceptor.close()
+        desk.tasks.close()
         assert len(read_to_end(pending)) == NONCE_BYTES
         desk.welcomed[0][1].sendall(b"still here")
         assert read(proven, ANSWER_BYTES + 10)[ANSWER_BYTES:] == b"still here"

@@ -309,6 +309,7 @@ def test_the_other_collectives(way, size):
         assert group.allgather_object({"rank": rank, "text": "ä" * rank}) == [
             {"rank": r, "text": "ä" * r} for r in range(size)
         ]
+        assert group.allgather_object("ä" * 200 * rank) == ["ä" * 200 * r for r in range(size)]  # short ones and long
         assert group.broadcast_object([rank, None, 1.5, "x"], root=size - 1) == [size - 1, None, 1.5, "x"]
 
     run(way, size, work)

@@ -32,7 +32,7 @@ def cycle(ranks: list[Negotiation], *said: list[Request], joining: tuple[int, ..
     """Let all ranks exchange what they say; return what all of them have decided alike."""
     pairs = enumerate(zip(ranks, said, strict=True))
     messages = [
-        negotiation.write([*requests, *([JOINED] if rank in joining else [])])
+        json.loads(json.dumps(negotiation.write([*requests, *([JOINED] if rank in joining else [])])))
         for rank, (negotiation, requests) in pairs
     ]
     decisions = [negotiation.process_messages(messages) for negotiation in ranks]
@@ -100,10 +100,10 @@ def test_a_request_can_be_sent_and_read(said):
 def test_a_request_is_written_out_once_and_is_a_number_from_then_on():
     ranks = negotiations(2)
     rows = [replace(GATHER, tensors=(("float32", (count, 2)),)) for count in (1, 5)]
-    assert len(ranks[0].write([SUM])) > 40
+    assert ranks[0].write([SUM]) == [SUM.write()]
     cycle(ranks, [SUM, rows[0]], [SUM, rows[1]])
     for negotiation in ranks:
-        assert negotiation.write([SUM, *rows]) == b"[0,1,2]"
+        assert negotiation.write([SUM, *rows]) == [0, 1, 2]
     assert cycle(ranks, [rows[1]], [rows[0]]) == [Decision(rows[1])]
     assert cycle(ranks, [SUM], [SUM]) == [Decision(SUM)]
 
@@ -111,14 +111,14 @@ def test_a_request_is_written_out_once_and_is_a_number_from_then_on():
 def test_what_was_refused_has_no_number():
     ranks = negotiations(2)
     assert cycle(ranks, [SUM], [replace(SUM, op=ReduceOp.MAX)])[0].refusal
-    assert len(ranks[0].write([SUM])) > 40
+    assert ranks[0].write([SUM]) == [SUM.write()]
 
 
 def test_names_that_never_come_again_get_no_number():
     ranks = negotiations(2)
     unnamed = replace(SUM, name="allreduce.noname.7")
     cycle(ranks, [unnamed], [unnamed])
-    assert len(ranks[0].write([unnamed])) > 40
+    assert ranks[0].write([unnamed]) == [unnamed.write()]
 
 
 def test_ranks_that_have_joined_are_waited_for_by_nobody():
@@ -171,7 +171,7 @@ def test_the_ranks_of_a_process_set_are_named_by_their_numbers_in_the_job():
     assert cycle(ranks, [], [], joining=(0, 1)) == [Decision(SUM), all_joined(8)]
 
 
-@pytest.mark.parametrize("message", [b"{", b"[9]", b"[[1, 2]]", b'["leave"]', b"\xff", b"7"])
+@pytest.mark.parametrize("message", [[9], [[1, 2]], ["leave"], {"a": 1}, 7])
 def test_a_message_that_is_none_is_an_error(message):
     with pytest.raises(CommError, match="can't be read"):
-        Negotiation(0, range(2)).process_messages([b"", message])
+        Negotiation(0, range(2)).process_messages([[], message])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import hpsearch_comm as comm
 import hpsearch_comm.horovod as hvd
-from hpsearch_comm.horovod.controller import FRAME_BYTES, Controller, exchange
+from hpsearch_comm.horovod.controller import Controller
 from hpsearch_comm.horovod.execution import SMALL_BYTES, combine, plan_batches
 from hpsearch_comm.horovod.request import Entry, ReduceOp, Request
 from hpsearch_comm.horovod.settings import Settings
@@ -73,14 +73,6 @@ def test_adasum_adds_what_is_orthogonal_averages_what_is_equal_and_keeps_what_is
     assert combine(one, one).tolist() == [3.0, 0.0]
     assert combine(one, zero).tolist() == combine(zero, one).tolist() == [3.0, 0.0]
     assert combine(zero, zero).tolist() == [0.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    "lengths", [(0, 0, 0), (1, 0, 30), (0, FRAME_BYTES - 4, 0), (FRAME_BYTES - 3, 0, 2), (9, 5000, 777)]
-)
-def test_messages_of_all_lengths_come_through(lengths):
-    messages = [bytes((rank * 7 + at) % 256 for at in range(length)) for rank, length in enumerate(lengths)]
-    assert run_ranks(3, lambda group: exchange(group, messages[group.rank])) == [messages] * 3
 
 
 def test_variables_say_how_it_runs():

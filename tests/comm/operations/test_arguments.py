@@ -36,11 +36,14 @@ from tests.comm.thread_ranks import run_ranks
         (lambda group: group.broadcast(torch.ones(3), root=0.0), r"root must be a rank.*got 0.0"),
         (lambda group: group.reduce_scatter(torch.tensor(1.0)), r"one without dimensions"),
         (lambda group: group.alltoall(torch.tensor(1.0)), r"one without dimensions"),
-        (lambda group: group.alltoall(torch.ones(3), [1, 2]), r"splits must be 1 numbers of at least 0.*got \[1, 2\]"),
-        (lambda group: group.alltoall(torch.ones(3), [1.5, 1.5]), r"splits must be whole numbers.*got \[1.5, 1.5\]"),
-        (lambda group: group.alltoall(torch.ones(3), 3), r"splits must be whole numbers.*got 3"),
-        (lambda group: group.alltoall(torch.ones(1), [True]), r"splits must be whole numbers.*got \[True\]"),
-        (lambda group: group.alltoall(torch.ones(1), torch.tensor([True])), r"splits must be whole numbers"),
+        (
+            lambda group: group.alltoall(torch.ones(3), [1, 2]),
+            r"splits must be 1 whole numbers of at least 0.*got \[1, 2\]",
+        ),
+        (lambda group: group.alltoall(torch.ones(3), [1.5, 1.5]), r"splits must be 1 whole numbers.*got \[1.5, 1.5\]"),
+        (lambda group: group.alltoall(torch.ones(3), 3), r"splits must be 1 whole numbers.*got 3"),
+        (lambda group: group.alltoall(torch.ones(1), [True]), r"splits must be 1 whole numbers.*got \[True\]"),
+        (lambda group: group.alltoall(torch.ones(1), torch.tensor([True])), r"splits must be 1 whole numbers"),
         (lambda group: group.allgather_object({1: 2}), r"dicts with text keys"),
         (lambda group: group.allgather_object([{"a": {None: 1}}]), r"the key None would become text"),
         (lambda group: group.allgather_object({1, 2}), r"got set"),
@@ -173,7 +176,7 @@ def test_other_mistakes_in_where_a_result_goes_show_before_anything_travels():
                 with pytest.raises(comm.UsageError, match="out of reduce_scatter must be"):
                     group.reduce_scatter(mine, out=out)
             for splits in ([4], [2, 3], [5, -1], [1, 1, 2]):
-                with pytest.raises(comm.UsageError, match="splits must be 2 numbers"):
+                with pytest.raises(comm.UsageError, match="splits must be 2 whole numbers"):
                     group.alltoall(mine, splits)
         assert (group.allgather(mine, out=torch.empty(8, 2)) == 1).all()
 
