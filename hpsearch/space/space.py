@@ -298,6 +298,16 @@ class Space(Mutations):
         params = {**self.applied(choose), **flat}
         return {name: params[name] for name in sorted(params, key=self.position)}
 
+    def fitted(self, flat: Params) -> dict[str, Value]:
+        """Return the params of a trial from another space as this one has them.
+
+        Parameters that this space doesn't have are dropped, and missing ones get their default.
+
+        Raises:
+            InvalidKey: The trial can't be from this space; see `check`.
+        """
+        return self.check(self.with_defaults({name: value for name, value in flat.items() if self.find(name)}))
+
     def _select_branches(self, values: dict[str, Value]) -> None:
         """Select the branches whose parameters have values."""
         for name in list(values):

@@ -71,6 +71,16 @@ def read_distribution(value: object, path: KeyPath) -> Distribution:
     return table.build(form.make, **{_RENAMED.get(key, key): value[key] for key in keys})
 
 
+def written_distribution(distribution: Distribution) -> dict[str, Any]:
+    """Return a parameter in the notation of a sweep file; `read_distribution` reads it."""
+    names = {argument: key for key, argument in _RENAMED.items()}
+    config = {names.get(argument, argument): value for argument, value in distribution.to_json().items()}
+    kind = config.pop("distribution")
+    if kind == Ordinal.kind:
+        return {"distribution": Categorical.kind, **config, "ordered": True}
+    return {"distribution": "log_uniform_values" if kind == LogUniform.kind else kind, **config}
+
+
 def _hints(value: Mapping[object, object]) -> dict[str, str]:
     """Return advice for keys of other libraries, and for a group without the key `parameters`."""
     hints = {"step": "q is the step here, and the values are its multiples"}

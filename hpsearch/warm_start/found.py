@@ -117,8 +117,7 @@ def _past(trial: SourceTrial, sweep: Sweep) -> FittedTrial | LeftOut:
 
 def _params(known: Mapping[str, object], space: Space) -> Params | LeftOut:
     try:
-        values = space.with_defaults(known)
-        params = space.check(values)
+        params = space.fitted(known)
     except MissingParameter as error:
         return LeftOut(f"have no {'.'.join(map(str, error.key))}")
     except Broken as error:
@@ -126,7 +125,7 @@ def _params(known: Mapping[str, object], space: Space) -> Params | LeftOut:
     except InvalidKey as error:
         return LeftOut(f"have another {key_text(error.key)}", error.problem)
     parameters = [parameter for name in params if (parameter := space.find(name)) is not None]
-    missing = next((item.name for item in parameters if item.name not in values and not _follows(item)), None)
+    missing = next((item.name for item in parameters if item.name not in known and not _follows(item)), None)
     if missing is not None:
         return LeftOut(f"have no {missing}")
     never = next((item.name for item in parameters if not _is_drawn(item, params[item.name])), None)
@@ -140,8 +139,12 @@ def _default(name: str, space: Space) -> Value:
 
 
 def _follows(parameter: Parameter) -> bool:
-    """Return whether a parameter's value may be missing: it is derived, or a fixed number of copies."""
-    return isinstance(parameter.distribution, Derived) or parameter.holder is not None
+    """Return whether a parameter's value may be missing: it is derived, a fixed number of copies, or has a default."""
+    return (
+        isinstance(parameter.distribution, Derived)
+        or parameter.holder is not None
+        or parameter.distribution.default is not None
+    )
 
 
 def _is_drawn(parameter: Parameter, value: Value) -> bool:
