@@ -5,7 +5,7 @@ Replaying these events in their order through the searcher and the scheduler giv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -208,6 +208,16 @@ class Extended:
 
 
 @dataclass(frozen=True, slots=True)
+class Changed:
+    """The search space was changed. Trials before it get the `default` of each parameter that they lack."""
+
+    parameters: Sequence[Mapping[str, Any]]
+    """The whole new space, as `Space.to_json` writes it."""
+    from_trial: int
+    """Number of the first trial whose suggestion is from the new space; no trial with this number has begun."""
+
+
+@dataclass(frozen=True, slots=True)
 class Steered:
     """A user's request was answered. The events that follow from the request come next, in the same transaction.
 
@@ -215,7 +225,7 @@ class Steered:
     """
 
     verb: str
-    """`pause`, `resume`, `stop`, `cancel`, `extend`, `retry`, `add` or `prune`."""
+    """`pause`, `resume`, `stop`, `cancel`, `extend`, `retry`, `add`, `prune` or `change`."""
     by: str
     """`user@host:pid`."""
     request: int | None
@@ -251,6 +261,7 @@ Event = (
     | Added
     | Exhausted
     | Extended
+    | Changed
     | Steered
     | Ended
 )
@@ -263,7 +274,7 @@ def trial_of(event: Event) -> int | None:
             return event.segment.trial
         case Saved() | Finished() | Failed() | Lost() | Reverted() | Dropped() | Retried() | Pruned():
             return event.trial
-        case Opened() | Asked() | Added() | Exhausted() | Extended() | Steered() | Ended():
+        case Opened() | Asked() | Added() | Exhausted() | Extended() | Changed() | Steered() | Ended():
             return None
 
 

@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "extend": ("steer:extend", "extend a study, running or not"),
     "add": ("steer:add", "add configurations of your own, which are tried next"),
     "prune": ("steer:prune", "end trials, and continue without them"),
+    "change": ("steer:change", "change the search space of a study that no process runs"),
     "history": ("status:history", "show who ran and steered a study, when, and with what result"),
     "ask": ("ask:ask", "print trials to run elsewhere, one line of JSON each"),
     "tell": ("ask:tell", "record a result of a trial that ask returned"),

@@ -206,7 +206,7 @@ def _report(study: Study) -> int:
         objective = study.sweep.objective
         shown, names = outlined(rows[:_LEADERS], study.sweep.parameters)
         constants, see = (
-            constants_of(names, study.sweep.parameters),
+            constants_of(names, study.spaces),
             f"with hpsearch trials {pasted} --columns NAME,...",
         )
         screen = screen_of(sys.stdout)

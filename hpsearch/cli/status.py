@@ -100,6 +100,8 @@ def _details(step: HistoryEntry) -> str:
     details = step.details
     if "points" in details:
         return "; ".join(amounts(point) for point in details["points"])
+    if step.verb == "change":
+        return "; ".join(details.get("set", ())) or "parameters"
     if "trials" in details:
         return f"trials {' '.join(map(str, details['trials']))}" if details["trials"] else "all that failed"
     if "tags" in details:

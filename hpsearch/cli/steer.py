@@ -7,16 +7,20 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hpsearch.cli.arguments import add_study, number, pasted, positive, read_json
 from hpsearch.errors import JournalError, SweepError
+from hpsearch.events import Changed
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal, Request
 from hpsearch.journal.provenance import process_name
 from hpsearch.results.study import load
+from hpsearch.study.change import fitted
 from hpsearch.sweep.document import parse_value
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.wording import counted
 
 _PATIENCE = 10.0
@@ -82,6 +86,55 @@ def add(args: argparse.Namespace) -> int:
     return _steer(
         args, "add", {"points": points}, f"added {counted(len(points), 'configuration')}, which the next trials take"
     )
+
+
+def change_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `hpsearch change`."""
+    add_study(command)
+    text = "parameters.NAME.KEY=VALUE, or parameters.NAME={...}; in YAML, as in a sweep file; may be repeated"
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
+    text = "the study's sweep file with a changed section parameters"
+    command.add_argument("--sweep", type=Path, metavar="FILE", help=text)
+    text = "the first trial that is from the new space (default: the next one)"
+    command.add_argument("--from-trial", type=number, metavar="N", help=text)
+
+
+def change(args: argparse.Namespace) -> int:
+    """Change the search space of a study."""
+    from hpsearch.run.api import change_study
+
+    if not args.set and args.sweep is None:
+        raise SweepError("change: what? Name --set parameters.NAME.KEY=VALUE, or --sweep FILE")
+    before = load(args.dir)
+    details: dict[str, Any] = {"set": args.set, "from_trial": args.from_trial}
+    if args.sweep is not None:
+        details["parameters"] = _changed_space(before.sweep, args.sweep)
+    study = change_study(before, details)
+    changes = [event for event in study.events() if isinstance(event, Changed)]
+    *earlier, space = study.spaces
+    fitting = sum(fitted(row.params, space, earlier) is not None for row in study.trials)
+    print(f"changed from trial {changes[-1].from_trial} on:")
+    for line in before.sweep.difference(study.sweep):
+        print(f"  {line.replace(' in the study, ', ' before, ').removesuffix(' here')} from then on")
+    print(f"{fitting} of {counted(len(study.trials), 'trial')} fit the new space; a method that learns knows these")
+    verb = "ask" if study.is_told else "resume"
+    print(f"continue with: hpsearch {verb} {pasted(study.directory)}")
+    return 0
+
+
+def _changed_space(sweep: Sweep, path: Path) -> list[dict[str, Any]]:
+    """Return the space of a sweep file that differs from a study's sweep only in that."""
+    from hpsearch.sweep.file import load_sweep
+
+    requested = load_sweep(path)
+    same = replace(sweep, parameters=requested.parameters, read_back=True)
+    if differences := same.difference(requested):
+        raise SweepError(
+            f"{path}: must be the study's sweep with other parameters, as only the space changes; it differs in\n  "
+            + "\n  ".join(differences)
+            + "\nBounds are raised by hpsearch extend, limits, targets and resources are set by hpsearch resume --set"
+        )
+    return requested.parameters.to_json()
 
 
 def prune_arguments(command: argparse.ArgumentParser) -> None:

@@ -55,7 +55,7 @@ def lineage(args: argparse.Namespace) -> int:
     elif args.format == "json":
         text = lineage_to_json(stages, names, metrics) + "\n"
     else:
-        constants = constants_of(names, study.sweep.parameters)
+        constants = constants_of(names, study.spaces)
         text = lineage_to_table(stages, names, metrics, constants, screen_of(sys.stdout))
     print(text, end="")
     return 0

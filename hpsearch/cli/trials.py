@@ -107,7 +107,7 @@ def _listed(args: argparse.Namespace, study: Study) -> str:
     if args.format == "json":
         return rows_to_json(rows, names, args.times, objective)
     shown, heads = outlined(rows, space)
-    constants = constants_of(heads, space)
+    constants = constants_of(heads, study.spaces)
     return rows_to_table(shown, heads, objective, args.times, args.metrics, worth, constants, screen_of(sys.stdout))
 
 

@@ -21,6 +21,7 @@ from hpsearch.decision import Decision, Followed, PlanChange
 from hpsearch.events import (
     Added,
     Asked,
+    Changed,
     Dropped,
     Ended,
     Event,
@@ -83,6 +84,7 @@ _EVENTS: Mapping[str, _Layout] = {
     "added": _layout(Added, "", "params"),
     "exhausted": _layout(Exhausted, "", ""),
     "extended": _layout(Extended, "", "run_cap settings"),
+    "changed": _layout(Changed, "", "parameters from_trial"),
     "steered": _layout(Steered, "", "verb by request details refused"),
     "ended": _layout(Ended, "", "state message"),
 }

@@ -11,6 +11,7 @@ from typing import Protocol
 from hpsearch.decision import Decision
 from hpsearch.events import Event
 from hpsearch.schedulers.base import RungView
+from hpsearch.space import Space
 from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
@@ -28,6 +29,8 @@ class Observed:
     """Time of the study's creation, in seconds since the epoch."""
     identity: str = ""
     """The study's identity, independent of its path. If empty, the directory identifies it."""
+    spaces: Sequence[Space] = ()
+    """The search space as the study was created, and that of each change; empty: that of the sweep."""
 
 
 @dataclass(frozen=True, slots=True)

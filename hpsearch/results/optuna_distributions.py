@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hpsearch.config.checks import InvalidKey, is_number
 from hpsearch.space import (
     Categorical,
     Constant,
@@ -21,6 +22,7 @@ from hpsearch.space import (
     Normal,
     Uniform,
 )
+from hpsearch.space.distribution import Numeric
 from hpsearch.space.structures import Copies
 from hpsearch.trial import Value
 
@@ -69,12 +71,16 @@ def optuna_parameter(distribution: Distribution, values: Sequence[Value]) -> Opt
 
     There is no equivalent for integers beyond 2**53, and for derived values, which aren't searched. A logarithmic range
     loses its step, as Optuna doesn't support both together. A range with very many steps also loses its step. A normal
-    distribution is bounded at four sigmas, or at the values if they are further out.
+    distribution is bounded at four sigmas, or at the values if they are further out. If trials have values outside of
+    the distribution, as after a change of the space, it is widened, and loses its step.
 
     Args:
         distribution: Our distribution.
         values: Values of the study's trials.
     """
+    outside = [value for value in values if not _accepts(distribution, value)]
+    if outside and not isinstance(distribution, Derived):
+        return _spanning(distribution, values)
     from optuna.distributions import FloatDistribution, IntDistribution
 
     match distribution:
@@ -108,6 +114,32 @@ def optuna_parameter(distribution: Distribution, values: Sequence[Value]) -> Opt
         case Constant(value=value):
             return _choices([value])
     raise TypeError(f"a distribution must have a counterpart in Optuna, got {type(distribution).__name__}")
+
+
+def _accepts(distribution: Distribution, value: Value) -> bool:
+    try:
+        distribution.accept(value)
+    except InvalidKey:
+        return False
+    return True
+
+
+def _spanning(distribution: Distribution, values: Sequence[Value]) -> OptunaParameter | None:
+    """Return Optuna's equivalent of a distribution that doesn't contain all values, widened to them."""
+    from optuna.distributions import FloatDistribution, IntDistribution
+
+    listed = distribution.every_value() if isinstance(distribution, Categorical | Constant) else None
+    if isinstance(distribution, Categorical) or not all(map(is_number, values)):
+        distinct = {json.dumps(value, sort_keys=True): value for value in [*(listed or ()), *values]}
+        return _choices([*distinct.values()])
+    ends = distribution.ends if isinstance(distribution, Numeric) else listed or ()
+    low, high = min([*ends, *values]), max([*ends, *values])
+    if max(-low, high) > EXACT_INTEGERS and any(isinstance(value, int) for value in values):
+        return None
+    log = low > 0 and isinstance(distribution, LogUniform | LogIntUniform | LogNormal)
+    if all(isinstance(value, int) for value in (low, high, *values)):
+        return OptunaParameter(IntDistribution(low, high, log=log))
+    return OptunaParameter(FloatDistribution(low, high, log=log))
 
 
 def _choices(values: Sequence[Value]) -> OptunaParameter:

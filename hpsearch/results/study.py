@@ -23,6 +23,7 @@ from hpsearch.results.course import Course, course
 from hpsearch.results.over_time import Stage, lineage, over_iterations
 from hpsearch.results.segments import SegmentRow, segment_rows
 from hpsearch.schedulers.base import RungView
+from hpsearch.space import Space
 from hpsearch.study.journaled_state import JournaledState, no_collections
 from hpsearch.study.standing import Standing
 from hpsearch.sweep.sweep import Sweep
@@ -68,6 +69,8 @@ class Study:
     """Reads the journal."""
     _rerun: dict[str, Any] | None = None
     """A rerun's record of the original study; None if this study isn't a rerun."""
+    spaces: tuple[Space, ...] = ()
+    """The search space as the study was created, and that of each change; the last one is the sweep's."""
 
     def __repr__(self) -> str:
         counts = self._journaled.counts()
@@ -521,5 +524,14 @@ def study_of(
         journaled.leave(ended)
     provenance, created = record.get("provenance", {}), record.get("created", 0.0)
     return Study(
-        path, standing.sweep, ended.state, ended.message, provenance, created, journaled, entries, record.get("rerun")
+        path,
+        standing.sweep,
+        ended.state,
+        ended.message,
+        provenance,
+        created,
+        journaled,
+        entries,
+        record.get("rerun"),
+        tuple(standing.spaces),
     )

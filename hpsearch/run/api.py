@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -13,8 +14,10 @@ from typing import Any, cast
 from hpsearch.backends import BackendName, make_backend
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.config.import_paths import is_table
-from hpsearch.errors import HpsearchWarning, SweepError
+from hpsearch.errors import HpsearchWarning, StudyInUseError, SweepError
 from hpsearch.journal.directory import StudyDirectory
+from hpsearch.journal.journal import Request
+from hpsearch.journal.provenance import process_name
 from hpsearch.observers.base import Observer
 from hpsearch.observers.display import Display
 from hpsearch.observers.observer_hub import Callback
@@ -22,6 +25,7 @@ from hpsearch.observers.progress import choose_progress
 from hpsearch.results.rerun import Rerun
 from hpsearch.results.result_warnings import result_warnings
 from hpsearch.results.study import Study, load
+from hpsearch.run.ask_tell import AskTell
 from hpsearch.run.interrupts import interrupted, passing_on
 from hpsearch.run.launched import check_launched_once
 from hpsearch.run.observing import checked_observers
@@ -29,9 +33,11 @@ from hpsearch.run.rerunning import plan_rerun
 from hpsearch.run.search_sweep import sweep_of_search, with_old_keywords
 from hpsearch.run.simulate import IN_MEMORY, run_in_memory
 from hpsearch.run.study_run import RunSettings, create_study, run_study, warm_start_of
+from hpsearch.run.turns import steer_idle
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.simulation import Simulation
 from hpsearch.space import Space
+from hpsearch.sweep.parameters import space_of
 from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Parallel, Resources, Scaling, Search
 from hpsearch.sweep.reader import section
 from hpsearch.sweep.sweep import Method, Sweep
@@ -182,6 +188,50 @@ def search(
     display = choose_progress(sys.stdout, quiet=not progress)
     run = _settings(code, backend, folders, display, watching, callbacks, old)
     return _run_called(study_dir, sweep, run, "search")
+
+
+def change(directory: str | Path, parameters: Space | Mapping[str, Any], *, from_trial: int | None = None) -> Study:
+    """Change the search space of a study that no process runs; return the study. `search` or `resume` continues it.
+
+    Trials that have begun stay. Each gets the `default` of a parameter that it lacks. A new searcher is told the trials
+    that fit the new space.
+
+    Args:
+        directory: The study's directory.
+        parameters: Changed and added parameters, as for `search`; others stay. A `Space` is the whole new space. An
+            added parameter needs `default`, the value that earlier trials had. A constant is no longer searched.
+        from_trial: Number of the first trial that is from the new space; None: the next one.
+
+    Raises:
+        SweepError: The space can't be changed so.
+        StudyInUseError: A process runs the study.
+    """
+    study = load(directory)
+    space = parameters
+    if not isinstance(space, Space):
+        added = {".".join(item.path): item for item in space_of(space).declared}
+        kept = study.sweep.parameters
+        declared = [added.pop(".".join(item.path), item) for item in kept.declared]
+        space = Space((*declared, *added.values()), kept.constraints)
+    return change_study(study, {"parameters": space.to_json(), "from_trial": from_trial})
+
+
+def change_study(study: Study, details: Mapping[str, Any]) -> Study:
+    """Change a study's space by the details of a request; return the study as it is then."""
+    study_dir = StudyDirectory(study.directory)
+    holder = None if study.is_told else study_dir.holder()
+    if holder is not None:
+        raise StudyInUseError(
+            f"{study_dir.path}: the space can't change while {holder} runs the study. Stop it first: hpsearch stop "
+            f"{shlex.quote(str(study_dir.path))}"
+        )
+    if study.is_told:
+        with AskTell(directory=study_dir.path) as asking:
+            asking.steer("change", details)
+    else:
+        request = Request(time.time(), "change", process_name(), details)
+        steer_idle(study_dir, request, shlex.quote(str(study_dir.path)))
+    return load(study_dir.path)
 
 
 def rerun(

@@ -202,13 +202,14 @@ class AskTell:
         self.steer("retry", {"trials": list(trials)})
 
     def steer(self, verb: str, details: Mapping[str, Any]) -> None:
-        """Do the same as the commands `hpsearch extend`, `add`, `prune` and `retry`, by the same rules.
+        """Do the same as the commands `hpsearch extend`, `add`, `prune`, `change` and `retry`, by the same rules.
 
         An open trial that is pruned is given up for good.
 
         Args:
-            verb: `extend`, `add`, `prune` or `retry`.
-            details: `run_cap` and `brackets`; `points`, a list of names to values; or `trials`, a list of numbers.
+            verb: `extend`, `add`, `prune`, `change` or `retry`.
+            details: `run_cap` and `brackets`; `points`, a list of names to values; `trials`, a list of numbers; or
+                `set`, a list of `KEY=VALUE`, and `from_trial`.
 
         Raises:
             HpsearchError: The request is refused. Nothing was recorded.
@@ -226,7 +227,8 @@ class AskTell:
                 if record is not None and record.segment is not None:
                     turn.note(Lost(record.trial.number, record.attempts, "pruned", False, self._seconds(record)))
                 turn.note(event)
-            turn.settle()
+            if not turn.sweep_state.is_stale:
+                turn.settle()
 
     def open_trials(self) -> list[AskedTrial]:
         """Return the open trials, by number; `start` is their last reported iteration."""

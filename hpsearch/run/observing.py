@@ -9,7 +9,7 @@ from typing import Any
 
 from hpsearch.config.observer_names import check_observer, check_once
 from hpsearch.errors import HpsearchError, exception_line
-from hpsearch.events import Entry
+from hpsearch.events import Changed, Entry
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
 from hpsearch.journal.provenance import identity_of
@@ -17,7 +17,9 @@ from hpsearch.observers import find_observer, make_observer, making_of
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.display import Display
 from hpsearch.observers.thread import Making, ObserverThread, close_all
+from hpsearch.study.change import spaces_of
 from hpsearch.study.journaled_state import JournaledState
+from hpsearch.study.standing import Standing
 from hpsearch.study.trial_records import TERMINAL
 from hpsearch.sweep.reader import listed
 from hpsearch.sweep.sweep import Sweep
@@ -26,16 +28,21 @@ _MAKING_SECONDS = 5.0
 """Seconds that a sweep waits for the creation of its observers, so that errors are reported before anything runs."""
 
 
-def observed_of(study_dir: StudyDirectory, sweep: Sweep, record: Mapping[str, Any]) -> Observed:
+def observed_of(
+    study_dir: StudyDirectory, sweep: Sweep, record: Mapping[str, Any], history: Iterable[Entry]
+) -> Observed:
     """Return the description of a study that observers receive.
 
     Args:
         study_dir: Its directory.
         sweep: The sweep.
         record: The study's record.
+        history: The journal's entries.
     """
+    changes = [entry.event for entry in history if isinstance(entry.event, Changed)]
+    spaces = spaces_of(Sweep.from_json(record["sweep"]), changes)
     created, provenance = record.get("created", 0.0), record.get("provenance", {})
-    return Observed(study_dir.path, sweep, created, identity_of(sweep.name, created, provenance))
+    return Observed(study_dir.path, sweep, created, identity_of(sweep.name, created, provenance), spaces)
 
 
 def check_observers(requested: Sequence[str | Observer], search_path: Sequence[str] = ()) -> None:
@@ -149,7 +156,10 @@ def show_observer(study_dir: StudyDirectory, name: str, search_path: Sequence[st
     with Journal.read(study_dir.journal) as journal:
         record, history = journal.study(), list(journal.entries())
     sweep = Sweep.from_json(record["sweep"])
-    observer = make_observer(name, observed_of(study_dir, sweep, record), search_path)
+    standing = Standing(sweep)
+    for entry in history:
+        standing.take(entry)
+    observer = make_observer(name, observed_of(study_dir, standing.sweep, record, history), search_path)
     journaled = JournaledState(sweep)
     try:
         last_seq = observer.seen()

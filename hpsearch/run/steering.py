@@ -11,14 +11,15 @@ from itertools import islice
 from typing import Any
 
 from hpsearch.errors import HpsearchError, SweepError
-from hpsearch.events import Added, Event, Extended, Pruned, Retried, Steered
+from hpsearch.events import Added, Changed, Event, Extended, Pruned, Retried, Steered
 from hpsearch.journal.journal import Request, person
 from hpsearch.schedulers.base import NewTrial
 from hpsearch.space import MissingParameter, Space
+from hpsearch.study.change import change
 from hpsearch.study.extension import extension
 from hpsearch.study.state import SweepState
 from hpsearch.study.trial_records import TERMINAL
-from hpsearch.sweep.overrides import change_sweep
+from hpsearch.sweep.overrides import change_space, change_sweep
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.wording import trials_named
 from hpsearch.trial import Params, TrialState
@@ -71,6 +72,8 @@ def follows(request: Request, sweep_state: SweepState, where: str) -> list[Event
             return list(retries(sweep_state, details.get("trials", ()), where))
         case "add":
             return list(_added(details["points"], sweep_state, where))
+        case "change":
+            return [_changed(details, sweep_state)]
         case "prune":
             return list(_pruned(details["trials"], person(request.by), sweep_state))
         case "pause" | "resume" | "stop" | "cancel":
@@ -100,6 +103,19 @@ def _extended(details: Mapping[str, Any], sweep_state: SweepState) -> Extended:
     except ValueError as error:
         raise SweepError(f"a sweep can only be extended: {error}") from None
     return more
+
+
+def _changed(details: Mapping[str, Any], sweep_state: SweepState) -> Changed:
+    sweep, coming = sweep_state.sweep, len(sweep_state.records)
+    space = Space.from_json(details["parameters"]) if "parameters" in details else sweep.parameters
+    from_trial = coming if details.get("from_trial") is None else details["from_trial"]
+    if from_trial < coming:
+        raise SweepError(f"--from-trial {from_trial}: must be a trial that hasn't begun: {coming}, or a later one")
+    if from_trial > coming and sweep_state.is_exhausted:
+        raise SweepError(
+            f"--from-trial {from_trial}: must be {coming}, as the space before has no more configurations to try"
+        )
+    return change(sweep, change_space(space, details.get("set", ())), from_trial, sweep_state.points_used)
 
 
 def _added(points: Sequence[Mapping[str, Any]], sweep_state: SweepState, where: str) -> list[Added]:

@@ -15,7 +15,7 @@ from typing import Any
 from hpsearch.backends.base import Backend
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import JournalError, StorageError, SweepError
-from hpsearch.events import ASK_TELL, Ended, Entry, Event, Extended, Finished, Opened, Saved, Steered
+from hpsearch.events import ASK_TELL, Changed, Ended, Entry, Event, Extended, Finished, Opened, Saved, Steered
 from hpsearch.journal.directory import StudyDirectory, next_directory
 from hpsearch.journal.filesystem import identity
 from hpsearch.journal.history import seconds_spent
@@ -33,6 +33,7 @@ from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.run.reproducibility import bits_notes, bits_of, gpu_notes, parallel_notes
 from hpsearch.run.searcher_process import ProcessCalls
 from hpsearch.run.steering import retries
+from hpsearch.study.change import changed
 from hpsearch.study.extension import extended, extension
 from hpsearch.study.removal import settle
 from hpsearch.study.state import SweepState
@@ -183,7 +184,7 @@ def run_study(
             if more is None and retry is None and history and history[-1].event == Ended("finished"):
                 run.display.note(f"{study_dir.path}: this sweep is finished")
                 record = journal.study()
-                with _observers(study_dir, sweep, record, run) as threads:
+                with _observers(study_dir, sweep, record, run, history) as threads:
                     catch_up(threads, Sweep.from_json(record["sweep"]), history)
                 return load(study_dir.path)
             _check_workers_may(study_dir, sweep, history)
@@ -222,6 +223,8 @@ def sweep_to_run(stored: Sweep, history: Sequence[Entry], requested: Sweep | Non
     for entry in history:
         if isinstance(entry.event, Extended):
             current = extended(current, entry.event)
+        elif isinstance(entry.event, Changed):
+            current = changed(current, entry.event)
     if requested is None:
         return current, None
     more = extension(current, requested)
@@ -280,9 +283,9 @@ def _run_or_resume(
     warm_start = stored_warm_start(record)
     for note in warm_start.told:
         run.display.note(f"begins with results of {note}")
-    calls_of = direct_calls if run.virtual else lambda sweep, _: ProcessCalls(sweep, warm_start.past)
+    calls_of = direct_calls if run.virtual else lambda sweep, _, past: ProcessCalls(sweep, past)
     sweep_state = SweepState(stored, calls_of, warm_start.past, current=sweep)
-    with closing(sweep_state), _observers(study_dir, sweep, record, run) as threads:
+    with closing(sweep_state), _observers(study_dir, sweep, record, run, history) as threads:
         replayed = list(records_of(sweep_state.resume(history)))
         with run.interrupts as interrupts:  # before Ray is imported, which takes seconds
             if run.starting:
@@ -345,12 +348,12 @@ def _run_or_resume(
 
 
 def _observers(
-    study_dir: StudyDirectory, sweep: Sweep, record: Mapping[str, Any], run: RunSettings
+    study_dir: StudyDirectory, sweep: Sweep, record: Mapping[str, Any], run: RunSettings, history: Sequence[Entry]
 ) -> AbstractContextManager[list[ObserverThread]]:
     """Create the observers; mistakes show before anything runs."""
     requested = sweep.observers if run.observers is None else run.observers
     names = [name for name in requested if run.tensorboard or name != "tensorboard"]
-    return observers_of(names, observed_of(study_dir, sweep, record), run.display, run.search_path)
+    return observers_of(names, observed_of(study_dir, sweep, record, history), run.display, run.search_path)
 
 
 def job_of(

@@ -128,7 +128,8 @@ class Turns:
                 yield turn
                 self._write(journal, turn)
             finally:
-                if turn.touched:  # the call failed after it had applied events that aren't journaled
+                # The call failed after it had applied events that aren't journaled; or a new searcher must be told all.
+                if turn.touched or turn.sweep_state.is_stale:
                     self._state = None
                     turn.sweep_state.close()
 

@@ -133,6 +133,9 @@ class SearcherCapabilities:
     """It implements `explore`, which returns params for trials that the scheduler forks."""
     has_options: bool = False
     """It accepts `search.options` and checks them; otherwise options are refused."""
+    changes: bool = True
+    """If the space of a study changes, a new searcher can take over at any number; see `started` and `observe`. False:
+    suggestions follow a plan over the whole space."""
     recalls: bool = False
     """If it learns: it can be warm-started with trials of other searches."""
     several_goals: bool = False

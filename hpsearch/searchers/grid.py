@@ -24,7 +24,9 @@ class GridSearcher(Searcher):
     """
 
     kind: ClassVar[str] = "grid"
-    capabilities: ClassVar[SearcherCapabilities] = SearcherCapabilities(finite=True, completes_points=False)
+    capabilities: ClassVar[SearcherCapabilities] = SearcherCapabilities(
+        finite=True, completes_points=False, changes=False
+    )
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)

@@ -75,7 +75,7 @@ class PBTSearcher(Searcher):
 
     kind: ClassVar[str] = "pbt"
     over: ClassVar[str | None] = "pbt"
-    capabilities: ClassVar[SearcherCapabilities] = SearcherCapabilities(explores=True, has_options=True)
+    capabilities: ClassVar[SearcherCapabilities] = SearcherCapabilities(explores=True, has_options=True, changes=False)
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)

@@ -9,6 +9,7 @@ from hpsearch.searchers.base import (
     Observation,
     Problem,
     Searcher,
+    SearcherCapabilities,
     Suggestion,
     listed,
     refuse_constraints,
@@ -34,6 +35,7 @@ class QMC(Searcher):
     """
 
     kind: ClassVar[str] = "qmc"
+    capabilities: ClassVar[SearcherCapabilities] = SearcherCapabilities(changes=False)
 
     @classmethod
     def check(cls, problem: Problem) -> None:

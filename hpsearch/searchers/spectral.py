@@ -7,7 +7,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
 from typing import Annotated, ClassVar
@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 
 from hpsearch.config.checks import InvalidKey
 from hpsearch.config.settings import AtLeast, Count, Settings
-from hpsearch.searchers.base import Problem, Suggestion, options_as, refuse_conditions, refuse_constraints
+from hpsearch.searchers.base import (
+    Problem,
+    SearcherCapabilities,
+    Suggestion,
+    options_as,
+    refuse_conditions,
+    refuse_constraints,
+)
 from hpsearch.searchers.history import Evidence
 from hpsearch.searchers.learning import REDRAWS, LearningSearcher
 from hpsearch.seeds import DRAW_BITS, suggestion_seed
@@ -82,6 +89,7 @@ class Spectral(LearningSearcher):
     """
 
     kind: ClassVar[str] = "spectral"
+    capabilities: ClassVar[SearcherCapabilities] = replace(LearningSearcher.capabilities, changes=False)
     longest: ClassVar[bool] = False
 
     def __init__(self, problem: Problem) -> None:

@@ -30,6 +30,7 @@ class Categorical(Distribution):
     values: Sequence[Value]
     probabilities: Sequence[float] | None = None
     prior: Value = None
+    default: Value = None
 
     def _check(self) -> None:
         self._set("values", _list_of(plain))
@@ -38,7 +39,7 @@ class Categorical(Distribution):
         if self.probabilities is not None:
             self._set("probabilities", _list_of(number))
             self._check_probabilities(self.probabilities)
-        self._set_prior()
+        self._set_accepted("prior")
         if self.prior is not None and not self.weight(self.prior):
             problem = f"must be a value that is drawn, but the probability of {shown(self.prior)} is 0"
             raise InvalidKey(("prior",), problem)
@@ -183,6 +184,7 @@ class Constant(Distribution):
     searched: ClassVar[bool] = False
 
     value: Value
+    default: Value = None
 
     def _check(self) -> None:
         self._set("value", plain)

@@ -49,12 +49,15 @@ class Distribution(ABC):
     """Name in JSON."""
     prior: Value = None
     """A value that is believed to be good; None: no prior."""
+    default: Value = None
+    """The value of trials that lack the parameter because their search didn't have it; None: unknown."""
     searched: ClassVar[bool] = True
     """Whether the value is chosen by the search. False for constants and derived values."""
 
     def __post_init__(self) -> None:
         try:
             self._check()
+            self._set_accepted("default")
         except InvalidKey as error:
             subject = type(self).__name__
             raise InvalidKey(error.key, error.problem, error.advice, subject=subject) from None
@@ -71,11 +74,12 @@ class Distribution(ABC):
         """Replace an argument by the plain value that `read` returns for it."""
         object.__setattr__(self, name, read(getattr(self, name), (name,)))
 
-    def _set_prior(self) -> None:
-        """Replace the prior by the equal value that would have been sampled."""
-        if self.prior is not None:
-            with under(("prior",)):
-                object.__setattr__(self, "prior", self.accept(self.prior))
+    def _set_accepted(self, name: str) -> None:
+        """Replace an argument, unless it is None, by the equal value that would have been sampled."""
+        value = getattr(self, name)
+        if value is not None:
+            with under((name,)):
+                object.__setattr__(self, name, self.accept(value))
 
     @abstractmethod
     def draw(self, bits: int) -> Value:

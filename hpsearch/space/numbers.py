@@ -40,6 +40,7 @@ class _Range(Numeric):
     step: float | None = None
     points: int | None = None
     prior: float | None = None
+    default: float | None = None
 
     def _check(self) -> None:
         for name in ("min", "max"):
@@ -52,7 +53,7 @@ class _Range(Numeric):
         super()._check()
         if self.step is not None:
             self._check_steps(self.step)
-        self._set_prior()
+        self._set_accepted("prior")
 
     def _check_steps(self, step: float) -> None:
         steps = self.steps
@@ -150,6 +151,7 @@ class _IntRange(_Range):
     max: int
     step: int | None = None
     prior: int | None = None
+    default: int | None = None
 
     def draw(self, bits: int) -> int:
         steps = self.steps
@@ -213,6 +215,7 @@ class _Normal(Numeric):
     sigma: float = 1.0
     step: float | None = None
     points: int | None = None
+    default: float | None = None
 
     def _check(self) -> None:
         for name in ("mu", "sigma"):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from hpsearch.config.checks import InvalidKey, nearest, shown
+from hpsearch.config.checks import InvalidKey, nearest, shown, under
 from hpsearch.seeds import draw_bits, is_near_prior
 from hpsearch.space.cell import Cell
 from hpsearch.space.choices import Categorical, Constant, Ordinal
@@ -273,6 +273,40 @@ class Space(Mutations):
         out = self.build(choose)
         self._check_used(values, out, partial)
         return out
+
+    def with_defaults(self, flat: Params) -> dict[str, Value]:
+        """Return params with the defaults of active parameters that they lack, in order; derived values are computed.
+
+        Args:
+            flat: Flat names to values. Only those that decide what a structure contains are checked: trials of another
+                search may have had other ranges.
+
+        Raises:
+            InvalidKey: A structure has a value that is not in its distribution.
+        """
+
+        def choose(parameter: Parameter) -> Value:
+            if parameter.name in flat:
+                value = flat[parameter.name]
+                if parameter.holder is None:
+                    return own_copy(value)
+                with under(parameter.path):
+                    return parameter.distribution.accept(value)
+            default = parameter.distribution.default
+            return UNKNOWN if default is None else own_copy(default)
+
+        params = {**self.applied(choose), **flat}
+        return {name: params[name] for name in sorted(params, key=self.position)}
+
+    def fitted(self, flat: Params) -> dict[str, Value]:
+        """Return the params of a trial from another space as this one has them.
+
+        Parameters that this space doesn't have are dropped, and missing ones get their default.
+
+        Raises:
+            InvalidKey: The trial can't be from this space; see `check`.
+        """
+        return self.check(self.with_defaults({name: value for name, value in flat.items() if self.find(name)}))
 
     def _select_branches(self, values: dict[str, Value]) -> None:
         """Select the branches whose parameters have values."""

@@ -29,7 +29,10 @@ def extension(stored: Sweep, requested: Sweep) -> Extended | None:
         raisable = [f"`early_terminate.{name}`" for name in (before.raisable if before is not None else ())]
         raise SweepError(
             f"the sweep must be the study's own, or extend it by more of {' or '.join(['`run_cap`', *raisable])}; "
-            "it differs in\n  " + "\n  ".join(differences) + "\nrun it in a directory of its own, or undo these"
+            "it differs in\n  "
+            + "\n  ".join(differences)
+            + "\nrun it in a directory of its own, or undo these"
+            + ("; hpsearch change changes parameters" if any(map(_is_of_space, differences)) else "")
         )
     if more == Extended(None):
         return None
@@ -48,6 +51,10 @@ def extended(sweep: Sweep, more: Extended) -> Sweep:
         early = sweep.early_terminate.with_settings(more.settings)
         sweep = replace(sweep, early_terminate=early, read_back=True)
     return sweep
+
+
+def _is_of_space(difference: str) -> bool:
+    return difference.startswith(("parameters", "constraints"))
 
 
 def _raises_run_cap(stored: Sweep, requested: Sweep) -> bool:

@@ -18,6 +18,7 @@ from hpsearch.events import (
     ASK_TELL,
     Added,
     Asked,
+    Changed,
     Dropped,
     Ended,
     Entry,
@@ -36,6 +37,7 @@ from hpsearch.events import (
     Steered,
 )
 from hpsearch.schedulers.base import RungView
+from hpsearch.space import Space
 from hpsearch.study.trial_record import TrialRecord
 from hpsearch.study.trial_records import TERMINAL, TrialRecords
 from hpsearch.sweep.sweep import Sweep
@@ -111,6 +113,8 @@ class JournaledState:
             case Steered():
                 if event.request is None and not self.is_ask_tell:
                     self._requeue_running()
+            case Changed():
+                self.records.use_defaults(Space.from_json(event.parameters))
             case Asked() | Retried() | Added() | Exhausted() | Extended():
                 pass  # `follow` applies their effects
 

@@ -29,7 +29,8 @@ class Requested:
 
     def __init__(self, records: TrialRecords, space: Space, seed: int) -> None:
         self._records = records
-        self._space = space
+        self.space = space
+        """The search space; a change replaces it, also for waiting configurations."""
         self._seed = seed
         self._queue: deque[int | Params] = deque()
         """Numbers of failed trials, and added configurations."""
@@ -67,7 +68,7 @@ class Requested:
             # If the failed trial inherited a parent's weights at iteration 0, the new one does, too.
             parent = trial.parent if trial.start == 0 else None
             return Suggestion(trial.params, RETRY, None if parent is None else StateAt(parent.number, parent.iteration))
-        return Suggestion(self._space.complete(requested, self._seed, number), ADDED)
+        return Suggestion(self.space.complete(requested, self._seed, number), ADDED)
 
     def take(self) -> None:
         """Remove the first request, which a trial has used."""

@@ -1,11 +1,12 @@
-"""A study's state according to its journal: its extended sweep, and the name of its state."""
+"""A study's state according to its journal: its current sweep, and the name of its state."""
 
 from __future__ import annotations
 
 import time
 
-from hpsearch.events import ASK_TELL, Added, Ended, Entry, Extended, Finished, Opened, Saved, Started, Steered
+from hpsearch.events import ASK_TELL, Added, Changed, Ended, Entry, Extended, Finished, Opened, Saved, Started, Steered
 from hpsearch.journal.journal import person
+from hpsearch.study.change import changed
 from hpsearch.study.extension import extended
 from hpsearch.sweep.sweep import Sweep
 
@@ -19,7 +20,9 @@ class Standing:
 
     def __init__(self, sweep: Sweep) -> None:
         self.sweep = sweep
-        """The sweep with its extensions."""
+        """The sweep with its extensions and changes."""
+        self.spaces = [sweep.parameters]
+        """The search space as the study was created, and that of each change."""
         self._opened: Opened | None = None
         self._ended: Ended | None = None
         self._paused = ""
@@ -65,6 +68,9 @@ class Standing:
             case Extended():
                 self.sweep = extended(self.sweep, event)
                 self._give_more()
+            case Changed():
+                self.sweep = changed(self.sweep, event)
+                self.spaces.append(self.sweep.parameters)
             case Added():
                 self._give_more()
 

@@ -14,12 +14,26 @@ from itertools import islice, tee
 
 from hpsearch.decision import Decision, Followed, PlanChange
 from hpsearch.errors import JournalError
-from hpsearch.events import Added, Asked, Entry, Event, Exhausted, Extended, Failed, Finished, Retried, Saved, Started
+from hpsearch.events import (
+    Added,
+    Asked,
+    Changed,
+    Entry,
+    Event,
+    Exhausted,
+    Extended,
+    Failed,
+    Finished,
+    Retried,
+    Saved,
+    Started,
+)
 from hpsearch.journal.event_codec import encode_followed
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait
 from hpsearch.searchers import Past, Suggestion
 from hpsearch.searchers.first_trials import STAND_IN
 from hpsearch.study.build import build_scheduler
+from hpsearch.study.change import changed, fitted_past, searched, spaces_of, translator
 from hpsearch.study.extension import extended
 from hpsearch.study.journaled_state import JournaledState
 from hpsearch.study.new_trials import Requested, first_start, record_of_parent
@@ -57,10 +71,22 @@ class SweepState:
             restart: Estimated seconds to cut and resume a segment, until this has been measured.
         """
         self.sweep = sweep if current is None else current
-        """The current sweep, with its extensions."""
+        """The current sweep, with its extensions and changes."""
+        self._stored = sweep
+        self._calls_of = calls_of
+        self._past = past
         self._scheduler = build_scheduler(sweep)
         self._journaled = JournaledState(sweep)
-        self._suggestions = Suggestions(sweep, self._journaled, calls_of, past)
+        self._searches = [Suggestions(sweep, self._journaled, calls_of, past)]
+        """Those of each space: the first one, and that of each change."""
+        self._changes: list[Changed] = []
+        """The changes of the space; a journal's are known before it is replayed, so that each searcher is told all."""
+        self._changed = 0
+        """Number of applied changes."""
+        self.is_stale = False
+        """Whether the space was changed after events that the new searcher wasn't told: replay the journal."""
+        self._closed = 0
+        """Number of searchers that are closed, as the next trial is from a later space."""
         self.records = self._journaled.records
         self._reports = SegmentReports()
         self.requested = Requested(self.records, sweep.parameters, sweep.seed)
@@ -81,6 +107,19 @@ class SweepState:
         self.stopping = StoppingCriteria(self.sweep, lambda trial: self.records.of(trial).valid_score)
         """Ends the sweep early."""
 
+    def _search_of(self, trial: int) -> int:
+        """Return the index of the space that a new trial is from: that of the last change up to its number."""
+        begun = (index for index in range(self._changed, 0, -1) if self._changes[index - 1].from_trial <= trial)
+        return next(begun, 0)
+
+    def _suggestions_for(self, trial: int) -> Suggestions:
+        return self._searches[self._search_of(trial)]
+
+    @property
+    def _suggestions(self) -> Suggestions:
+        """The suggestions of the next new trial."""
+        return self._suggestions_for(len(self.records))
+
     def next(self) -> Next:
         """Return the event that should come next. The state changes only in `apply`."""
         return next(self.upcoming())
@@ -95,8 +134,10 @@ class SweepState:
         """
 
         def suggest(answer: NewTrial, position: int, parent: Trial | None) -> Suggestion | Asked | NotYet | None:
-            return self._suggestions.suggest(position, answer.number, answer.bracket, parent, stand_in)
+            suggestions = self._suggestions_for(answer.number)
+            return suggestions.suggest(position, answer.number, answer.bracket, parent, stand_in)
 
+        assert not self.is_stale
         return self._upcoming(suggest)
 
     def request(self) -> Asked | None:
@@ -129,10 +170,16 @@ class SweepState:
         decisions = self._decided(event)
         followed = Followed(decisions, self._plan(event))
         self._journaled.follow(followed)
-        self._suggestions.observe(event, decisions)
-        for trial, cut_short in self._journaled.pruned.items():
-            if cut_short:
-                self._suggestions.observe_pruned(trial, decisions)
+        if isinstance(event, Asked):
+            self._suggestions.record_request(event)
+        while self._closed < self._search_of(len(self.records)):
+            self._searches[self._closed].close()
+            self._closed += 1
+        for suggestions in self._searches[self._closed :]:
+            suggestions.observe(event, decisions)
+            for trial, cut_short in self._journaled.pruned.items():
+                if cut_short:
+                    suggestions.observe_pruned(trial, decisions)
         # Done here, not where files are deleted: a replay must release the same checkpoints.
         self._gone += self._journaled.obsolete({*self._suggestions.needs(), *self._scheduler.needs()})
         self.widths.observe(event, decisions)
@@ -145,7 +192,12 @@ class SweepState:
         Raises:
             JournalError: A start differs: another sweep, or a version with other decisions, wrote the journal.
         """
-        self._suggestions.replaying = True
+        events = list(events)
+        for event in events:
+            if isinstance(event, Changed):
+                self._prepare_change(event)
+        for suggestions in self._searches:
+            suggestions.replaying = True
         for event in events:
             if isinstance(event, Started | Exhausted):
                 try:
@@ -162,7 +214,8 @@ class SweepState:
             except ValueError as error:
                 raise _misfit(event, f"this sweep says: {error}") from error
             yield event, followed
-        self._suggestions.replaying = False
+        for suggestions in self._searches:
+            suggestions.replaying = False
         self._gone.clear()  # a process that opens the study deletes all checkpoints that no event names
         for trial in sorted({*self.records.running, *self._journaled.requeued}):  # that process watched them live
             for report in self._reports.up_to(trial, self.records.of(trial).result.iterations):
@@ -243,13 +296,24 @@ class SweepState:
         return self._journaled.iterations
 
     def close(self) -> None:
-        """Close the searcher."""
-        self._suggestions.close()
+        """Close the searchers."""
+        for suggestions in self._searches[self._closed :]:
+            suggestions.close()
 
     @property
     def is_searching(self) -> bool:
         """Whether a trial waits for a suggestion. The caller must poll the searcher."""
-        return self._suggestions.working
+        return any(suggestions.working for suggestions in self._searches)
+
+    @property
+    def points_used(self) -> int:
+        """Number of `points_to_try` that trials have used."""
+        return min(self._position, len(self._stored.points_to_try))
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the searcher has no more configurations."""
+        return self._exhausted
 
     @property
     def idle(self) -> bool:
@@ -295,7 +359,8 @@ class SweepState:
     def _upcoming(
         self, suggest: Callable[[NewTrial, int, Trial | None], Suggestion | Asked | NotYet | None]
     ) -> Iterator[Next]:
-        self._suggestions.working = False
+        for suggestions in self._searches:
+            suggestions.working = False
         idle = True
         for trial in tuple(self._journaled.requeued):
             idle = False
@@ -334,7 +399,9 @@ class SweepState:
         new = None if isinstance(event, Exhausted) else event.new
         if new is None and isinstance(event, Started):
             raise ValueError("a new trial is to come")
-        return self._suggestions.suggested(position if parent is None else answer.number, parent, new)
+        return self._suggestions_for(answer.number).suggested(
+            position if parent is None else answer.number, parent, new
+        )
 
     def _record_start(self, event: Started | Exhausted) -> None:
         """Count a segment as started, or a suggestion as missing."""
@@ -347,8 +414,9 @@ class SweepState:
         if new is not None and self.requested:
             self.requested.take()
         elif answer.parent is not None:
-            self._suggestions.used(answer.number, record_of_parent(answer.parent, self.records).trial, new)
-        elif self._suggestions.used(self._position, None, new) and new is not None:
+            parent = record_of_parent(answer.parent, self.records).trial
+            self._suggestions_for(answer.number).used(answer.number, parent, new)
+        elif self._suggestions_for(answer.number).used(self._position, None, new) and new is not None:
             self._position += 1
 
     def _decided(self, event: Event) -> Sequence[Decision]:
@@ -380,12 +448,37 @@ class SweepState:
                 self.sweep = extended(self.sweep, event)
                 self._exhausted = False
                 self._scheduler.extend(run_cap, settings)
+            case Changed():
+                self._change(event)
             case Added(params=point):
                 self.requested.add(point)
-                if self._exhausted:
-                    self._exhausted = False
-                    self._scheduler.extend(None, {})
+                self._continue()
         return ()
+
+    def _change(self, event: Changed) -> None:
+        if self._changed == len(self._changes):
+            self._prepare_change(event)
+            self.is_stale = True
+        self._changed += 1
+        self.sweep = changed(self.sweep, event)
+        self.requested.space = self.sweep.parameters
+        self._continue()
+
+    def _prepare_change(self, event: Changed) -> None:
+        """Create the searcher of a change, which observes all events from now on."""
+        if not self._changes:  # trials of the first space may have values of a later one: those that a user adds
+            self._searches[0].translate = translator(self._stored.parameters, ())
+        self._changes.append(event)
+        *earlier, space = spaces_of(self._stored, self._changes)
+        sweep = searched(self._stored, space)
+        past = fitted_past(self._past, space, earlier)
+        self._searches.append(Suggestions(sweep, self._journaled, self._calls_of, past, translator(space, earlier)))
+
+    def _continue(self) -> None:
+        """Create trials again if the searcher was exhausted."""
+        if self._exhausted:
+            self._exhausted = False
+            self._scheduler.extend(None, {})
 
     def _retry(self, trial: int) -> Sequence[Decision]:
         state = self.records.of(trial).state
@@ -405,7 +498,7 @@ class SweepState:
                 touched: Iterable[int] = (event.bracket,)
             case Finished() | Failed() | Retried():
                 touched = (self.records.of(event.trial).bracket,)
-            case Exhausted() | Extended() | Added():
+            case Exhausted() | Extended() | Changed() | Added():
                 touched = brackets
             case _:
                 touched = ()

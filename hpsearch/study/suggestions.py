@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,20 +14,21 @@ from hpsearch.searchers.calls import Calls, DirectCalls, SearcherAnswer
 from hpsearch.searchers.first_trials import ADDED, RETRY, STAND_IN, FirstTrials
 from hpsearch.searchers.tried import TriedConfigurations
 from hpsearch.study.build import build_searcher
+from hpsearch.study.change import Translate
 from hpsearch.study.journaled_state import JournaledState
 from hpsearch.study.trial_record import DECIDED
 from hpsearch.study.trial_records import TrialRecords
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Failure, StateAt, Trial, TrialState
 
-CallsOf = Callable[[Sweep, Searcher], Calls]
-"""Returns the object that calls a sweep's searcher. Only `recall` of the searcher may have been called before."""
+CallsOf = Callable[[Sweep, Searcher, Sequence[Past]], Calls]
+"""Returns the object that calls a sweep's searcher. Of the searcher only `recall` was called, with these trials."""
 
 _Key = tuple[int, int | None]
 """Key of a suggestion: (number in the searcher's order, None); for a fork by the scheduler, (trial, parent)."""
 
 
-def direct_calls(sweep: Sweep, searcher: Searcher) -> Calls:
+def direct_calls(sweep: Sweep, searcher: Searcher, past: Sequence[Past]) -> Calls:
     """Return an object that calls the searcher directly, in this process."""
     return DirectCalls(searcher)
 
@@ -215,6 +216,8 @@ class Suggestions:
         journaled: Its state, which the caller keeps up to date.
         calls_of: Returns the object that calls the searcher.
         past: Trials of other searches, for a warm start.
+        translate: Converts trials to the searcher's space, if the study has several. It isn't told of those that don't
+            fit.
     """
 
     def __init__(
@@ -223,6 +226,7 @@ class Suggestions:
         journaled: JournaledState,
         calls_of: CallsOf = direct_calls,
         past: Sequence[Past] = (),
+        translate: Translate | None = None,
     ) -> None:
         searcher = build_searcher(sweep, past)
         self.learns = searcher.capabilities.learns
@@ -233,6 +237,9 @@ class Suggestions:
         self._journaled = journaled
         self._searcher = searcher
         self._calls_of = calls_of
+        self._past = past
+        self.translate = translate
+        """See the argument."""
         self._calls: Calls | None = None
         self._first = FirstTrials(searcher, sweep.points_to_try, sweep.parameters, sweep.seed)
         self._tried = TriedConfigurations(sweep.parameters)
@@ -279,7 +286,10 @@ class Suggestions:
             stand_in: Whether to return a random configuration if the suggestion isn't ready.
         """
         if parent is None and number < self._first.count:
-            return self._first.suggest(number)
+            first = self._first.suggest(number)
+            if first is not None and first.origin == "random" and first.params in self._tried:
+                return self._first.replacement(number, self._tried)  # by a trial of the space before
+            return first
         if not self.learns:
             if parent is not None:
                 return self._searcher.explore(trial, parent)
@@ -335,7 +345,7 @@ class Suggestions:
     def record_request(self, event: Asked) -> None:
         """Request a suggestion, after the updates that the searcher must receive before it."""
         parent = None if event.parent is None else self._journaled.records.of(event.parent).trial
-        for update in self._updates.before(event.number, event.bracket):
+        for update in self._translated(self._updates.before(event.number, event.bracket)):
             self._queue.append(update)
             self._sent += 1
             if self._searcher.capabilities.forks:
@@ -373,17 +383,16 @@ class Suggestions:
             event: The event, which was applied.
             decisions: The decisions that followed from it.
         """
-        if isinstance(event, Asked):
-            self.record_request(event)
         if not self.learns or not isinstance(event, Started | Saved | Finished | Failed | Retried | Reverted | Dropped):
             return
         record = self._journaled.records.of(event.segment.trial if isinstance(event, Started) else event.trial)
         trial, iteration = record.trial, record.result.iterations
         match event:
             case Started(new=Trial() as new):
-                self._tried.add(new.params)
-                if new.origin == STAND_IN:
-                    self._last_stand_ins.add(new.params)
+                if (known := self._known(new)) is not None:
+                    self._tried.add(known.params)
+                    if new.origin == STAND_IN:
+                        self._last_stand_ins.add(known.params)
                 self._add("started", StateAt(new.number, new.start), new)
             case Saved():
                 self._observe(Observation(trial, iteration, record.until, event.reports, False))
@@ -449,12 +458,26 @@ class Suggestions:
     def _observe(self, observation: Observation) -> None:
         self._add("observe", StateAt(observation.trial.number, observation.iteration), observation)
 
+    def _known(self, trial: Trial) -> Trial | None:
+        """Return a trial as the searcher's space has it; None if it doesn't fit."""
+        known = trial if self.translate is None else self.translate(trial)
+        assert not isinstance(known, Observation)
+        return known
+
+    def _translated(self, updates: Iterable[Update]) -> Iterator[Update]:
+        """Yield the updates of trials that fit the searcher's space, as the space has them."""
+        for update in updates:
+            told, *rest = update.arguments
+            known = told if self.translate is None else self.translate(told)
+            if known is not None:
+                yield update if known is told else replace(update, arguments=(known, *rest))
+
     def _add(self, method: str, state: StateAt, *arguments: object) -> None:
         self._updates.add(Update(method, arguments, state))
 
     def _flush(self) -> None:
         if self._calls is None:
-            self._calls = self._calls_of(self._sweep, self._searcher)
+            self._calls = self._calls_of(self._sweep, self._searcher, self._past)
         for call in self._queue:
             if isinstance(call, Update):
                 self._calls.tell(call.method, *call.arguments)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from hpsearch.events import Started
 from hpsearch.objective import Objective
 from hpsearch.objective.fronts import Point, dominates
+from hpsearch.space import Space
 from hpsearch.study.trial_record import DECIDED, TrialRecord
 from hpsearch.trainable.addresses import count_in_pack, pack_of, path_of
-from hpsearch.trial import Failure, Params, Report, Score, Segment, StateAt, TrialRow, TrialState
+from hpsearch.trial import Failure, Params, Report, Score, Segment, StateAt, Trial, TrialRow, TrialState
 
 TERMINAL = DECIDED | {TrialState.FAILED}
 """States of trials that only a user's request can continue."""
@@ -42,6 +44,7 @@ class TrialRecords:
         self._packs = PackUsers()
         self._codes: dict[str, int] = {}  # versions of the trainable's code to their numbers, from 1
         self._code: int | None = None
+        self._space: Space | None = None  # of which trials get the defaults; None: they have all params
         self.counts: Counter[TrialState] = Counter()
         self.running: set[int] = set()
 
@@ -80,7 +83,7 @@ class TrialRecords:
         """Record that a segment runs."""
         segment = event.segment
         if event.new is not None:
-            self._all.append(TrialRecord(event.new, self._is_asynchronous(event.new.params)))
+            self._all.append(TrialRecord(self._completed(event.new), self._is_asynchronous(event.new.params)))
             self.counts[TrialState.WAITING] += 1
             if (source := self._all[-1].source) is not None:
                 self._fork_counts[source] += 1
@@ -90,6 +93,15 @@ class TrialRecords:
         record.widen(segment.width, self.least_width)
         self.running.add(segment.trial)
         self._change(record, TrialState.RUNNING)
+
+    def use_defaults(self, space: Space) -> None:
+        """Give all trials, also later ones, the defaults of a changed space's parameters that they lack."""
+        self._space = space
+        for record in self._all:
+            record.trial = self._completed(record.trial)
+
+    def _completed(self, trial: Trial) -> Trial:
+        return trial if self._space is None else replace(trial, params=self._space.with_defaults(trial.params))
 
     def release(self, trial: int, state: TrialState) -> None:
         """Record that a trial's segment no longer runs."""

@@ -8,6 +8,7 @@ Differences from W&B, and extensions:
   both ends have half the weight.
 - `points` is the number of grid points of a range.
 - `prior` is a value that is believed to be good, also if the bounds are exponents.
+- `default` is the value of earlier trials, of searches that didn't have the parameter.
 - `ordered` means that neighbours in the list of values are similar.
 - `derived` is an expression over other parameters.
 - `inv_log_uniform_values` is `log_uniform_values` (a logarithm is uniform if its negative is), and `inv_log_uniform` is
@@ -70,6 +71,16 @@ def read_distribution(value: object, path: KeyPath) -> Distribution:
     return table.build(form.make, **{_RENAMED.get(key, key): value[key] for key in keys})
 
 
+def written_distribution(distribution: Distribution) -> dict[str, Any]:
+    """Return a parameter in the notation of a sweep file; `read_distribution` reads it."""
+    names = {argument: key for key, argument in _RENAMED.items()}
+    config = {names.get(argument, argument): value for argument, value in distribution.to_json().items()}
+    kind = config.pop("distribution")
+    if kind == Ordinal.kind:
+        return {"distribution": Categorical.kind, **config, "ordered": True}
+    return {"distribution": "log_uniform_values" if kind == LogUniform.kind else kind, **config}
+
+
 def _hints(value: Mapping[object, object]) -> dict[str, str]:
     """Return advice for keys of other libraries, and for a group without the key `parameters`."""
     hints = {"step": "q is the step here, and the values are its multiples"}
@@ -130,9 +141,9 @@ def _from_exponents(name: str, inverse: bool = False, **arguments: Any) -> LogUn
     try:
         return LogUniform(low, high, **arguments)
     except InvalidKey as error:
-        if error.key[:1] != ("prior",):
+        if error.key[:1] not in (("prior",), ("default",)):
             raise
-        advice = f"min and max of {name} are exponents of e; the prior is a value"
+        advice = f"min and max of {name} are exponents of e; the {error.key[0]} is a value"
         raise InvalidKey(error.key, error.problem, advice) from None
 
 
@@ -162,11 +173,11 @@ class _Form:
 
 
 def _range(make: Callable[..., Distribution], low: str = "0", high: str = "1") -> _Form:
-    return _Form(make, {"min": low, "max": high}, ("q", "points", "prior"))
+    return _Form(make, {"min": low, "max": high}, ("q", "points", "prior", "default"))
 
 
 def _bell(make: Callable[..., Distribution]) -> _Form:
-    return _Form(make, {}, ("mu", "sigma", "q", "points"))
+    return _Form(make, {}, ("mu", "sigma", "q", "points", "default"))
 
 
 def _listed(values: object, ordered: object = False, **arguments: Any) -> Categorical:
@@ -175,11 +186,11 @@ def _listed(values: object, ordered: object = False, **arguments: Any) -> Catego
     return (Ordinal if ordered else Categorical)(values, **arguments)  # type: ignore[arg-type]
 
 
-_CHOICE = _Form(_listed, {"values": "[1, 2]"}, ("probabilities", "prior", "ordered"))
+_CHOICE = _Form(_listed, {"values": "[1, 2]"}, ("probabilities", "prior", "ordered", "default"))
 
 # W&B's quantized distributions round to integers by default.
 _FORMS: Mapping[str, _Form] = {
-    "constant": _Form(Constant, {"value": "1"}),
+    "constant": _Form(Constant, {"value": "1"}, ("default",)),
     "derived": _Form(Derived, {"derived": "width * depth"}),
     "categorical": _CHOICE,
     "categorical_w_probabilities": _CHOICE,

@@ -1,4 +1,4 @@
-"""Changes by `--set KEY=VALUE`: of a sweep file before it runs, and of a study's sweep when it is resumed.
+"""Changes by `--set KEY=VALUE`: of a sweep file before it runs, of a study's sweep when it is resumed, of its space.
 
 The type of a parameter follows from how its numbers are written in the file, and an override does not change it: an
 integer that replaces a float becomes a float, and a range of integers only accepts integers.
@@ -12,11 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hpsearch.config.checks import InvalidKey, KeyPath, key_text, shown, under
+from hpsearch.config.checks import InvalidKey, InvalidKeys, KeyPath, key_text, shown, under
 from hpsearch.config.settings import NONE, settings_fields
 from hpsearch.errors import SweepError
-from hpsearch.sweep.distributions import RANGE_BOUNDS, is_whole_range
+from hpsearch.space import Space
+from hpsearch.space.parameter import Declared, ParameterGroup, Structure
+from hpsearch.sweep.distributions import RANGE_BOUNDS, is_whole_range, written_distribution
 from hpsearch.sweep.document import Document, parse_value
+from hpsearch.sweep.parameters import read_constraints, read_declared, space_of_declared
 from hpsearch.sweep.parts import SECTIONS
 from hpsearch.sweep.reader import observer_names
 from hpsearch.sweep.sweep import Sweep
@@ -172,6 +175,70 @@ def _no_keys(value: object) -> str:
     if isinstance(value, list):
         return f"must be followed by a position below {len(value)}"
     return f"must be a mapping, got {shown(value)}"
+
+
+def change_space(space: Space, overrides: Sequence[str]) -> Space:
+    """Return a study's space with changed, replaced or added parameters.
+
+    Args:
+        space: The space.
+        overrides: `parameters.NAME.KEY=VALUE`, `parameters.NAME={...}` with a whole parameter, or `constraints=[...]`,
+            with the value in YAML, as in a sweep file.
+
+    Raises:
+        SweepError: The key is another one, which a change of the space can't set, or the value is invalid.
+    """
+    declared, constraints = space.declared, space.constraints
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        section, _, name = key.partition(".")
+        if not equals or not (key == "constraints" or (section == "parameters" and name)):
+            raise SweepError(
+                f"--set {override}: must be parameters.NAME=..., parameters.NAME.KEY=... or constraints=..., as only "
+                "the space changes. Bounds are raised by hpsearch extend; limits, targets and resources are set by "
+                "hpsearch resume --set"
+            )
+        value = parse_value(text, f"--set {override}")
+        try:
+            if section == "constraints":
+                constraints = read_constraints(value, ("constraints",))
+            else:
+                declared = _with_parameter(declared, name, value, ("parameters",))
+        except (InvalidKey, InvalidKeys) as error:
+            raise SweepError(f"--set {override}: {error}") from None
+    return space_of_declared(declared, constraints, ("parameters",))
+
+
+def _with_parameter(declared: Sequence[Declared], name: str, value: object, path: KeyPath) -> tuple[Declared, ...]:
+    """Return declarations in which a parameter, or one key of it, has another value.
+
+    Args:
+        declared: The parameters of a group.
+        name: A parameter's flat name in the group; for one key of it, followed by a dot and the key.
+        value: The value in a sweep file.
+        path: The key of the group.
+    """
+    by_name = {".".join(item.path): index for index, item in enumerate(declared)}
+    known = [known for known in by_name if name == known or name.startswith(f"{known}.")]
+    if not known:
+        groups = {item.path[:depth] for item in declared for depth in range(1, len(item.path))}
+        group = max((one for one in groups if name.startswith(".".join(one) + ".")), key=len, default=())
+        inside = name[len(".".join(group)) + 1 :] if group else name
+        return (*declared, *read_declared((*group, inside), value, path))
+    owner = max(known, key=len)
+    index, key = by_name[owner], name[len(owner) + 1 :]
+    item = declared[index]
+    here = (*path, *item.path)
+    if isinstance(item.holds, ParameterGroup) and key:
+        item = replace(item, holds=ParameterGroup(_with_parameter(item.holds.declared, key, value, here)))
+        return (*declared[:index], item, *declared[index + 1 :])
+    if isinstance(item.holds, Structure):
+        raise InvalidKey(here, "can't change in a study that has begun: it isn't a parameter with a single value")
+    if key:
+        config = written_distribution(item.holds) | ({} if item.when is None else {"when": item.when.text})
+        config[key] = _as_written(config.get(key), value, here)
+        value = config
+    return (*declared[:index], *read_declared(item.path, value, path), *declared[index + 1 :])
 
 
 def change_sweep(sweep: Sweep, overrides: Sequence[str]) -> Sweep:

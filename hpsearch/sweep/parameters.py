@@ -26,7 +26,7 @@ def read_parameters(value: object, path: KeyPath, constraints: tuple[Expression,
     mistakes = Mistakes()
     declared = _group(value, path, mistakes)
     mistakes.raise_collected()
-    return _space(declared, constraints, path)
+    return space_of_declared(declared, constraints, path)
 
 
 def space_of(parameters: object, constraints: object = ()) -> Space:
@@ -42,7 +42,7 @@ def space_of(parameters: object, constraints: object = ()) -> Space:
     path: KeyPath = ("parameters",)
     expressions = read_constraints(constraints, ("constraints",))
     declared = declare(_with_distributions(parameters, path) if isinstance(parameters, Mapping) else parameters, path)
-    return _space(declared, expressions, path)
+    return space_of_declared(declared, expressions, path)
 
 
 class SpaceField:
@@ -64,7 +64,30 @@ class SpaceField:
         self._name = name
 
 
-def _space(declared: tuple[Declared, ...], constraints: tuple[Expression, ...], path: KeyPath) -> Space:
+def read_declared(names: tuple[str, ...], config: object, path: KeyPath) -> tuple[Declared, ...]:
+    """Read one parameter; the parameters of a group without a condition are several.
+
+    Args:
+        names: Names of the groups that contain it, then its own.
+        config: The parameter in a sweep file.
+        path: The key of the outermost group.
+
+    Raises:
+        InvalidKey: The parameter is wrong.
+    """
+    mistakes = Mistakes()
+    *groups, name = names
+    declared = tuple(_declared({name: config}, (*path, *groups), tuple(groups), mistakes))
+    mistakes.raise_collected()
+    return declared
+
+
+def space_of_declared(declared: tuple[Declared, ...], constraints: tuple[Expression, ...], path: KeyPath) -> Space:
+    """Return the space of declared parameters.
+
+    Raises:
+        InvalidKey: Names clash, or an expression is wrong.
+    """
     try:
         return Space(declared, constraints)
     except InvalidKey as error:

@@ -21,11 +21,15 @@ def outlined(rows: Sequence[TrialRow], space: Space) -> tuple[list[TrialRow], tu
     return written, tuple(dict.fromkeys([*names, *(name for row in written for name in row.params)]))
 
 
-def constants_of(names: Iterable[str], space: Space) -> tuple[str, ...]:
-    """Return the names of params that are constant in the space. Derived params aren't included, as they may vary."""
-    parameters = ((name, space.find(name)) for name in names)
+def constants_of(names: Iterable[str], spaces: Sequence[Space]) -> tuple[str, ...]:
+    """Return the names of params that are constant in all spaces of a study that have them, with the same value."""
+    found = {
+        name: [known.distribution for space in spaces if (known := space.find(name)) is not None] for name in names
+    }
     return tuple(
-        name for name, parameter in parameters if parameter is not None and not parameter.distribution.searched
+        name
+        for name, known in found.items()
+        if known and not known[0].searched and all(one.to_json() == known[0].to_json() for one in known)
     )
 
 
@@ -41,7 +45,7 @@ def outline(params: Params, space: Space) -> dict[str, Value]:
 
 
 def _is_secret(name: str, space: Space) -> bool:
-    return looks_secret(name) and name in constants_of([name], space)
+    return looks_secret(name) and name in constants_of([name], [space])
 
 
 def written(value: Value) -> str:

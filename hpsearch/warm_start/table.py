@@ -197,8 +197,9 @@ def _params(row: Sequence[Any], columns: _Columns, sweep: Sweep, is_text: bool) 
             continue  # the parameter is inactive
         cell = row[index] if distribution is None else cells.param(row[index], distribution, name, is_text)
         (empty if is_empty and name not in always else params)[name] = cell
+    known = {name: value for name, value in params.items() if space.find(name) is not None}
     for name, cell in empty.items():
-        if _applies(name, cell, params, space):
+        if _applies(name, cell, known, space):
             params[name] = cell
     return params
 

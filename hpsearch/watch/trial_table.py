@@ -445,7 +445,7 @@ class Columns:
         return True
 
     def _build(self) -> list[TrialColumn]:
-        constants = constants_of(self._params, self._space)
+        constants = constants_of(self._params, [self._space])
         columns = [
             TrialColumn("trial", lambda row: row.number, is_kept=True),
             TrialColumn("state", lambda row: str(row.state), is_text=True, is_kept=True),

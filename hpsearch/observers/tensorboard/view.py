@@ -88,7 +88,7 @@ class View:
         """Number of trials without a run."""
         several = len(self._studies) > 1
         self._hparams = HParams(
-            [study.sweep.parameters for study in self._studies],
+            [space for study in self._studies for space in study.spaces],
             forks=any(row.parent is not None for study in self._studies for row in study.trials),
             brackets=any(_may_have_brackets(study) for study in self._studies),
             studies=self.names if several else (),

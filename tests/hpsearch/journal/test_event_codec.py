@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hpsearch.events import (
     Added,
     Asked,
+    Changed,
     Dropped,
     Ended,
     Event,
@@ -77,6 +78,7 @@ def events(draw) -> Event:
             st.builds(Steered, texts, texts, optional_counts, objects, texts),
             st.builds(Exhausted),
             st.builds(Extended, optional_counts, optional_counts),
+            st.builds(Changed, st.just([{"path": ["x"], "distribution": "uniform", "min": 0.0}]), counts),
             st.builds(Ended, texts, texts),
         )
     )
@@ -290,6 +292,11 @@ WRITTEN = [
     (Added(params={"x": 1}), ("added", None), '{"params":{"x":1}}'),
     (Exhausted(), ("exhausted", None), "{}"),
     (Extended(run_cap=3, settings={"brackets": 8}), ("extended", None), '{"run_cap":3,"settings":{"brackets":8}}'),
+    (
+        Changed([{"path": ["x"], "distribution": "constant", "value": 1}], 7),
+        ("changed", None),
+        '{"parameters":[{"path":["x"],"distribution":"constant","value":1}],"from_trial":7}',
+    ),
     (
         Steered(verb="add", by="u@h:1", request=4, details={"a": 1}, refused="no"),
         ("steered", None),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.schedulers.median import MedianStopping
 from hpsearch.schedulers.pasha import PASHA
-from hpsearch.searchers import Search, Searcher
+from hpsearch.searchers import Past, Search, Searcher
 from hpsearch.searchers.calls import DirectCalls
 from hpsearch.study.state import SweepState
 from hpsearch.sweep.parts import Resources
@@ -117,7 +118,7 @@ def test_a_suggestion_knows_just_what_its_number_says(sweep, lag):
     """All trials before it, first results up to n - lag, and all results of brackets two or more before its own."""
     made: list[Listening] = []
 
-    def calls_of(_: Sweep, searcher: Searcher) -> Listening:
+    def calls_of(_: Sweep, searcher: Searcher, past: Sequence[Past] = ()) -> Listening:
         made.append(Listening(searcher))
         return made[-1]
 
@@ -215,7 +216,7 @@ def test_a_failed_trial_that_runs_again_is_not_taken_for_a_failed_one(lag):
 
     search = Search(lag=lag, startup=0)
     sweep = sweep_over("tpe", early_terminate=SuccessiveHalving(4, eta=2, trials=4), run_cap=8, search=search)
-    life = SteadyLife(sweep, 1, 0, calls_of=lambda _, searcher: Hearing(searcher))
+    life = SteadyLife(sweep, 1, 0, calls_of=lambda _, searcher, past: Hearing(searcher))
     while not life.state.running():
         life.step()
     (segment,) = life.state.running()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from hpsearch.run.searcher_process import ProcessCalls
 from hpsearch.schedulers.base import Done, Wait
 from hpsearch.schedulers.halving import SuccessiveHalving
 from hpsearch.schedulers.pbt import PBT
-from hpsearch.searchers import KNOWN, Search, Searcher, searcher_named
+from hpsearch.searchers import KNOWN, Past, Search, Searcher, searcher_named
 from hpsearch.searchers.calls import Calls, DirectCalls
 from hpsearch.space import Space, Uniform
 from hpsearch.study.state import SweepState
@@ -91,8 +92,8 @@ def test_what_it_suggests_follows_from_what_it_observed():
     assert {row.origin for row in one.rows()} == {"points_to_try", "climbing"}
 
 
-def process_calls(sweep: Sweep, _: Searcher) -> Calls:
-    return ProcessCalls(sweep)
+def process_calls(sweep: Sweep, _: Searcher, past: Sequence[Past] = ()) -> Calls:
+    return ProcessCalls(sweep, past)
 
 
 @pytest.mark.parametrize(
@@ -182,9 +183,9 @@ def test_a_searcher_that_had_nothing_more_to_suggest_is_asked_so_again_on_resume
     assert sum(isinstance(event, Exhausted) for event in events) == 1
     made: list[Searcher] = []
 
-    def calls_of(sweep: Sweep, searcher: Searcher):
+    def calls_of(sweep: Sweep, searcher: Searcher, past: Sequence[Past] = ()):
         made.append(searcher)
-        return direct_calls(sweep, searcher)
+        return direct_calls(sweep, searcher, past)
 
     list(SweepState(sweep, calls_of).replay([OPENED, *events]))
     (searcher,) = made
@@ -221,7 +222,7 @@ def test_where_no_suggestion_is_ready_a_trial_takes_a_random_point_and_the_sugge
 
     calls: list[Slow] = []
 
-    def calls_of(sweep, searcher):
+    def calls_of(sweep, searcher, past):
         calls.append(Slow(searcher))
         return calls[-1]
 
@@ -269,7 +270,7 @@ def test_a_point_that_a_stand_in_took_meanwhile_is_not_suggested_again():
 
     calls: list[Slow] = []
 
-    def calls_of(sweep, searcher):
+    def calls_of(sweep, searcher, past):
         calls.append(Slow(searcher))
         return calls[-1]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.base import Wait
 from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.schedulers.median import MedianStopping
-from hpsearch.searchers import Search, Searcher
+from hpsearch.searchers import Past, Search, Searcher
 from hpsearch.searchers.calls import Calls, DirectCalls
 from hpsearch.space import Space
 from hpsearch.study.state import SweepState
@@ -41,8 +42,8 @@ def sweep_of_kind(method: str, early: str, run_cap: int = 16) -> Sweep:
     return sweep_over(method, run_cap=run_cap, search=search, **changes)
 
 
-def process_calls(sweep: Sweep, _: Searcher) -> Calls:
-    return ProcessCalls(sweep)
+def process_calls(sweep: Sweep, _: Searcher, past: Sequence[Past] = ()) -> Calls:
+    return ProcessCalls(sweep, past)
 
 
 def go_on(sweep_state: SweepState, events: list[Event]) -> None:
@@ -148,7 +149,7 @@ def test_where_stand_ins_take_every_point_that_was_left_the_journal_still_replay
     """A suggestion is being worked out while other trials take all that is left, itself included."""
     made: list[Slow] = []
 
-    def calls_of(_: Sweep, searcher: Searcher) -> Slow:
+    def calls_of(_: Sweep, searcher: Searcher, past: Sequence[Past] = ()) -> Slow:
         made.append(Slow(searcher))
         return made[-1]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from hpsearch.events import Asked, Event, Exhausted, Failed, Finished, Opened, R
 from hpsearch.run import study_run
 from hpsearch.schedulers.base import Done, Wait
 from hpsearch.schedulers.halving import SuccessiveHalving
-from hpsearch.searchers import Search, Searcher
+from hpsearch.searchers import Past, Search, Searcher
 from hpsearch.searchers.calls import DirectCalls, SearcherAnswer
 from hpsearch.space import IntUniform, Space
 from hpsearch.study.build import build_searcher
@@ -46,7 +47,7 @@ def test_what_a_stand_in_took_is_tried_no_second_time(method):
     )
     calls: list[Slow] = []
 
-    def calls_of(sweep: Sweep, searcher: Searcher) -> Slow:
+    def calls_of(sweep: Sweep, searcher: Searcher, past: Sequence[Past] = ()) -> Slow:
         calls.append(Slow(searcher))
         return calls[-1]
 
@@ -154,7 +155,7 @@ def test_a_failure_counts_no_more_once_the_trial_runs_again(lag):
     sweep = sweep_of(method=Climbing.kind, early_terminate=None, max_iter=1, run_cap=4, search=search)
     searchers: list[Searcher] = []
 
-    def calls_of(sweep: Sweep, searcher: Searcher) -> DirectCalls:
+    def calls_of(sweep: Sweep, searcher: Searcher, past: Sequence[Past] = ()) -> DirectCalls:
         searchers.append(searcher)
         return DirectCalls(searcher)
 

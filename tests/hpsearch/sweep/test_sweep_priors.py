@@ -89,10 +89,10 @@ def test_a_file_says_the_prior_of_a_parameter(read, written, distribution: Distr
         ),
         (
             "{distribution: normal, mu: 0, prior: 1}",
-            "prior: has no meaning for normal, which takes mu, sigma, q, points\n"
+            "prior: has no meaning for normal, which takes mu, sigma, q, points, default\n"
             "  mu is where good values are believed to be",
         ),
-        ("{value: 3, prior: 3}", "prior: has no meaning for constant, which takes value"),
+        ("{value: 3, prior: 3}", "prior: has no meaning for constant, which takes value, default"),
         ("{min: 0.0, max: 1.0, priors: 1}", "priors: isn't a known key\n  did you mean prior?"),
     ],
 )

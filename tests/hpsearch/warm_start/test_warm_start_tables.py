@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+import hpsearch
 from hpsearch.errors import SweepError
 from hpsearch.searchers import Past
 from hpsearch.space import Categorical, IntUniform, LogNormal, LogUniform, Normal, Space, Uniform
@@ -118,6 +119,55 @@ def test_constants_must_be_there_and_equal(tmp_path):
     assert "1 has no depth" in told
 
 
+def test_a_missing_parameter_is_its_default_and_another_one_is_dropped(tmp_path):
+    added = {"dropout": Uniform(0, 0.5, default=0), "act": Categorical(["relu", "tanh"], default="relu")}
+    space = Space.from_parameters({**SPACE, **added, "layers": hpsearch.Constant(2, default=2)})
+    text = "params.lr,params.width,params.dropout,params.depth,loss\n0.1,5,,3,1\n0.1,5,0.25,3,2\n0.1,5,0.7,3,1\n"
+    past, told = read(tmp_path, text, parameters=space)
+    begun = {"lr": 0.1, "width": 5, "dropout": 0.0, "act": "relu", "layers": 2}
+    assert [one.params for one in past] == [begun, {**begun, "dropout": 0.25}]
+    assert isinstance(past[0].params["dropout"], float)
+    assert told == (
+        "2 of 3 taken; 1 of these with the default of dropout; 2 of these with the default of act; 2 of these with the "
+        "default of layers; 2 of these without depth, which isn't a parameter here; 1 has another dropout: it must be "
+        "between 0.0 and 0.5, got 0.7"
+    )
+
+
+def test_a_default_applies_where_its_parameter_does(tmp_path):
+    momentum = hpsearch.When("act == 'relu'", Uniform(0, 1, default=0.5))
+    branches = hpsearch.Choice({"sgd": {"nesterov": Categorical([False, True], default=False)}, "adam": {}})
+    space = Space.from_parameters({"act": ["relu", "tanh"], "momentum": momentum, "by": branches})
+    text = "params.act,params.by,params.old,loss\nrelu,sgd,1,1\ntanh,adam,1,2\nrelu,rmsprop,1,3\n"
+    past, told = read(tmp_path, text, parameters=space)
+    assert [one.params for one in past] == [
+        {"act": "relu", "momentum": 0.5, "by": "sgd", "by.sgd.nesterov": False},
+        {"act": "tanh", "by": "adam"},
+    ]
+    assert "1 has another by: it must be one of the values ('sgd', 'adam'), got 'rmsprop'" in told
+
+
+def test_an_empty_cell_is_null_beside_a_parameter_that_is_dropped(tmp_path):
+    sometimes = hpsearch.When("x > 0", Categorical([None, "a"]))
+    space = Space.from_parameters({"x": Uniform(0, 1), "sometimes": sometimes})
+    past, _ = read(tmp_path, "params.x,params.sometimes,params.old,loss\n0.5,,3,1\n", parameters=space)
+    assert [one.params for one in past] == [{"x": 0.5, "sometimes": None}]
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: Uniform(0.1, 0.5, default=0), "default: must be between 0.1 and 0.5, got 0"),
+        (lambda: Categorical(["a", "b"], default="c"), "default: must be one of the values"),
+        (lambda: hpsearch.Constant(3, default=4), "default: must be the constant 3, got 4"),
+        (lambda: hpsearch.Normal(0, 1, step=1, default=0.5), "default: must be a multiple of 1"),
+    ],
+)
+def test_a_default_is_a_value_that_the_parameter_may_have(make, problem):
+    with pytest.raises(SweepError, match=problem):
+        make()
+
+
 def test_choices_are_told_apart_by_their_kind(tmp_path):
     choices = [True, 1, "true", [64, 64], {"b": 1, "a": None}, None]
     space = Space.from_parameters({"c": Categorical(choices), "x": Uniform(0, 9)})
@@ -187,7 +237,6 @@ def test_where_trials_have_no_length_a_trial_that_was_ended_early_stays_one(tmp_
         ("", "an empty file"),
         ("lr,width,loss\n", "got none: 0 of 0 taken"),
         ("lr,width,loss\n5,5,1\n", "got none: 0 of 1 taken; 1 has another lr.* Give the sweep the parameters"),
-        ("params.lr,params.width,params.depth,loss\n0.1,5,3,1\n", "1 has depth, which isn't a parameter here"),
     ],
 )
 def test_a_table_that_wont_do_says_why(tmp_path, text, told):
