@@ -21,6 +21,7 @@ from hpsearch.decision import Decision, Followed, PlanChange
 from hpsearch.events import (
     Added,
     Asked,
+    Continued,
     Dropped,
     Ended,
     Event,
@@ -79,6 +80,7 @@ _EVENTS: Mapping[str, _Layout] = {
     "reverted": _layout(Reverted, "trial", "attempt iteration reason seconds checkpoint"),
     "dropped": _layout(Dropped, "trial", "reason"),
     "retried": _layout(Retried, "trial", ""),
+    "continued": _layout(Continued, "trial", "until iteration checkpoint"),
     "pruned": _layout(Pruned, "trial", "reason"),
     "added": _layout(Added, "", "params"),
     "exhausted": _layout(Exhausted, "", ""),

@@ -205,8 +205,8 @@ def make_study(study_dir: StudyDirectory, sweep: Sweep | None, text: str | None)
             raise
 
 
-def steer_idle(study_dir: StudyDirectory, request: Request, where: str) -> None:
-    """Lock a study, and journal the events of a request.
+def steer_idle(study_dir: StudyDirectory, request: Request, where: str) -> Steered:
+    """Lock a study, journal the events of a request, and return the answer.
 
     Args:
         study_dir: The study's directory.
@@ -228,9 +228,12 @@ def steer_idle(study_dir: StudyDirectory, request: Request, where: str) -> None:
         try:
             for _ in sweep_state.resume(journal.entries()):
                 pass
-            events = answer(request, sweep_state, where)
-            if isinstance(events[0], Steered) and events[0].refused:
-                raise SweepError(events[0].refused)
+            steered, *events = answer(request, sweep_state, where, has_checkpoint=study_dir.has_checkpoint)
+            assert isinstance(steered, Steered), "an answer begins with itself"
+            if steered.refused:
+                raise SweepError(steered.refused)
+            events.insert(0, steered)
             journal.append(events, [sweep_state.apply(event) for event in events])
+            return steered
         finally:
             sweep_state.close()

@@ -18,6 +18,7 @@ from hpsearch.events import (
     ASK_TELL,
     Added,
     Asked,
+    Continued,
     Dropped,
     Ended,
     Entry,
@@ -108,6 +109,9 @@ class JournaledState:
                 self.records.drop(event.trial)
             case Pruned():
                 self._prune(event)
+            case Continued():
+                self.records.train_on(event)
+                self._queue(event.trial)
             case Steered():
                 if event.request is None and not self.is_ask_tell:
                     self._requeue_running()
@@ -228,7 +232,7 @@ class JournaledState:
         record.settle()
         self.records.release(event.trial, TrialState.WAITING)
         self.finished_segments += 1
-        self._finished[record.bracket, record.rung] += 1
+        self._count_end(record)
         if record.pruned:
             self.pruned[event.trial] = False
 
@@ -237,12 +241,15 @@ class JournaledState:
         if event.retry:
             self._requeue(event.trial)
             return
+        if record.continued is not None:  # it keeps what it had
+            self.records.release(event.trial, TrialState.WAITING)
+            return
         record.former_result = record.result
         self.reached -= record.reached_rung
         self._count(event.trial, event.reports)
         self.records.release(event.trial, TrialState.FAILED)
         self.records.fail(event.trial, event.failure)
-        self._finished[record.bracket, record.rung] += 1
+        self._count_end(record)
 
     def _withdraw(self, trial: int) -> None:
         record = self.records.of(trial)
@@ -286,7 +293,12 @@ class JournaledState:
     def _cut_short(self, record: TrialRecord) -> None:
         """End the segment of a pruned trial that was to be started again."""
         self.pruned[record.trial.number] = True
-        self._finished[record.bracket, record.rung] += 1
+        self._count_end(record)
+
+    def _count_end(self, record: TrialRecord) -> None:
+        """Count the end of a segment in its rung, which a trial that trains on has left."""
+        if record.continued is None:
+            self._finished[record.bracket, record.rung] += 1
 
     def _count(self, trial: int, reports: Sequence[Report]) -> None:
         record = self.records.of(trial)

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import time
 
-from hpsearch.events import ASK_TELL, Added, Ended, Entry, Extended, Finished, Opened, Saved, Started, Steered
+from hpsearch.events import (
+    ASK_TELL,
+    Added,
+    Continued,
+    Ended,
+    Entry,
+    Extended,
+    Finished,
+    Opened,
+    Saved,
+    Started,
+    Steered,
+)
 from hpsearch.journal.journal import person
 from hpsearch.study.extension import extended
 from hpsearch.sweep.sweep import Sweep
@@ -32,7 +44,7 @@ class Standing:
         - `running` or `paused`: a process runs the study.
         - `open`: an ask/tell study.
         - The state of the last run's `Ended` event.
-        - `extended`: trials or brackets were added after the study had finished.
+        - `extended`: trials, brackets or iterations were added after the study had finished.
         - `killed`: the last process ended without writing an event.
         - `not begun`: no process has run the study.
 
@@ -65,7 +77,7 @@ class Standing:
             case Extended():
                 self.sweep = extended(self.sweep, event)
                 self._give_more()
-            case Added():
+            case Added() | Continued():
                 self._give_more()
 
     def _give_more(self) -> None:

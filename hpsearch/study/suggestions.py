@@ -378,6 +378,8 @@ class Suggestions:
         if not self.learns or not isinstance(event, Started | Saved | Finished | Failed | Retried | Reverted | Dropped):
             return
         record = self._journaled.records.of(event.segment.trial if isinstance(event, Started) else event.trial)
+        if record.continued is not None:
+            return
         trial, iteration = record.trial, record.result.iterations
         match event:
             case Started(new=Trial() as new):
@@ -409,8 +411,8 @@ class Suggestions:
             trial: Its number.
             decisions: The decisions that followed.
         """
-        if self.learns:
-            record = self._journaled.records.of(trial)
+        record = self._journaled.records.of(trial)
+        if self.learns and record.continued is None:
             failure = Failure("raised", record.pruned, "")
             iteration = record.result.iterations
             self._observe(Observation(record.trial, iteration, record.until, (), True, failure, decisions))

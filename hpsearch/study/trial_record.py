@@ -98,6 +98,8 @@ class TrialRecord:
     """Maximum number of workers, since it failed or diverged on more; None: no limit."""
     reverted: str = ""
     """Why it was reverted to fewer workers."""
+    continued: TrialState | None = None
+    """Its state before a user had it train on; None if no user had. The scheduler observes nothing of it since then."""
     _saved: tuple[tuple[int, str], ...] = ()
     """(iteration, checkpoint) in the order of writing, except those returned by `take_superseded`."""
 
@@ -220,6 +222,14 @@ class TrialRecord:
         """Return to its state before the attempt that failed, and reset its retries and its time."""
         self.result, self.former_result = self.former_result, _NOTHING
         self.failure, self.reason, self.pruned = None, "", ""
+        self.failures = self.losses = 0
+        self.excused = self.seconds
+
+    def train_on(self, until: int, iteration: int, checkpoint: str) -> None:
+        """Go on from its last checkpoint after its end, with new retries and a new timeout."""
+        self._know(iteration, checkpoint)
+        self.checkpoint, self.checkpoint_iteration, self.until = checkpoint, iteration, until
+        self.continued, self.pruned = self.state, ""
         self.failures = self.losses = 0
         self.excused = self.seconds
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from hpsearch.events import Started
+from hpsearch.events import Continued, Started
 from hpsearch.objective import Objective
 from hpsearch.objective.fronts import Point, dominates
 from hpsearch.study.trial_record import DECIDED, TrialRecord
@@ -126,6 +126,18 @@ class TrialRecords:
         record.retry()
         self._change(record, TrialState.WAITING)
 
+    def train_on(self, event: Continued) -> None:
+        """Have an ended trial train on.
+
+        Raises:
+            ValueError: The trial hasn't ended, or has failed.
+        """
+        record = self._all[event.trial]
+        if record.state not in DECIDED:
+            raise ValueError(f"only a trial that has ended can train on; trial {event.trial} is {record.state}")
+        record.train_on(event.until, event.iteration, event.checkpoint)
+        self._change(record, TrialState.WAITING)
+
     def decide(self, trial: int, state: TrialState, reason: str) -> None:
         """Apply the scheduler's decision on a paused trial."""
         record = self._all[trial]
@@ -233,7 +245,8 @@ class TrialRecords:
         record.rollback_point = None  # it never runs again
         self._touched.add(record.trial.number)
         if record.state in DECIDED:
-            self._release(record)
+            if record.continued is None:  # else it was released at its first end
+                self._release(record)
             self._decided.add(record.trial.number)
 
     def _compare_decided(self) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hpsearch.events import (
     Added,
     Asked,
+    Continued,
     Dropped,
     Ended,
     Event,
@@ -72,6 +73,7 @@ def events(draw) -> Event:
             st.builds(Reverted, number, counts, counts, texts, floats, st.none() | texts),
             st.builds(Dropped, number, texts),
             st.builds(Retried, number),
+            st.builds(Continued, number, counts, counts, texts),
             st.builds(Pruned, number, texts),
             st.builds(Added, objects),
             st.builds(Steered, texts, texts, optional_counts, objects, texts),
@@ -286,6 +288,11 @@ WRITTEN = [
     ),
     (Dropped(trial=7, reason="r"), ("dropped", 7), '{"reason":"r"}'),
     (Retried(trial=7), ("retried", 7), "{}"),
+    (
+        Continued(trial=7, until=9, iteration=3, checkpoint="c"),
+        ("continued", 7),
+        '{"until":9,"iteration":3,"checkpoint":"c"}',
+    ),
     (Pruned(trial=7, reason="r"), ("pruned", 7), '{"reason":"r"}'),
     (Added(params={"x": 1}), ("added", None), '{"params":{"x":1}}'),
     (Exhausted(), ("exhausted", None), "{}"),
