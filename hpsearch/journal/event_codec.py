@@ -38,7 +38,7 @@ from hpsearch.events import (
     Started,
     Steered,
 )
-from hpsearch.trial import Failure, Parent, Report, Trial
+from hpsearch.trial import Costs, Failure, Parent, Report, Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ _EVENTS: Mapping[str, _Layout] = {
         Started,
         "segment.trial",
         "new reason bracket rung start=segment.start end=segment.end checkpoint=segment.checkpoint "
-        "attempt=segment.attempt width=segment.width",
+        "attempt=segment.attempt width=segment.width costs=segment.costs",
     ),
     "saved": _layout(Saved, "trial", "attempt iteration checkpoint reports"),
     "finished": _layout(Finished, "trial", "attempt iteration checkpoint reports cut seconds stopped lanes"),
@@ -102,6 +102,7 @@ _PARTS: Mapping[type, _Layout] = {
 _ROWS: Mapping[type, _Layout] = {
     layout.kind: layout
     for layout in (
+        _layout(Costs, "", "start end"),
         _layout(Report, "trial", "iteration seconds metrics lanes"),
         _layout(Failure, "", "kind message traceback key"),
     )
@@ -111,6 +112,7 @@ and is omitted if it has its default."""
 
 _LACKING: Mapping[type, Mapping[str, Any]] = {
     Opened: {"code": ""},
+    Started: {"costs": None},
     Finished: {"stopped": "", "lanes": 1},
     Lost: {"seconds": 0.0, "then": "", "company": ()},
     Trial: {"parent": None, "start": 0},

@@ -331,6 +331,12 @@ class Orchestrator:
         timeout = self._sweep_state.sweep.limits.trial_timeout
         remaining = None if timeout is None else max(timeout - record.charged, 0.001)
         self._remarks.start(event, record.trial)
+        segment = event.segment
+        if segment.costs is not None and segment.costs.start >= segment.costs.end:
+            # The report that ended the last rung reached the end of this one, too.
+            key = segment.trial, segment.attempt
+            self._handle(Result(*key, segment.start, segment.checkpoint, (), False, 0.0, None))
+            return
         lanes = 1 if event.segment.width > 1 or record.alone else self._lanes
         company = () if lanes == 1 else record.company
         self._backend.start(Task(record.trial, event.segment, remaining, lanes, company))

@@ -93,6 +93,11 @@ class Turns:
                 f"{sweep.early_terminate.kind}, which stops them while they run: who asks for trials tells of them "
                 "when they have ended"
             )
+        if sweep is not None and sweep.resource is not None:
+            raise SweepError(
+                f"early_terminate.resource: must not be given with ask and tell, got {sweep.resource}: who asks for "
+                "trials is told the iteration at which they end. Leave it out, or run the sweep"
+            )
         self._study_dir = study_dir
         self._lock = threading.Lock()
         self._state: Turn | None = None

@@ -51,6 +51,7 @@ class JournaledState:
 
     def __init__(self, sweep: Sweep) -> None:
         self._keep_all = sweep.checkpoints.keep == "all"
+        self._resource = sweep.resource
         self.records = TrialRecords(
             sweep.objective, sweep.resources.workers_per_trial, sweep.strategies.is_asynchronous
         )
@@ -197,6 +198,8 @@ class JournaledState:
             raise ValueError("that attempt doesn't run")
         if not isinstance(event, Saved):
             record.seconds += event.seconds
+        if isinstance(event, Saved | Finished | Failed) and self._resource is not None:
+            record.spend(event.reports, self._resource)
         match event:
             case Saved():
                 if event.checkpoint is not None:

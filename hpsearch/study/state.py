@@ -41,7 +41,7 @@ from hpsearch.study.suggestions import CallsOf, NotYet, Suggestions, direct_call
 from hpsearch.study.trial_record import TrialRecord
 from hpsearch.study.trial_records import SegmentReports
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trial import Report, Segment, Trial, TrialRow, TrialState
+from hpsearch.trial import Costs, Report, Segment, Trial, TrialRow, TrialState
 from hpsearch.widths.widths import RESTART_SECONDS, Widths
 
 Next = Started | Asked | Exhausted | Wait | Done
@@ -285,9 +285,11 @@ class SweepState:
         return self._scheduler.rungs()
 
     def total(self) -> tuple[int, int] | None:
-        """Return (trials, iterations when promotions resume) of the whole sweep; None if it is unbounded."""
+        """Return (trials, iterations when promotions resume) of the whole sweep; None if unbounded or unknown."""
         total = self._total()
-        return None if total is None else (total[0], total[1] + self._more_iterations)
+        if total is None or self.sweep.resource is not None:
+            return None  # how many iterations costs allow isn't known
+        return total[0], total[1] + self._more_iterations
 
     def _total(self) -> tuple[int, int] | None:
         total, size = self._scheduler.total(), self._suggestions.size
@@ -321,7 +323,9 @@ class SweepState:
         for answer in self._scheduler.upcoming():
             idle = False
             if isinstance(answer, Run):
-                segment = self.records.of(answer.trial).on(answer.until)
+                record = self.records.of(answer.trial)
+                costly = self.sweep.resource is not None
+                segment = record.on(None, float(answer.until)) if costly else record.on(answer.until)
                 yield Started(segment, None, bracket=answer.bracket, rung=answer.rung)
                 continue
             suggestion: Suggestion | Asked | NotYet | None
@@ -337,7 +341,11 @@ class SweepState:
             if not isinstance(suggestion, Suggestion):
                 yield suggestion or Exhausted()
                 return
-            yield first_start(answer, suggestion, self.records, self.sweep.seed, self._journaled.is_ask_tell)
+            start = first_start(answer, suggestion, self.records, self.sweep.seed, self._journaled.is_ask_tell)
+            if self.sweep.resource is not None and answer.until is not None:
+                costs = Costs(0.0, float(answer.until))
+                start = replace(start, segment=replace(start.segment, end=None, costs=costs))
+            yield start
             if suggestion.origin == STAND_IN:
                 yield Wait()  # the next suggestion is requested after this trial has started
                 return
@@ -394,7 +402,9 @@ class SweepState:
                 score = record.result.score
                 value = float("nan") if score is None else score
                 reports = self._reports.take(event.trial, event.iteration)
-                outcome = Outcome(event.trial, event.iteration, value, reports, event.stopped)
+                resource = None if record.cost_end is None else self.sweep.resource
+                reached = event.iteration if resource is None else int(record.cost)
+                outcome = Outcome(event.trial, reached, value, reports, event.stopped, resource)
                 if record.continued is not None:
                     return (Decision(trial, "complete", f"trained on: {ran(outcome, record.until)}"),)
                 return self._scheduler.observe(outcome)

@@ -15,9 +15,10 @@ from hpsearch.searchers.first_trials import ADDED, RETRY, STAND_IN, FirstTrials
 from hpsearch.searchers.tried import TriedConfigurations
 from hpsearch.study.build import build_searcher
 from hpsearch.study.journaled_state import JournaledState
-from hpsearch.study.trial_record import DECIDED
+from hpsearch.study.trial_record import DECIDED, TrialRecord
 from hpsearch.study.trial_records import TrialRecords
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.trainable.metrics import SECONDS
 from hpsearch.trial import Failure, StateAt, Trial, TrialState
 
 CallsOf = Callable[[Sweep, Searcher], Calls]
@@ -381,6 +382,8 @@ class Suggestions:
         if record.continued is not None:
             return
         trial, iteration = record.trial, record.result.iterations
+        if self._sweep.resource is not None:
+            iteration = int(record.cost)
         match event:
             case Started(new=Trial() as new):
                 self._tried.add(new.params)
@@ -449,6 +452,8 @@ class Suggestions:
         return parent is not None or number >= self._first.count
 
     def _observe(self, observation: Observation) -> None:
+        if self._sweep.resource is not None:
+            observation = _over_costs(observation, self._journaled.records.of(observation.trial.number), self._sweep)
         self._add("observe", StateAt(observation.trial.number, observation.iteration), observation)
 
     def _add(self, method: str, state: StateAt, *arguments: object) -> None:
@@ -489,3 +494,20 @@ class Suggestions:
         answer = self._calls.answer()
         self._answers[self._called.popleft()] = answer
         self._has_answered = True
+
+
+def _over_costs(observation: Observation, record: TrialRecord, sweep: Sweep) -> Observation:
+    """Return an observation with costs in place of iterations.
+
+    Args:
+        observation: In iterations, after its reports were counted.
+        record: The trial's record.
+        sweep: The sweep, whose rungs end by costs.
+    """
+    end, cost, reports = int(record.cost_end or 0), record.cost, []
+    for report in reversed(observation.reports):
+        at = cost if sweep.resource == SECONDS else report.metrics[sweep.resource or ""]
+        reports.append(replace(report, iteration=min(int(at), end)))
+        cost -= report.seconds
+    reached = min(int(record.cost), end)
+    return replace(observation, iteration=reached, until=end, reports=tuple(reversed(reports)))

@@ -86,7 +86,7 @@ class TrialRecords:
                 self._fork_counts[source] += 1
         record = self._all[segment.trial]
         record.bracket, record.rung = event.bracket, event.rung
-        record.attempts, record.segment, record.until = segment.attempt, segment, segment.end
+        record.start(segment)
         record.widen(segment.width, self.least_width)
         self.running.add(segment.trial)
         self._change(record, TrialState.RUNNING)

@@ -86,6 +86,7 @@ def test_the_best_trial_trains_on_from_its_last_checkpoint_and_nothing_else_chan
     (segment,) = [event.segment for event in events_of(tmp_path / "s")[len(last) :] if isinstance(event, Started)]
     assert (segment.trial, segment.start, segment.end, segment.checkpoint) == (best, 9, 20, event.checkpoint)
     assert segment.attempt > checkpoint.attempt
+    assert (tmp_path / "s" / event.checkpoint).is_dir()  # the longer training may be the worse one
     assert study.state == "finished"
     assert study.trials[best].iterations == 20
     assert study.trials[best].value == (best * 7 % 5 + 1) / 20  # what the script gives at iteration 20
