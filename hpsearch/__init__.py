@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hpsearch.results.comparison import Comparison, compare
     from hpsearch.results.rerun import Configuration, Rerun
     from hpsearch.results.study import BestTrial, Study, load
-    from hpsearch.run.api import change, rerun, search
+    from hpsearch.run.api import change, extend, rerun, search
     from hpsearch.run.ask_tell import AskTell
     from hpsearch.run.telling import AskedTrial
     from hpsearch.schedulers.asha import ASHA
@@ -126,6 +126,7 @@ __all__ = [
     "change",
     "compare",
     "current_trial",
+    "extend",
     "load",
     "load_sweep",
     "rerun",
@@ -141,7 +142,7 @@ _PLACES = {
     "hpsearch.results.comparison": "Comparison compare",
     "hpsearch.results.rerun": "Configuration Rerun",
     "hpsearch.results.study": "BestTrial Study load",
-    "hpsearch.run.api": "change rerun search",
+    "hpsearch.run.api": "change extend rerun search",
     "hpsearch.run.ask_tell": "AskTell",
     "hpsearch.run.telling": "AskedTrial",
     "hpsearch.schedulers.asha": "ASHA",

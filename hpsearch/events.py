@@ -173,6 +173,19 @@ class Retried:
 
 
 @dataclass(frozen=True, slots=True)
+class Continued:
+    """A user had an ended trial train on. Neither the scheduler nor the searcher observes what it does from now on."""
+
+    trial: int
+    until: int
+    """Last iteration to run."""
+    iteration: int
+    """Iteration of `checkpoint`."""
+    checkpoint: str
+    """The trial's last checkpoint, relative to the study's directory."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pruned:
     """A user pruned a trial: it ends at once if it isn't running, otherwise when its attempt ends.
 
@@ -231,7 +244,8 @@ class Steered:
     request: int | None
     """Number in the table of requests; None: no process ran the study, so the request was applied directly."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """The request's arguments, as JSON values."""
+    """The request's arguments, as JSON values. Where trials train on: `trials` are those that do, and `notes` say which
+    don't, and what to know of those that do."""
     refused: str = ""
     """Why the request was refused; empty if it was accepted."""
 
@@ -257,6 +271,7 @@ Event = (
     | Reverted
     | Dropped
     | Retried
+    | Continued
     | Pruned
     | Added
     | Exhausted
@@ -272,7 +287,7 @@ def trial_of(event: Event) -> int | None:
     match event:
         case Started():
             return event.segment.trial
-        case Saved() | Finished() | Failed() | Lost() | Reverted() | Dropped() | Retried() | Pruned():
+        case Saved() | Finished() | Failed() | Lost() | Reverted() | Dropped() | Retried() | Continued() | Pruned():
             return event.trial
         case Opened() | Asked() | Added() | Exhausted() | Extended() | Changed() | Steered() | Ended():
             return None

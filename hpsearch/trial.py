@@ -66,6 +66,16 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
+class Costs:
+    """What a trial has cost in the sweep's resource, such as `tokens` or `seconds`, counted from the trial's start."""
+
+    start: float
+    """Before the segment."""
+    end: float
+    """The segment ends with the first report at or above this."""
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     """The unit of work: a trial, from the end of iteration `start` to the end of iteration `end`."""
 
@@ -74,7 +84,7 @@ class Segment:
     """Iterations done before the segment, which `checkpoint` contains except in a fork's first segment; 0 without a
     checkpoint."""
     end: int | None
-    """Last iteration to run; None if the sweep has no `max_iter`: until the trainable returns."""
+    """Last iteration to run; None if there is none, as the sweep has no `max_iter`, or rungs end by costs."""
     checkpoint: str | None
     """Path of the checkpoint to start from, relative to the study's directory. A fork starts from its parent's
     checkpoint until it has one itself."""
@@ -82,6 +92,8 @@ class Segment:
     """Number of the attempt, counting the trial's started segments from 1; each attempt writes to its own directory."""
     width: int = 1
     """Number of workers that run the segment together."""
+    costs: Costs | None = None
+    """None if rungs end by iterations, or there are none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from hpsearch.config.import_paths import import_object, is_table
 from hpsearch.errors import SweepError
 from hpsearch.simulation import Simulation
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.trainable.metrics import names_reported
 
 __all__ = ["BackendName", "find_simulation", "make_backend"]
 
@@ -84,7 +85,7 @@ def _simulated(
             f"{type(simulation).__name__} only knows what a training gives with its own params from the beginning: "
             "derive a simulation from hpsearch.Steps"
         )
-    simulation.open(sweep.parameters, *sweep.objective.names)
+    simulation.open(sweep.parameters, *names_reported(sweep.objective.names, sweep.resource))
     return SimulatedBackend(workers, simulation, epoch=time.time())
 
 

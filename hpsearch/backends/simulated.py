@@ -15,6 +15,7 @@ from hpsearch.simulation import Simulation, Step
 from hpsearch.simulation.simulation import RecordedFailure
 from hpsearch.task import Message, Progress, Result, Task, Workers
 from hpsearch.trainable.failures import bounded, failure_of
+from hpsearch.trainable.metrics import cost_after
 from hpsearch.trial import Failure, Report
 from hpsearch.worker.attempt import attempt_directory
 from hpsearch.worker.job import Job
@@ -58,11 +59,13 @@ class SimulatedBackend(Backend):
         self._attempts: dict[tuple[int, int], _Attempt] = {}
         self._reached: Callable[[Step], bool] = lambda step: False
         """Whether an iteration reaches the sweep's targets."""
+        self._resource: str | None = None
 
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
         """Store the study's directory, if it has one, and the sweep's targets, at which segments end."""
         self._study = Path(job.study) if job.study else None
         objective = job.objective
+        self._resource = job.resource
         if any(goal.target is not None for goal in objective.goals):
             self._reached = lambda step: objective.reaches(objective.reported(step.metrics))
 
@@ -89,7 +92,9 @@ class SimulatedBackend(Backend):
             )
         self._free -= segment.width
         self._started += 1
-        running = _Attempt(task, self._started, self._clock, self.simulation, self._steps(task), self._reached)
+        running = _Attempt(
+            task, self._started, self._clock, self.simulation, self._steps(task), self._reached, self._resource
+        )
         self._attempts[task.key] = running
         self._note(running)
 
@@ -220,6 +225,7 @@ class _Attempt:
         simulation: Simulation,
         more: Iterator[Step],
         reached: Callable[[Step], bool],
+        resource: str | None,
     ) -> None:
         self.task = task
         self.number = number
@@ -237,6 +243,8 @@ class _Attempt:
         self.is_cut = self.ended = False
         self._more = more
         self._reached = reached
+        self._resource = resource
+        self._cost = 0.0 if task.segment.costs is None else task.segment.costs.start
         self._speed = simulation.speed(task.segment.width)
         if not 0 < self._speed < math.inf:
             raise TrainableError(f"speed(width) must be a number, more than 0, got {self._speed!r}")
@@ -291,6 +299,8 @@ class _Attempt:
         while self.last is None and len(self.steps) < count:
             try:
                 step = next(self._more, None)
+                if step is not None:
+                    self._cost = cost_after(self._resource, self._cost, step.metrics, step.seconds / self._speed)
             except RecordedFailure as error:
                 step, self.failure = None, bounded(Failure("raised", str(error), ""))
             except Exception as error:
@@ -298,7 +308,10 @@ class _Attempt:
             if step is not None:
                 self.steps.append(step)
                 self._ends.append(self._ends[-1] + step.seconds / self._speed)
-                if self._reached(step) and self.task.segment.start + len(self.steps) != self.task.segment.end:
+                costs = self.task.segment.costs
+                if costs is not None and self._cost >= costs.end:
+                    self.last = len(self.steps)
+                elif self._reached(step) and self.task.segment.start + len(self.steps) != self.task.segment.end:
                     self.last, self.is_cut = len(self.steps), True
                 continue
             self.last = len(self.steps)

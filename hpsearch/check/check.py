@@ -164,7 +164,7 @@ class _Check:
         self, workers: CheckWorkers, trial: Trial, start: int, end: int, checkpoint: str | None = None
     ) -> SegmentRun | Failure:
         self._attempts += 1
-        bounded = self._sweep.iterations is not None
+        bounded = self._sweep.iterations is not None or self._sweep.resource is not None
         last = end if bounded else None
         segment = Segment(trial.number, start, last, checkpoint, self._attempts, self._job.widest)
         try:

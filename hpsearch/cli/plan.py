@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpsearch.check.check import check_sweep
 from hpsearch.check.text import check_json, check_text
-from hpsearch.cli.arguments import add_format, add_sweep, positive
+from hpsearch.cli.arguments import add_format, add_sweep, amount, positive
 from hpsearch.cli.running import blame, print_notes, with_workers
 from hpsearch.config.import_paths import is_table
 from hpsearch.errors import TrainableError
@@ -24,6 +24,8 @@ def plan_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch plan`."""
     add_sweep(command)
     command.add_argument("--workers", type=positive, metavar="N", help="predict for this many workers")
+    text = "assumed cost of an iteration, where early_terminate.resource says what rungs end by"
+    command.add_argument("--cost-per-iteration", type=amount, metavar="X", help=text)
 
 
 def plan(args: argparse.Namespace) -> int:
@@ -31,7 +33,7 @@ def plan(args: argparse.Namespace) -> int:
     file = SweepFile.read(args.sweep, args.overrides)
     sweep = with_workers(file.sweep(runs=False), args.workers)
     print_notes([*file.notes(), *_missing(sweep, args.sweep)])
-    sweep_plan = make_plan(sweep, sweep.resources.workers)
+    sweep_plan = make_plan(sweep, sweep.resources.workers, args.cost_per_iteration)
     print(plan_text(sweep_plan), end="", flush=True)
     for line in shapes_lines(sweep_plan, (str(Path.cwd()),)):
         print(line)

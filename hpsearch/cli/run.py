@@ -85,7 +85,7 @@ def _from_zero(sweep: Sweep) -> list[str]:
     """Return a note on the cost of a script without checkpoints, if the sweep pauses and resumes trials."""
     early, run_cap = sweep.early_terminate, sweep.run_cap
     bounded = not sweep.unbounded and (run_cap is not None or not sweep.searcher.capabilities.finite)
-    if early is None or early.capabilities.live:
+    if early is None or early.capabilities.live or sweep.resource is not None:
         return []
     if sweep.trainable is not None or not bounded or (run_cap or 0) > _MOST_PLANNED:
         return []

@@ -17,7 +17,7 @@ from hpsearch.journal.history import HistoryEntry
 from hpsearch.results.study import load
 from hpsearch.tables.formats import indented_json, json_text
 from hpsearch.tables.layout import Column, screen_of, table_text
-from hpsearch.tables.wording import shortened
+from hpsearch.tables.wording import shortened, trials_named
 
 
 def status_arguments(command: argparse.ArgumentParser) -> None:
@@ -102,6 +102,10 @@ def _details(step: HistoryEntry) -> str:
         return "; ".join(amounts(point) for point in details["points"])
     if step.verb == "change":
         return "; ".join(details.get("set", ())) or "parameters"
+    if "notes" in details:
+        return f"{amounts({name: details[name] for name in details if name not in ('trials', 'notes')})}, " + (
+            trials_named(details["trials"])
+        )
     if "trials" in details:
         return f"trials {' '.join(map(str, details['trials']))}" if details["trials"] else "all that failed"
     if "tags" in details:

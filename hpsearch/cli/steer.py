@@ -21,7 +21,7 @@ from hpsearch.results.study import load
 from hpsearch.study.change import fitted
 from hpsearch.sweep.document import parse_value
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.tables.wording import counted
+from hpsearch.tables.wording import counted, trials_named
 
 _PATIENCE = 10.0
 """Seconds to wait for an answer. If the process that runs the study is running a trial itself, it answers at the
@@ -58,17 +58,18 @@ def extend_arguments(command: argparse.ArgumentParser) -> None:
     add_study(command)
     command.add_argument("--run-cap", type=positive, metavar="N", help="trials in all")
     command.add_argument("--brackets", type=positive, metavar="N", help="brackets in all, of Hyperband and the like")
-    text = "iterations of the best trials, where the scheduler can raise them"
-    command.add_argument("--max-iter", type=positive, metavar="N", help=text)
+    text = "train ended trials (default: the best) on to iteration N, from their last checkpoints"
+    command.add_argument("--max-iter", type=number, nargs="+", metavar=("N", "TRIAL"), help=text)
 
 
 def extend(args: argparse.Namespace) -> int:
     """Extend a study."""
-    bounds = {name: getattr(args, name) for name in ("run_cap", "brackets", "max_iter")}
+    max_iter, *trials = args.max_iter or (None,)
+    bounds = {"run_cap": args.run_cap, "brackets": args.brackets, "max_iter": max_iter}
     changes = {name: value for name, value in bounds.items() if value is not None}
     if not changes:
         raise SweepError("extend: by what? Name --run-cap, --brackets or --max-iter")
-    return _steer(args, "extend", changes, f"extended to {amounts(changes)}")
+    return _steer(args, "extend", changes | ({"trials": trials} if trials else {}), f"extended to {amounts(changes)}")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -163,7 +164,7 @@ def send_request(study_dir: StudyDirectory, verb: str, details: Mapping[str, Any
             time.sleep(_LOOK_SECONDS)
     look = f"see: hpsearch history {pasted(study_dir.path)}"
     if answer is not None and not answer.refused:
-        print(success)
+        print(f"{success}{_which(answer.details)}")
         return 0
     if answer is not None:
         print(f"hpsearch: {holder or 'the process'} refuses to {verb}: {answer.refused}", file=sys.stderr)
@@ -209,9 +210,18 @@ def _steer(args: argparse.Namespace, verb: str, details: Mapping[str, Any], succ
         return send_request(study_dir, verb, details, success)
     from hpsearch.run.turns import steer_idle
 
-    steer_idle(study_dir, Request(time.time(), verb, process_name(), details), pasted(study_dir.path))
-    print(f"{success}; continue with: hpsearch resume {pasted(study_dir.path)}")
+    steered = steer_idle(study_dir, Request(time.time(), verb, process_name(), details), pasted(study_dir.path))
+    print(f"{success}{_which(steered.details)}; continue with: hpsearch resume {pasted(study_dir.path)}")
     return 0
+
+
+def _which(answered: Mapping[str, Any]) -> str:
+    """Print what there is to know of trials that train on to stderr; return which they are."""
+    if "notes" not in answered:
+        return ""
+    for note in answered["notes"]:
+        print(f"note: {note}", file=sys.stderr)
+    return f": {trials_named(answered['trials'])} will train on"
 
 
 def _points(args: argparse.Namespace) -> list[dict[str, Any]]:

@@ -240,6 +240,11 @@ class StudyDirectory:
         for checkpoint in checkpoints:
             _delete(self.path / path_of(checkpoint))
 
+    def has_checkpoint(self, address: str) -> bool:
+        """Return whether a checkpoint still exists, in its own directory or in a pack."""
+        pack = pack_of(address)
+        return (self.path / path_of(address)).exists() or (pack is not None and (self.path / pack).exists())
+
     def remove_unnamed(self, named: Collection[str]) -> None:
         """Delete files of interrupted attempts: checkpoints that no event names, and output that wasn't moved."""
         for path in self.unneeded(named):

@@ -22,6 +22,7 @@ from hpsearch.events import (
     Added,
     Asked,
     Changed,
+    Continued,
     Dropped,
     Ended,
     Event,
@@ -38,7 +39,7 @@ from hpsearch.events import (
     Started,
     Steered,
 )
-from hpsearch.trial import Failure, Parent, Report, Trial
+from hpsearch.trial import Costs, Failure, Parent, Report, Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ _EVENTS: Mapping[str, _Layout] = {
         Started,
         "segment.trial",
         "new reason bracket rung start=segment.start end=segment.end checkpoint=segment.checkpoint "
-        "attempt=segment.attempt width=segment.width",
+        "attempt=segment.attempt width=segment.width costs=segment.costs",
     ),
     "saved": _layout(Saved, "trial", "attempt iteration checkpoint reports"),
     "finished": _layout(Finished, "trial", "attempt iteration checkpoint reports cut seconds stopped lanes"),
@@ -80,6 +81,7 @@ _EVENTS: Mapping[str, _Layout] = {
     "reverted": _layout(Reverted, "trial", "attempt iteration reason seconds checkpoint"),
     "dropped": _layout(Dropped, "trial", "reason"),
     "retried": _layout(Retried, "trial", ""),
+    "continued": _layout(Continued, "trial", "until iteration checkpoint"),
     "pruned": _layout(Pruned, "trial", "reason"),
     "added": _layout(Added, "", "params"),
     "exhausted": _layout(Exhausted, "", ""),
@@ -102,6 +104,7 @@ _PARTS: Mapping[type, _Layout] = {
 _ROWS: Mapping[type, _Layout] = {
     layout.kind: layout
     for layout in (
+        _layout(Costs, "", "start end"),
         _layout(Report, "trial", "iteration seconds metrics lanes"),
         _layout(Failure, "", "kind message traceback key"),
     )
@@ -111,6 +114,7 @@ and is omitted if it has its default."""
 
 _LACKING: Mapping[type, Mapping[str, Any]] = {
     Opened: {"code": ""},
+    Started: {"costs": None},
     Finished: {"stopped": "", "lanes": 1},
     Lost: {"seconds": 0.0, "then": "", "company": ()},
     Trial: {"parent": None, "start": 0},

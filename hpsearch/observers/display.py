@@ -71,6 +71,8 @@ class Snapshot:
     """(reason, seconds so far) of a wait that blocks the sweep; None if nothing blocks it."""
     running: Sequence[Running] = ()
     """Running trials, by number; empty if the display doesn't show them."""
+    resource: str | None = None
+    """What rungs end by; None: iterations."""
 
 
 class Display:

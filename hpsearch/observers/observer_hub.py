@@ -249,6 +249,7 @@ class ObserverHub(Observers):
             widths=Counter(segment.width for segment in sweep_state.running()) if wide else {},
             shares=self._shares,
             packs=self._packs(sweep_state) if self._shares else (0, 0),
+            resource=self._sweep.resource,
         )
 
 

@@ -202,7 +202,7 @@ def _picture(snapshot: Snapshot) -> RenderableType:
         head.append(f", ~{duration(snapshot.remaining)} left")
     lines: list[RenderableType] = [head]
     if snapshot.rungs:
-        lines.append(_rung_table(rung_rows(snapshot.rungs, MOST_RUNG_ROWS)))
+        lines.append(_rung_table(rung_rows(snapshot.rungs, MOST_RUNG_ROWS), snapshot.resource or "iterations"))
     lines.append(Text(trials_of(snapshot), no_wrap=True, overflow="ellipsis"))
     lines.append(Text(work_of(snapshot), no_wrap=True, overflow="ellipsis"))
     if snapshot.waiting is not None and snapshot.waiting[1] >= LONG_WAIT:
@@ -214,9 +214,9 @@ def _picture(snapshot: Snapshot) -> RenderableType:
     return Group(*lines)
 
 
-def _rung_table(rows: Sequence[RungRow]) -> Table:
+def _rung_table(rows: Sequence[RungRow], unit: str) -> Table:
     table = Table(box=None, pad_edge=False)
-    for column in ("bracket", "rung", "iterations", "trials", "running"):
+    for column in ("bracket", "rung", unit, "trials", "running"):
         table.add_column(column, justify="left" if column == "bracket" else "right", no_wrap=True)
     table.add_column("")
     for row in rows:

@@ -94,7 +94,8 @@ class TimeLeft:
         sweep, limit = self._sweep, self._sweep.limits.max_time
         until_limit = (math.inf if limit is None else limit) - self._spent - elapsed + self._seconds_paused(elapsed)
         trials = sweep.run_cap if total is None else total[0]
-        if trials is None or (sweep.early_terminate is not None and sweep.early_terminate.capabilities.forks):
+        forks = sweep.early_terminate is not None and sweep.early_terminate.capabilities.forks
+        if trials is None or forks or sweep.resource is not None:
             return None if limit is None or sweep.searcher.capabilities.finite else max(until_limit, 0.0)
         work = [*self._reported.values(), *list(self._ended)[len(self._ended) // 2 :]]
         known_iterations = sum(iterations for _, iterations in work)

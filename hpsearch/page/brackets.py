@@ -71,8 +71,9 @@ def brackets(study: Study) -> Section | None:
     drawn = {(rung.bracket, rung.rung) for rung in rungs} & shares.keys() if is_shown else ()
     ends = {rung.until for rung in rungs}
     inks = {until: ink for until, ink in rung_inks(every).items() if until in ends}
-    picture = _picture(rungs, inks, {rung: shares[rung] for rung in drawn}, summary)
-    return Section("Brackets", paragraphs, picture, _table(rungs, shares, had), folded=True)
+    resource = study.sweep.resource
+    picture = _picture(rungs, inks, {rung: shares[rung] for rung in drawn}, summary, resource)
+    return Section("Brackets", paragraphs, picture, _table(rungs, shares, had, resource), folded=True)
 
 
 def _shares(study: Study) -> _Shares:
@@ -101,11 +102,11 @@ def _shares_text(shares: Collection[_Share]) -> str:
     return shared if most == 1 else text if lanes == 1 else text + shared
 
 
-def _table(rungs: Sequence[RungView], shares: _Shares, had: Collection[_Share]) -> SectionTable:
+def _table(rungs: Sequence[RungView], shares: _Shares, had: Collection[_Share], resource: str | None) -> SectionTable:
     of_each = [shares.get((rung.bracket, rung.rung), Counter[_Share]()) for rung in rungs]
     columns = [
         ("bracket", [str(rung.bracket) for rung in rungs]),
-        ("rung", [rung_title(rung.rung, rung.until) for rung in rungs]),
+        ("rung", [rung_title(rung.rung, rung.until, resource) for rung in rungs]),
         ("trials begun", [_started_text(rung) for rung in rungs]),
     ]
     if any(share.lanes > 1 for share in had):
@@ -131,7 +132,13 @@ def _lanes(shares: Collection[_Share]) -> str:
     return "" if not lanes else str(*lanes) if len(lanes) == 1 else f"{min(lanes)} to {max(lanes)}"
 
 
-def _picture(rungs: Sequence[RungView], inks: Mapping[int | None, Ink], shares: _Shares, description: str) -> Picture:
+def _picture(
+    rungs: Sequence[RungView],
+    inks: Mapping[int | None, Ink],
+    shares: _Shares,
+    description: str,
+    resource: str | None,
+) -> Picture:
     """Draw the brackets, with a row for each bracket and a column for each last iteration of rungs.
 
     Args:
@@ -139,11 +146,12 @@ def _picture(rungs: Sequence[RungView], inks: Mapping[int | None, Ink], shares: 
         inks: Colours by the rungs' last iteration, in order.
         shares: Shares of the trials; empty if each trial had one worker.
         description: Description of the picture, for screen readers.
+        resource: What rungs end by; None: iterations.
     """
     keys = [Key("s0", "trials that began in a rung", "box"), Key("muted", "workers per trial", "box")]
     above, top = (legend(keys, _LEFT, _LEFT + _ALL, 18)[0], 62.0) if shares else ([], 40.0)
     row = _TRIALS + _LABEL + (_WORKERS + _LABEL if shares else 0.0) + _APART
-    bars = _Bars(inks, max(map(_size, rungs)), shares, max(map(_mean, shares.values()), default=1.0))
+    bars = _Bars(inks, max(map(_size, rungs)), shares, max(map(_mean, shares.values()), default=1.0), resource)
     numbers = sorted({rung.bracket for rung in rungs})
     picture = Picture(_WIDTH, top + row * len(numbers) + 4, "Brackets", description)
     picture.draw(*above, *bars.heads(top - 16))
@@ -166,6 +174,7 @@ class _Bars:
     shares: _Shares
     widest: float
     """Largest average number of workers per trial in a rung."""
+    resource: str | None
 
     @property
     def columns(self) -> Sequence[int | None]:
@@ -184,7 +193,7 @@ class _Bars:
 
     def heads(self, y: float) -> Iterator[Shape]:
         """Draw the columns' labels, the last iterations. Some are left out if they don't all fit."""
-        texts = [up_to(until) for until in self.columns]
+        texts = [up_to(until, self.resource) for until in self.columns]
         if max(width_of(text, _SIZE) for text in texts) > self.wide:
             texts = ["the end" if until is None else f"{until:,}" for until in self.columns]
         every = math.ceil((max(width_of(text, _SIZE) for text in texts) + 6) / self.step)
@@ -195,9 +204,8 @@ class _Bars:
         """Draw the number of trials, centred vertically."""
         column, started = self.columns.index(rung.until), _started_text(rung)
         high = max(_LEAST, _TRIALS * rung.started / max(self.most, 1))
-        tip = (
-            f"bracket {rung.bracket}, {rung_title(rung.rung, rung.until)}: {started} begun, {rung.finished:,} finished"
-        )
+        title = rung_title(rung.rung, rung.until, self.resource)
+        tip = f"bracket {rung.bracket}, {title}: {started} begun, {rung.finished:,} finished"
         yield Box(self._x(column), y + (_TRIALS - high) / 2, self.wide, high, self.inks[rung.until], tip)
         count = counted(rung.started, "trial") if started == f"{rung.started:,}" else f"{started} trials"
         yield from self._label(

@@ -22,9 +22,9 @@ def has_rungs(study: Study) -> bool:
     return any(rung.rung > 0 for rung in study.rungs)
 
 
-def rung_title(rung: int, until: int | None) -> str:
-    """Return a rung's title, such as `rung 1 (to iteration 3)`."""
-    return f"rung {rung} ({up_to(until)})"
+def rung_title(rung: int, until: int | None, resource: str | None) -> str:
+    """Return a rung's title, such as `rung 1 (to iteration 3)`, or `rung 1 (to 3000 tokens)` with that resource."""
+    return f"rung {rung} ({up_to(until, resource)})"
 
 
 def rung_inks(rungs: Iterable[RungView]) -> Mapping[int | None, Ink]:
@@ -45,6 +45,7 @@ class Endings:
     """Last rung of each trial; empty if there are no rungs."""
     _until: Mapping[tuple[int, int], int | None]
     """Last iteration by (bracket, rung); None if unbounded."""
+    _resource: str | None
 
     def why(self, row: TrialRow) -> str:
         """Return why a trial ended: its failure, or the scheduler's reason with the rung's last iteration."""
@@ -55,7 +56,7 @@ class Endings:
         if bracket is None or match is None or (bracket, int(match[1])) not in self._until:
             return row.reason
         rung = int(match[1])
-        return rung_title(rung, self._until[bracket, rung]) + row.reason[match.end() :]
+        return rung_title(rung, self._until[bracket, rung], self._resource) + row.reason[match.end() :]
 
     def bracket(self, row: TrialRow) -> str:
         """Return the bracket of a trial for a table; empty if it ran in none."""
@@ -66,4 +67,5 @@ def endings_of(study: Study) -> Endings:
     """Return why the trials of a study ended, and in which rung."""
     until = {(rung.bracket, rung.rung): rung.until for rung in study.rungs}
     started = (event for event in study.events() if isinstance(event, Started)) if has_rungs(study) else ()
-    return Endings({event.segment.trial: event.bracket for event in started}, until)  # the bracket of its last segment
+    brackets = {event.segment.trial: event.bracket for event in started}  # the bracket of its last segment
+    return Endings(brackets, until, study.sweep.resource)

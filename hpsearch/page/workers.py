@@ -63,7 +63,7 @@ def workers(study: Study) -> Section | None:
     second, unit = _unit(last - first)
     across = Linear(0.0, max(last - first, 1e-9) / second)
     row, left, wide = (20 if len(shown) <= 24 else 10), 60, 680
-    keys = _keys(segments, inks)
+    keys = _keys(segments, inks, study.sweep.resource)
     above, rows = legend(keys, left, left + wide, 16)
     top = 14 + ROW * rows
     bottom = top + row * len(shown)
@@ -86,7 +86,7 @@ def workers(study: Study) -> Section | None:
             x = left + wide * (segment.began - first) / second / across.high
             width = wide * (segment.ended - segment.began) / second / across.high
             ink = "bad" if segment.kind in _BAD else inks.get(segment.until, "s0")
-            rung = f" ({up_to(segment.until)})" if inks else ""
+            rung = f" ({up_to(segment.until, study.sweep.resource)})" if inks else ""
             tip = f"trial {segment.trial}{rung}, {segment.kind}, {duration(segment.ended - segment.began)}"
             gap = min(1.0, width / 4)  # separates segments
             picture.draw(Box(x, y + 2, max(width - gap, 0.6), row - 4, ink, tip))
@@ -114,10 +114,10 @@ def _unit(seconds: float) -> tuple[float, str]:
     return next((unit for unit in _UNITS if seconds >= _LEAST_UNITS * unit[0]), _UNITS[-1])
 
 
-def _keys(segments: Sequence[_Busy], inks: Mapping[int | None, Ink]) -> list[Key]:
+def _keys(segments: Sequence[_Busy], inks: Mapping[int | None, Ink], resource: str | None) -> list[Key]:
     """Return the legend; empty if there is only one colour."""
     untils = {segment.until for segment in segments if segment.kind not in _BAD}
-    keys = [Key(ink, up_to(until), "box") for until, ink in inks.items() if until in untils]
+    keys = [Key(ink, up_to(until, resource), "box") for until, ink in inks.items() if until in untils]
     bad = [kind for kind in _BAD if any(segment.kind == kind for segment in segments)]
     return [*keys, *([Key("bad", " or ".join(bad), "box")] if bad else [])]
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from hpsearch.backends import BackendName, make_backend
 from hpsearch.backends.simulated import SimulatedBackend
+from hpsearch.config.checks import at_least, integer
 from hpsearch.config.import_paths import is_table
 from hpsearch.errors import HpsearchWarning, StudyInUseError, SweepError
 from hpsearch.journal.directory import StudyDirectory
@@ -312,6 +313,51 @@ def rerun(
     result = _run_called(study_dir, sweep, run, "rerun").rerun
     assert result is not None
     return result
+
+
+def extend(
+    study: str | Path,
+    *,
+    run_cap: int | None = None,
+    brackets: int | None = None,
+    max_iter: int | None = None,
+    trials: Sequence[int] = (),
+) -> Study:
+    """Extend a study that no process runs, as `hpsearch extend` does; `search` with its directory continues it.
+
+    Args:
+        study: The study's directory.
+        run_cap: Trials in all.
+        brackets: Brackets in all.
+        max_iter: Iteration up to which ended trials train on from their last checkpoints. Where the scheduler of your
+            own can raise its `max_iter`, and there are no `trials`, it is raised.
+        trials: Numbers of the trials that train on; none: the best. A trial whose last checkpoint is gone is skipped
+            with a warning.
+
+    Raises:
+        StudyInUseError: A live process runs the study.
+        SweepError: The study can't be extended like this, or none of the trials can train on.
+        JournalError: The journal can't be read.
+    """
+    study_dir = StudyDirectory(Path(study).expanduser())
+    if load(study_dir.path).is_told:
+        raise SweepError(f"extend: {study_dir.path} is used with ask and tell: AskTell(...).steer('extend', ...)")
+    if trials and max_iter is None:
+        raise SweepError("extend: trials must be given with max_iter, up to which they train on")
+    given = {"run_cap": run_cap, "brackets": brackets, "max_iter": max_iter}
+    details: dict[str, Any] = {
+        name: at_least(1, integer, value, (name,)) for name, value in given.items() if value is not None
+    }
+    if not details:
+        raise SweepError("extend: by what? Pass run_cap, brackets or max_iter")
+    if trials:
+        details["trials"] = [integer(trial, ("trials", index)) for index, trial in enumerate(trials)]
+    steered = steer_idle(
+        study_dir, Request(time.time(), "extend", process_name(), details), shlex.quote(str(study_dir.path))
+    )
+    for note in steered.details.get("notes", ()):
+        warnings.warn(note, HpsearchWarning, stacklevel=2)
+    return load(study_dir.path)
 
 
 def _settings(

@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from hpsearch.backends.base import Backend
 from hpsearch.decision import Followed
 from hpsearch.errors import HpsearchError, Interrupted, SearcherError
 from hpsearch.events import Asked, Ended, Event, Exhausted, Failed, Lost, Pruned, Retried, Saved, Started, Steered
+from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal, Request, person
 from hpsearch.observers.base import Observers, Record
 from hpsearch.run.interrupts import Interrupts
@@ -25,7 +27,7 @@ from hpsearch.study.state import Next, SweepState
 from hpsearch.study.stopping import CRITERIA, mistake_of
 from hpsearch.tables.wording import counted
 from hpsearch.task import Message, Notice, Progress, Result, Task
-from hpsearch.trial import Report, Segment, Trial
+from hpsearch.trial import Report, Segment, Trial, TrialState
 from hpsearch.worker.job import Job
 
 _SEARCHING_TICK = 0.01
@@ -165,6 +167,7 @@ class Orchestrator:
         self._mistake: HpsearchError | None = None
         self._time = TimeLimit(backend, sweep_state.sweep.limits.max_time, spent)
         self._where = ""  # the study's directory, as a shell takes it
+        self._has_checkpoint: Callable[[str], bool] = lambda address: True
         self._is_settled = True  # all that was noted is in the journal
         self._ended: Ended | None = None
         self._failing = False  # the sweep ends because too many trials have failed
@@ -185,6 +188,7 @@ class Orchestrator:
         try:
             state = self._sweep_state.stopping.met
             self._where = shlex.quote(job.study)
+            self._has_checkpoint = StudyDirectory(Path(job.study)).has_checkpoint
             if state is None:
                 self._backend.open(job, self._deliver)
                 self._time.begin()
@@ -327,6 +331,12 @@ class Orchestrator:
         timeout = self._sweep_state.sweep.limits.trial_timeout
         remaining = None if timeout is None else max(timeout - record.charged, 0.001)
         self._remarks.start(event, record.trial)
+        segment = event.segment
+        if segment.costs is not None and segment.costs.start >= segment.costs.end:
+            # The report that ended the last rung reached the end of this one, too.
+            key = segment.trial, segment.attempt
+            self._handle(Result(*key, segment.start, segment.checkpoint, (), False, 0.0, None))
+            return
         lanes = 1 if event.segment.width > 1 or record.alone else self._lanes
         company = () if lanes == 1 else record.company
         self._backend.start(Task(record.trial, event.segment, remaining, lanes, company))
@@ -364,7 +374,7 @@ class Orchestrator:
             self._observers.say(follows.message)
         for event in follows.events:
             self._note(event)
-            if isinstance(event, Failed) and not event.retry:
+            if isinstance(event, Failed) and self._sweep_state.record(event.trial).state is TrialState.FAILED:
                 self._count_failure(event)
         if follows.mistake is not None:
             self._end_for(follows.mistake)
@@ -416,7 +426,7 @@ class Orchestrator:
     def _take_request(self, request: Request, ending: str | None) -> None:
         """Answer a request, and do those parts of it that only this process can."""
         refused = refusal(request.verb, self._ending or ending, self._time.is_paused)
-        steered, *events = answer(request, self._sweep_state, self._where, refused)
+        steered, *events = answer(request, self._sweep_state, self._where, refused, self._has_checkpoint)
         assert isinstance(steered, Steered), "an answer begins with itself"
         self._note(steered)
         for event in events:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from hpsearch.run.simulate import Nobody, simulate
 from hpsearch.run.study_run import job_of
 from hpsearch.schedulers import settings_named
 from hpsearch.schedulers.base import RungView
+from hpsearch.schedulers.halving import Halving
 from hpsearch.searchers import KNOWN, GridSearcher, RandomSearcher, refusals
 from hpsearch.simulation import Simulation, Step
 from hpsearch.simulation.simulation import EFFICIENCY
@@ -33,6 +35,9 @@ _MOST_BRACKETS = 12
 """Maximum number of brackets that the text lists one by one."""
 
 _MOST_FIRST = 64
+
+_COST = "hpsearch_cost"
+"""The made-up metric by which the rungs of a plan end, where those of the sweep end by costs."""
 
 _DRAWS, _CALLED_DRAWS = 1_000, 100
 """Samples to estimate the share of valid configurations; fewer if a function is called for each."""
@@ -78,9 +83,14 @@ class Plan:
 
 
 class _Counter(Nobody):
-    """Counts segments, the iterations they would take from zero, and the workers' time."""
+    """Counts segments, the iterations they would take from zero, and the workers' time.
 
-    def __init__(self) -> None:
+    Args:
+        cost: Cost of each iteration, if rungs end by costs.
+    """
+
+    def __init__(self, cost: float) -> None:
+        self._cost = cost
         self.segments: set[tuple[int, int]] = set()
         """(trial, until): one for each rung that a trial ran in."""
         self.widths: dict[tuple[int, int], set[int]] = {}
@@ -94,6 +104,8 @@ class _Counter(Nobody):
         if isinstance(event, Started):
             segment = event.segment
             until = segment.end or 1
+            if segment.costs is not None:
+                until = math.ceil(segment.costs.end / self._cost)
             self._running[segment.trial] = segment.width
             if (segment.trial, until) not in self.segments:
                 self.segments.add((segment.trial, until))
@@ -103,16 +115,27 @@ class _Counter(Nobody):
             self.worked += event.seconds * self._running[event.trial]
 
 
-def make_plan(sweep: Sweep, workers: int | None) -> Plan:
+def make_plan(sweep: Sweep, workers: int | None, cost: float | None = None) -> Plan:
     """Run a sweep on a virtual clock where each iteration takes one second on one worker.
 
     Args:
         sweep: The sweep; its limits and its target are ignored.
         workers: Number of workers; None: as many as the CPUs of this machine allow.
+        cost: Assumed cost of each iteration; required if rungs end by costs.
 
     Raises:
-        SweepError: There are too few workers for a trial.
+        SweepError: There are too few workers for a trial; or the cost is missing, or must not be given.
     """
+    if sweep.resource is not None and cost is None:
+        raise SweepError(
+            f"early_terminate.resource: rungs end by {sweep.resource}, and how much of it an iteration costs isn't "
+            "known before it runs: assume so much with --cost-per-iteration 1000"
+        )
+    if sweep.resource is None and cost is not None:
+        raise SweepError(
+            f"--cost-per-iteration {cost:g}: must be given where early_terminate.resource is, but rungs end by "
+            "iterations: leave it out"
+        )
     resources = sweep.resources
     workers = workers or max((os.cpu_count() or 1) // resources.cpus_per_worker, 1)
     if workers < resources.workers_per_trial:
@@ -121,7 +144,11 @@ def make_plan(sweep: Sweep, workers: int | None) -> Plan:
             f"got {workers} in all: plan for more (--workers), or lower workers_per_trial"
         )
     bounded = replace(sweep, run_cap=1) if sweep.unbounded else sweep
-    fixed, sweep_state, counter = _schedule(replace(bounded, resources=replace(resources, elastic=False)), workers)
+    if isinstance(bounded.early_terminate, Halving) and cost is not None:
+        bounded = replace(bounded, early_terminate=replace(bounded.early_terminate, resource=_COST))
+    cost = 1.0 if cost is None else cost
+    inelastic = replace(bounded, resources=replace(resources, elastic=False))
+    fixed, sweep_state, counter = _schedule(inelastic, workers, cost)
     widened = min(resources.widest, workers) > resources.workers_per_trial
     return Plan(
         sweep=sweep,
@@ -132,15 +159,15 @@ def make_plan(sweep: Sweep, workers: int | None) -> Plan:
         iterations_from_zero=counter.from_zero,
         workers=workers,
         fixed=fixed,
-        elastic=_schedule(bounded, workers)[0] if widened else None,
+        elastic=_schedule(bounded, workers, cost)[0] if widened else None,
         first=[sweep_state.record(row.number).trial for row in sweep_state.rows()[:_MOST_FIRST]],
     )
 
 
-def _schedule(sweep: Sweep, workers: int) -> tuple[Schedule, SweepState, _Counter]:
-    counter = _Counter()
+def _schedule(sweep: Sweep, workers: int, cost: float) -> tuple[Schedule, SweepState, _Counter]:
+    counter = _Counter(cost)
     elastic = sweep.resources.widest > sweep.resources.workers_per_trial
-    backend = SimulatedBackend(workers, _MadeUp(), live=elastic)  # widening depends on live reports
+    backend = SimulatedBackend(workers, _MadeUp(cost), live=elastic)  # widening depends on live reports
     endless = replace(unlearned(sweep), limits=Limits(), metric=without_targets(sweep.objective.goals) or None)
     sweep_state = simulate(endless, backend, counter)
     makespan = backend.now()
@@ -177,7 +204,7 @@ def plan_text(plan: Plan) -> str:
         f"trials       {plan.trials:,}{_of_grid(plan)}",
         f"trial-rungs  {plan.segments:,}",
     ]
-    if plan.sweep.iterations is None:
+    if plan.sweep.iterations is None and plan.sweep.resource is None:
         lines.append("iterations   unknown: no max_iter is given; each trial runs until its trainable returns")
         lines += _ends(plan)
         return "\n".join(lines) + "\n"
@@ -229,7 +256,7 @@ def _parallel(sweep: Sweep) -> list[str]:
 
 def _step(plan: Plan, rung: RungView) -> str:
     """Describe how many trials run in a rung, and their widths if these differ."""
-    step = f"{rung.started if rung.size is None else rung.size:,} {up_to(rung.until)}"
+    step = f"{rung.started if rung.size is None else rung.size:,} {up_to(rung.until, plan.sweep.resource)}"
     if plan.elastic is None:
         return step
     widths = plan.elastic.widths.get((rung.bracket, rung.rung), ())
@@ -318,7 +345,13 @@ def _lag(sweep: Sweep) -> list[str]:
 class _MadeUp(Simulation):
     """A simulation with arbitrary metrics: the plan doesn't depend on which trials win."""
 
+    def __init__(self, cost: float) -> None:
+        self._cost = cost
+
     def steps(self, trial: Trial, segment: Segment, state: bytes | None) -> Iterator[Step]:
+        if segment.costs is not None:
+            made_up = dict.fromkeys(self.metrics, float(trial.seed))
+            return (Step(made_up | {_COST: self._cost * at}, 1.0) for at in itertools.count(segment.start + 1))
         step = Step(dict.fromkeys(self.metrics, float(trial.seed)), 1.0)
         return itertools.repeat(step, (segment.end or segment.start + 1) - segment.start)
 

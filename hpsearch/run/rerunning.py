@@ -126,7 +126,7 @@ def plan_rerun(study: Study, top: int, seeds: int, iterations: int | None = None
         limits=replace(study.sweep.limits, patience=None),
         parameters=space,
         early_terminate=None,
-        max_iter=study.sweep.iterations if iterations is None else iterations,
+        max_iter=_longest(study) if iterations is None else iterations,
         run_cap=count,
         points_to_try=tuple(points * seeds),
         seed=_other_seed(study, count),
@@ -135,6 +135,13 @@ def plan_rerun(study: Study, top: int, seeds: int, iterations: int | None = None
     origin = {"directory": str(study.directory), "seeds": seeds, "configurations": configurations}
     folder = Path(study.provenance.get("directory") or Path.cwd())
     return Rerunning(sweep, origin, folder, tuple(_notes(study, rows, top)))
+
+
+def _longest(study: Study) -> int | None:
+    """Return the number of iterations of a run: those of the sweep, or of its longest trial if rungs end by costs."""
+    if study.sweep.resource is None:
+        return study.sweep.iterations
+    return max(row.iterations for row in study.trials)
 
 
 def _best(study: Study, top: int) -> list[TrialRow]:

@@ -6,18 +6,19 @@ them: the one that runs it, a call of ask and tell, or the command itself if nob
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from hpsearch.errors import HpsearchError, SweepError
-from hpsearch.events import Added, Changed, Event, Extended, Pruned, Retried, Steered
+from hpsearch.events import Added, Changed, Continued, Event, Extended, Pruned, Retried, Steered
 from hpsearch.journal.journal import Request, person
 from hpsearch.schedulers.base import NewTrial
 from hpsearch.space import MissingParameter, Space
 from hpsearch.study.change import change
 from hpsearch.study.extension import extension
 from hpsearch.study.state import SweepState
+from hpsearch.study.trial_record import DECIDED
 from hpsearch.study.trial_records import TERMINAL
 from hpsearch.sweep.overrides import change_space, change_sweep
 from hpsearch.sweep.sweep import Sweep
@@ -25,7 +26,13 @@ from hpsearch.tables.wording import trials_named
 from hpsearch.trial import Params, TrialState
 
 
-def answer(request: Request, sweep_state: SweepState, where: str, refused: str = "") -> list[Event]:
+def answer(
+    request: Request,
+    sweep_state: SweepState,
+    where: str,
+    refused: str = "",
+    has_checkpoint: Callable[[str], bool] = lambda address: True,
+) -> list[Event]:
     """Return the answer to a request, and its events.
 
     Args:
@@ -33,14 +40,21 @@ def answer(request: Request, sweep_state: SweepState, where: str, refused: str =
         sweep_state: The sweep's state.
         where: The study's directory, quoted for a shell.
         refused: A reason to refuse it that the caller knows already.
+        has_checkpoint: Whether the checkpoint with an address still exists.
     """
     events: list[Event] = []
+    details = request.details
     if not refused:
         try:
-            events = follows(request, sweep_state, where)
+            if request.verb == "extend" and _trains_on(details, sweep_state.sweep):
+                events, notes = _trained_on(details, sweep_state, where, has_checkpoint)
+                trials = [event.trial for event in events if isinstance(event, Continued)]
+                details = {**details, "trials": trials, "notes": notes}
+            else:
+                events = follows(request, sweep_state, where)
         except HpsearchError as error:
             refused = str(error)
-    return [Steered(request.verb, request.by, request.number or None, request.details, refused), *events]
+    return [Steered(request.verb, request.by, request.number or None, details, refused), *events]
 
 
 def refusal(verb: str, ending: str | None, is_paused: bool) -> str:
@@ -79,6 +93,74 @@ def follows(request: Request, sweep_state: SweepState, where: str) -> list[Event
         case "pause" | "resume" | "stop" | "cancel":
             return []
     raise SweepError(f"the process that runs the study knows no {request.verb!r}: it is of another version")
+
+
+def _trains_on(details: Mapping[str, Any], sweep: Sweep) -> bool:
+    """Return whether an extension has ended trials train on, instead of raising `max_iter` of the scheduler."""
+    early = sweep.early_terminate
+    return "trials" in details or ("max_iter" in details and (early is None or "max_iter" not in early.raisable))
+
+
+def _trained_on(
+    details: Mapping[str, Any], sweep_state: SweepState, where: str, has_checkpoint: Callable[[str], bool]
+) -> tuple[list[Event], list[str]]:
+    """Return the events that have ended trials train on, and what the user should know.
+
+    Raises:
+        SweepError: A trial can't train on for another reason than a missing checkpoint, or none has a checkpoint.
+    """
+    until, requested = details["max_iter"], sorted(set(details.get("trials", ())))
+    bounds = {name: value for name, value in details.items() if name not in ("max_iter", "trials")}
+    events: list[Event] = [_extended(bounds, sweep_state)] if bounds else []
+    if sweep_state.is_ask_tell:
+        raise SweepError("trials that were asked for can't train on here: whoever asked for them keeps their states")
+    rows = sweep_state.rows()
+    open_trials = [row.number for row in rows if row.state not in TERMINAL]
+    if open_trials and sweep_state.sweep.early_terminate is not None:
+        raise SweepError(
+            f"trials train on after all brackets have ended; still open: {trials_named(open_trials)}. First continue "
+            f"with hpsearch resume {where}, or end them with hpsearch prune {where} {' '.join(map(str, open_trials))}"
+        )
+    ended = {row.number: sweep_state.record(row.number).valid_score for row in rows if row.state in DECIDED}
+    chosen = requested or sweep_state.sweep.objective.front(ended)
+    if not chosen:
+        raise SweepError("no trial has ended with a value, so none is the best: name the trials that train on")
+    if wrong := [trial for trial in chosen if trial not in ended]:
+        raise SweepError(
+            f"only a trial that has ended without failure can train on, got {trials_named(wrong)}; "
+            + (
+                f"there {'is' if len(ended) == 1 else 'are'} {trials_named(sorted(ended))}"
+                if ended
+                else "there is none"
+            )
+        )
+    if done := [trial for trial in chosen if rows[trial].iterations >= until]:
+        most = max(rows[trial].iterations for trial in done)
+        raise SweepError(f"{trials_named(done)}: must train on beyond iteration {most}, got --max-iter {until}")
+    notes = []
+    for trial in chosen:
+        record = sweep_state.record(trial)
+        checkpoint = record.checkpoint
+        if checkpoint is None or not has_checkpoint(checkpoint):
+            notes.append(
+                f"trial {trial} doesn't train on: its last checkpoint is gone, or it saved none. checkpoints.keep: all "
+                "keeps those of all trials"
+            )
+            continue
+        events.append(Continued(trial, until, record.checkpoint_iteration, checkpoint))
+        same = [
+            name
+            for name, value in record.trial.params.items()
+            if type(value) is int and value == sweep_state.sweep.iterations
+        ]
+        if same:
+            notes.append(
+                f"trial {trial}: {' and '.join(same)} is {sweep_state.sweep.iterations}, as max_iter: if its learning "
+                "rate falls over so many iterations, the fall has ended, and it trains on at the last rate"
+            )
+    if not any(isinstance(event, Continued) for event in events):
+        raise SweepError("; ".join(notes))
+    return events, notes
 
 
 def _extended(details: Mapping[str, Any], sweep_state: SweepState) -> Extended:
@@ -179,7 +261,8 @@ def _pruned(trials: Sequence[int], requester: str, sweep_state: SweepState) -> l
         if record.pruned:
             raise SweepError(f"trial {trial} was {record.pruned} already, and ends at its next report")
         try:
-            scheduler.prune(trial)
+            if record.continued is None:
+                scheduler.prune(trial)
         except (LookupError, ValueError):
             running = "" if record.state is TrialState.RUNNING else "; it can be pruned while it runs"
             raise SweepError(f"trial {trial} waits, and this scheduler takes back none that does{running}") from None

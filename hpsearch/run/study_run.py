@@ -389,6 +389,7 @@ def job_of(
         rounded=sweep.resources.fuse == "rounding",
         packs=sweep.checkpoints.keep != "all",
         mkl_cbwr=mkl_cbwr,
+        resource=sweep.resource,
         live=sweep.early_terminate is not None and sweep.early_terminate.capabilities.live,
     )
 

@@ -93,6 +93,11 @@ class Turns:
                 f"{sweep.early_terminate.kind}, which stops them while they run: who asks for trials tells of them "
                 "when they have ended"
             )
+        if sweep is not None and sweep.resource is not None:
+            raise SweepError(
+                f"early_terminate.resource: must not be given with ask and tell, got {sweep.resource}: who asks for "
+                "trials is told the iteration at which they end. Leave it out, or run the sweep"
+            )
         self._study_dir = study_dir
         self._lock = threading.Lock()
         self._state: Turn | None = None
@@ -206,8 +211,8 @@ def make_study(study_dir: StudyDirectory, sweep: Sweep | None, text: str | None)
             raise
 
 
-def steer_idle(study_dir: StudyDirectory, request: Request, where: str) -> None:
-    """Lock a study, and journal the events of a request.
+def steer_idle(study_dir: StudyDirectory, request: Request, where: str) -> Steered:
+    """Lock a study, journal the events of a request, and return the answer.
 
     Args:
         study_dir: The study's directory.
@@ -229,9 +234,12 @@ def steer_idle(study_dir: StudyDirectory, request: Request, where: str) -> None:
         try:
             for _ in sweep_state.resume(journal.entries()):
                 pass
-            events = answer(request, sweep_state, where)
-            if isinstance(events[0], Steered) and events[0].refused:
-                raise SweepError(events[0].refused)
+            steered, *events = answer(request, sweep_state, where, has_checkpoint=study_dir.has_checkpoint)
+            assert isinstance(steered, Steered), "an answer begins with itself"
+            if steered.refused:
+                raise SweepError(steered.refused)
+            events.insert(0, steered)
             journal.append(events, [sweep_state.apply(event) for event in events])
+            return steered
         finally:
             sweep_state.close()

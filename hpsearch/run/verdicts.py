@@ -94,7 +94,8 @@ def verdict(ended: Result | Lost, record: TrialRecord, rules: Rules) -> Verdict:
 def _of_failure(ended: Result, failure: Failure, record: TrialRecord, rules: Rules) -> Verdict:
     trial, attempt, seconds = ended.trial, ended.attempt, ended.seconds
     lost = Lost(trial, attempt, failure.message, counts_against_trial=False, seconds=seconds)
-    if failure.kind == "checkpoint" and record.segment is not None and record.segment.checkpoint != record.source:
+    own = record.segment is not None and record.segment.checkpoint != record.source
+    if failure.kind == "checkpoint" and own and record.continued is None:
         message = f"trial {trial} starts again from {_beginning(record)}: {failure.message}"
         return Verdict((lost, Dropped(trial, failure.message)), message)
     if failure.kind == "died":

@@ -83,6 +83,8 @@ class Outcome:
     start over repeats the reports of earlier segments."""
     stopped: str = ""
     """Why `watch` stopped the trial before the end of its segment; empty if it didn't."""
+    resource: str | None = None
+    """If rungs end by costs: what `iteration` counts, rounded down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,11 +349,15 @@ def unopened(rung: int, rank: int, size: int, nan: bool) -> str:
 def ran(outcome: Outcome, until: int | None) -> str:
     """Return how far a complete trial ran: `"ran all 27 iterations"`."""
     if until is None:
-        return f"ended by itself after {_iterations(outcome.iteration)}"
+        return f"ended by itself after {_counted(outcome.iteration, outcome.resource)}"
     if outcome.iteration < until:
-        return f"ended by itself after {outcome.iteration} of {_iterations(until)}"
-    return f"ran all {_iterations(until)}" if until > 1 else "ran its 1 iteration"
+        return f"ended by itself after {outcome.iteration} of {_counted(until, outcome.resource)}"
+    if outcome.resource is not None:
+        return f"ran to {_counted(outcome.iteration, outcome.resource)}"
+    return f"ran all {_counted(until, None)}" if until > 1 else "ran its 1 iteration"
 
 
-def _iterations(count: int) -> str:
+def _counted(count: int, resource: str | None) -> str:
+    if resource is not None:
+        return f"{count} {resource}"
     return "1 iteration" if count == 1 else f"{count} iterations"

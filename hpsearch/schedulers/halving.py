@@ -48,8 +48,15 @@ class Halving(EarlyTerminate):
     """Where rungs end: `geometric` at `min_iter` times powers of `eta`, and at `max_iter` (1, 3, 9, 27, 50); `paper` at
     `max_iter` divided by powers of `eta`, rounded down (1, 5, 16, 50)."""
 
+    resource: str | None = field(default=None, kw_only=True)
+    """[What rungs end by](hyperband.md#costs): a reported metric that never falls, such as `tokens`, or `seconds`.
+    `min_iter` and `max_iter` are amounts of it. None: iterations."""
+
     def check(self) -> None:
         """Check that there is a rung."""
+        if self.resource in ("", "iterations"):
+            problem = f"must be a reported metric or seconds, got {self.resource!r}"
+            raise InvalidKey(("resource",), problem, "leave it out for rungs that end by iterations")
         if self.min_iter is not None and self.min_iter > self.max_iter:
             raise InvalidKey(("min_iter",), f"must be at most max_iter ({self.max_iter}), got {self.min_iter}")
 
@@ -66,7 +73,8 @@ class Halving(EarlyTerminate):
     def summary(self) -> str:
         """Return the first and the last rung, and the formula of the first if `min_iter` isn't set."""
         chosen = "" if self.min_iter is not None else f" (min_iter, not given: max_iter / {self.eta}^{_CHOSEN_RUNGS})"
-        return f"{type(self).__name__} from {self.ends[0]}{chosen} to {self.max_iter} iterations by {self.eta}"
+        unit = "iterations" if self.resource is None else self.resource
+        return f"{type(self).__name__} from {self.ends[0]}{chosen} to {self.max_iter} {unit} by {self.eta}"
 
     def as_stored(self, stored: Self) -> Self:
         """Return these settings with the stored settings of the rungs if the rungs end at the same iterations."""

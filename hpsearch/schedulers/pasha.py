@@ -12,6 +12,7 @@ from itertools import groupby
 from math import isfinite
 from typing import ClassVar
 
+from hpsearch.config.checks import InvalidKey
 from hpsearch.decision import Rungs
 from hpsearch.objective import Objective, SortKey, is_valid
 from hpsearch.schedulers.asha import AsynchronousHalving
@@ -34,6 +35,17 @@ class PASHA(Halving):
     capabilities: ClassVar[SchedulerCapabilities] = SchedulerCapabilities(endless=True)
     # Neither several goals nor constraints are supported: soft ranking compares distances.
     course: ClassVar[str] = "its shortest course: more rungs open where values rank trials unlike in the two highest"
+
+    def check(self) -> None:
+        """Check that rungs end by iterations.
+
+        Raises:
+            InvalidKey: They end by costs.
+        """
+        super().check()
+        if self.resource is not None:
+            problem = "must not be given with pasha, which compares trials at equal iterations"
+            raise InvalidKey(("resource",), f"{problem}, got {self.resource}", "remove it, or take asha")
 
     def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
         """Build the scheduler."""

@@ -84,7 +84,10 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """New reports of a trial, and its state, since its last observation."""
+    """New reports of a trial, and its state, since its last observation.
+
+    If rungs end by costs, iterations are costs, rounded down; that of a segment's last report is the segment's end.
+    """
 
     trial: Trial
     iteration: int

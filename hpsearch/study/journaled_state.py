@@ -19,6 +19,7 @@ from hpsearch.events import (
     Added,
     Asked,
     Changed,
+    Continued,
     Dropped,
     Ended,
     Entry,
@@ -52,6 +53,7 @@ class JournaledState:
 
     def __init__(self, sweep: Sweep) -> None:
         self._keep_all = sweep.checkpoints.keep == "all"
+        self._resource = sweep.resource
         self.records = TrialRecords(
             sweep.objective, sweep.resources.workers_per_trial, sweep.strategies.is_asynchronous
         )
@@ -110,6 +112,9 @@ class JournaledState:
                 self.records.drop(event.trial)
             case Pruned():
                 self._prune(event)
+            case Continued():
+                self.records.train_on(event)
+                self._queue(event.trial)
             case Steered():
                 if event.request is None and not self.is_ask_tell:
                     self._requeue_running()
@@ -197,6 +202,8 @@ class JournaledState:
             raise ValueError("that attempt doesn't run")
         if not isinstance(event, Saved):
             record.seconds += event.seconds
+        if isinstance(event, Saved | Finished | Failed) and self._resource is not None:
+            record.spend(event.reports, self._resource)
         match event:
             case Saved():
                 if event.checkpoint is not None:
@@ -232,7 +239,7 @@ class JournaledState:
         record.settle()
         self.records.release(event.trial, TrialState.WAITING)
         self.finished_segments += 1
-        self._finished[record.bracket, record.rung] += 1
+        self._count_end(record)
         if record.pruned:
             self.pruned[event.trial] = False
 
@@ -241,12 +248,15 @@ class JournaledState:
         if event.retry:
             self._requeue(event.trial)
             return
+        if record.continued is not None:  # it keeps what it had
+            self.records.release(event.trial, TrialState.WAITING)
+            return
         record.former_result = record.result
         self.reached -= record.reached_rung
         self._count(event.trial, event.reports)
         self.records.release(event.trial, TrialState.FAILED)
         self.records.fail(event.trial, event.failure)
-        self._finished[record.bracket, record.rung] += 1
+        self._count_end(record)
 
     def _withdraw(self, trial: int) -> None:
         record = self.records.of(trial)
@@ -290,7 +300,12 @@ class JournaledState:
     def _cut_short(self, record: TrialRecord) -> None:
         """End the segment of a pruned trial that was to be started again."""
         self.pruned[record.trial.number] = True
-        self._finished[record.bracket, record.rung] += 1
+        self._count_end(record)
+
+    def _count_end(self, record: TrialRecord) -> None:
+        """Count the end of a segment in its rung, which a trial that trains on has left."""
+        if record.continued is None:
+            self._finished[record.bracket, record.rung] += 1
 
     def _count(self, trial: int, reports: Sequence[Report]) -> None:
         record = self.records.of(trial)

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import time
 
-from hpsearch.events import ASK_TELL, Added, Changed, Ended, Entry, Extended, Finished, Opened, Saved, Started, Steered
+from hpsearch.events import (
+    ASK_TELL,
+    Added,
+    Changed,
+    Continued,
+    Ended,
+    Entry,
+    Extended,
+    Finished,
+    Opened,
+    Saved,
+    Started,
+    Steered,
+)
 from hpsearch.journal.journal import person
 from hpsearch.study.change import changed
 from hpsearch.study.extension import extended
@@ -35,7 +48,7 @@ class Standing:
         - `running` or `paused`: a process runs the study.
         - `open`: an ask/tell study.
         - The state of the last run's `Ended` event.
-        - `extended`: trials or brackets were added after the study had finished.
+        - `extended`: trials, brackets or iterations were added after the study had finished.
         - `killed`: the last process ended without writing an event.
         - `not begun`: no process has run the study.
 
@@ -71,7 +84,7 @@ class Standing:
             case Changed():
                 self.sweep = changed(self.sweep, event)
                 self.spaces.append(self.sweep.parameters)
-            case Added():
+            case Added() | Continued():
                 self._give_more()
 
     def _give_more(self) -> None:

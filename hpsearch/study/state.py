@@ -18,6 +18,7 @@ from hpsearch.events import (
     Added,
     Asked,
     Changed,
+    Continued,
     Entry,
     Event,
     Exhausted,
@@ -29,7 +30,7 @@ from hpsearch.events import (
     Started,
 )
 from hpsearch.journal.event_codec import encode_followed
-from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait
+from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait, ran
 from hpsearch.searchers import Past, Suggestion
 from hpsearch.searchers.first_trials import STAND_IN
 from hpsearch.study.build import build_scheduler
@@ -42,7 +43,7 @@ from hpsearch.study.suggestions import CallsOf, NotYet, Suggestions, direct_call
 from hpsearch.study.trial_record import TrialRecord
 from hpsearch.study.trial_records import SegmentReports
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trial import Report, Segment, Trial, TrialRow, TrialState
+from hpsearch.trial import Costs, Report, Segment, Trial, TrialRow, TrialState
 from hpsearch.widths.widths import RESTART_SECONDS, Widths
 
 Next = Started | Asked | Exhausted | Wait | Done
@@ -92,6 +93,7 @@ class SweepState:
         self.requested = Requested(self.records, sweep.parameters, sweep.seed)
         """Configurations that new trials take before any suggestion."""
         self._exhausted = False
+        self._more_iterations = 0  # of trials that train on after their end
         self._position = 0  # number of the next suggestion in the searcher's order, which has no gaps
         self._gone: list[str] = []  # checkpoints that `obsolete` hasn't returned yet
         resources = self.sweep.resources
@@ -218,8 +220,7 @@ class SweepState:
             suggestions.replaying = False
         self._gone.clear()  # a process that opens the study deletes all checkpoints that no event names
         for trial in sorted({*self.records.running, *self._journaled.requeued}):  # that process watched them live
-            for report in self._reports.up_to(trial, self.records.of(trial).result.iterations):
-                self._scheduler.watch(report)
+            self._watch(self._reports.up_to(trial, self.records.of(trial).result.iterations))
 
     def resume(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Replay a journal's entries, and yield them.
@@ -277,13 +278,12 @@ class SweepState:
         """Process live reports; return the running segments that the scheduler stops, each with the reason."""
         self.widths.report(reports)
         self.stopping.report(reports)
-        stopped = []
-        for report in reports:
-            reason = self._scheduler.watch(report)
-            segment = self.records.of(report.trial).segment
-            if reason is not None and segment is not None:
-                stopped.append((segment, reason))
-        return stopped
+        return self._watch(reports)
+
+    @property
+    def is_ask_tell(self) -> bool:
+        """Whether trials run outside hpsearch."""
+        return self._journaled.is_ask_tell
 
     @property
     def finished_segments(self) -> int:
@@ -337,7 +337,13 @@ class SweepState:
         return self._scheduler.rungs()
 
     def total(self) -> tuple[int, int] | None:
-        """Return (trials, iterations when promotions resume) of the whole sweep; None if it is unbounded."""
+        """Return (trials, iterations when promotions resume) of the whole sweep; None if unbounded or unknown."""
+        total = self._total()
+        if total is None or self.sweep.resource is not None:
+            return None  # how many iterations costs allow isn't known
+        return total[0], total[1] + self._more_iterations
+
+    def _total(self) -> tuple[int, int] | None:
         total, size = self._scheduler.total(), self._suggestions.size
         if size is None or (total is not None and total[0] <= size + self.requested.added):
             return total
@@ -370,7 +376,9 @@ class SweepState:
         for answer in self._scheduler.upcoming():
             idle = False
             if isinstance(answer, Run):
-                segment = self.records.of(answer.trial).on(answer.until)
+                record = self.records.of(answer.trial)
+                costly = self.sweep.resource is not None
+                segment = record.on(None, float(answer.until)) if costly else record.on(answer.until)
                 yield Started(segment, None, bracket=answer.bracket, rung=answer.rung)
                 continue
             suggestion: Suggestion | Asked | NotYet | None
@@ -386,11 +394,15 @@ class SweepState:
             if not isinstance(suggestion, Suggestion):
                 yield suggestion or Exhausted()
                 return
-            yield first_start(answer, suggestion, self.records, self.sweep.seed, self._journaled.is_ask_tell)
+            start = first_start(answer, suggestion, self.records, self.sweep.seed, self._journaled.is_ask_tell)
+            if self.sweep.resource is not None and answer.until is not None:
+                costs = Costs(0.0, float(answer.until))
+                start = replace(start, segment=replace(start.segment, end=None, costs=costs))
+            yield start
             if suggestion.origin == STAND_IN:
                 yield Wait()  # the next suggestion is requested after this trial has started
                 return
-        yield Done() if idle and not self._scheduler.busy else Wait()
+        yield Done() if idle and not self._scheduler.busy and not self.records.running else Wait()
 
     def _suggested(
         self, event: Started | Exhausted, answer: NewTrial, position: int, parent: Trial | None
@@ -419,12 +431,22 @@ class SweepState:
         elif self._suggestions_for(answer.number).used(self._position, None, new) and new is not None:
             self._position += 1
 
+    def _watch(self, reports: Sequence[Report]) -> list[tuple[Segment, str]]:
+        stopped = []
+        for report in reports:
+            record = self.records.of(report.trial)
+            reason = self._scheduler.watch(report) if record.continued is None else None
+            if reason is not None and record.segment is not None:
+                stopped.append((record.segment, reason))
+        return stopped
+
     def _decided(self, event: Event) -> Sequence[Decision]:
         """Pass an applied event to the scheduler; return its decisions."""
         decisions = self._decided_on(event)
         for trial in self._journaled.pruned:
-            stopped = Decision(trial, "stop", self.records.of(trial).pruned)
-            decisions = [*decisions, *self._scheduler.prune(trial), stopped]
+            record = self.records.of(trial)
+            followed = self._scheduler.prune(trial) if record.continued is None else ()
+            decisions = [*decisions, *followed, Decision(trial, "stop", record.pruned)]
         return decisions
 
     def _decided_on(self, event: Event) -> Sequence[Decision]:
@@ -432,13 +454,24 @@ class SweepState:
             self._reports.add(event.trial, event.reports)
         match event:
             case Finished(trial=trial) if trial not in self._journaled.requeued and trial not in self._journaled.pruned:
-                score = self.records.of(event.trial).result.score
+                record = self.records.of(event.trial)
+                score = record.result.score
                 value = float("nan") if score is None else score
                 reports = self._reports.take(event.trial, event.iteration)
-                return self._scheduler.observe(Outcome(event.trial, event.iteration, value, reports, event.stopped))
-            case Failed(retry=False):
-                iterations = self.records.of(event.trial).result.iterations
-                return self._scheduler.observe(Outcome(event.trial, iterations, None))
+                resource = None if record.cost_end is None else self.sweep.resource
+                reached = event.iteration if resource is None else int(record.cost)
+                outcome = Outcome(event.trial, reached, value, reports, event.stopped, resource)
+                if record.continued is not None:
+                    return (Decision(trial, "complete", f"trained on: {ran(outcome, record.until)}"),)
+                return self._scheduler.observe(outcome)
+            case Failed(trial=trial, retry=False):
+                record = self.records.of(event.trial)
+                if record.continued is not None:
+                    reason = f"trained on to iteration {record.result.iterations}, then failed: {event.failure.message}"
+                    return (Decision(trial, "complete" if record.continued is TrialState.COMPLETE else "stop", reason),)
+                return self._scheduler.observe(Outcome(event.trial, record.result.iterations, None))
+            case Continued(trial=trial, until=until):
+                self._more_iterations += until - self.records.of(trial).result.iterations
             case Retried():
                 return self._retry(event.trial)
             case Exhausted():

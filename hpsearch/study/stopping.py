@@ -73,7 +73,7 @@ class Target:
         match event:
             case Saved() | Finished():
                 self._apply(self._journaled, event.reports)
-            case Failed(trial=trial, retry=False):
+            case Failed(trial=trial, retry=False) if not any(decision.trial == trial for decision in decisions):
                 self._failed.add(trial)
             case Reverted(trial=trial, iteration=last):
                 if trial in self._journaled and self._journaled[trial].iteration > last:
@@ -152,7 +152,7 @@ class Patience:
                 score = self._score_of(trial)
                 if score is not None and not (cut and (end is None or iteration < end)):
                     self._add(trial, score)
-            case Failed(trial=trial, retry=False):
+            case Failed(trial=trial, retry=False) if not any(decision.trial == trial for decision in decisions):
                 self._failed.add(trial)
                 if trial in self._row.bettered:
                     self._count_anew()

@@ -16,9 +16,10 @@ from hpsearch.searchers.tried import TriedConfigurations
 from hpsearch.study.build import build_searcher
 from hpsearch.study.change import Translate
 from hpsearch.study.journaled_state import JournaledState
-from hpsearch.study.trial_record import DECIDED
+from hpsearch.study.trial_record import DECIDED, TrialRecord
 from hpsearch.study.trial_records import TrialRecords
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.trainable.metrics import SECONDS
 from hpsearch.trial import Failure, StateAt, Trial, TrialState
 
 CallsOf = Callable[[Sweep, Searcher, Sequence[Past]], Calls]
@@ -386,7 +387,11 @@ class Suggestions:
         if not self.learns or not isinstance(event, Started | Saved | Finished | Failed | Retried | Reverted | Dropped):
             return
         record = self._journaled.records.of(event.segment.trial if isinstance(event, Started) else event.trial)
+        if record.continued is not None:
+            return
         trial, iteration = record.trial, record.result.iterations
+        if self._sweep.resource is not None:
+            iteration = int(record.cost)
         match event:
             case Started(new=Trial() as new):
                 if (known := self._known(new)) is not None:
@@ -418,8 +423,8 @@ class Suggestions:
             trial: Its number.
             decisions: The decisions that followed.
         """
-        if self.learns:
-            record = self._journaled.records.of(trial)
+        record = self._journaled.records.of(trial)
+        if self.learns and record.continued is None:
             failure = Failure("raised", record.pruned, "")
             iteration = record.result.iterations
             self._observe(Observation(record.trial, iteration, record.until, (), True, failure, decisions))
@@ -456,6 +461,8 @@ class Suggestions:
         return parent is not None or number >= self._first.count
 
     def _observe(self, observation: Observation) -> None:
+        if self._sweep.resource is not None:
+            observation = _over_costs(observation, self._journaled.records.of(observation.trial.number), self._sweep)
         self._add("observe", StateAt(observation.trial.number, observation.iteration), observation)
 
     def _known(self, trial: Trial) -> Trial | None:
@@ -510,3 +517,20 @@ class Suggestions:
         answer = self._calls.answer()
         self._answers[self._called.popleft()] = answer
         self._has_answered = True
+
+
+def _over_costs(observation: Observation, record: TrialRecord, sweep: Sweep) -> Observation:
+    """Return an observation with costs in place of iterations.
+
+    Args:
+        observation: In iterations, after its reports were counted.
+        record: The trial's record.
+        sweep: The sweep, whose rungs end by costs.
+    """
+    end, cost, reports = int(record.cost_end or 0), record.cost, []
+    for report in reversed(observation.reports):
+        at = cost if sweep.resource == SECONDS else report.metrics[sweep.resource or ""]
+        reports.append(replace(report, iteration=min(int(at), end)))
+        cost -= report.seconds
+    reached = min(int(record.cost), end)
+    return replace(observation, iteration=reached, until=end, reports=tuple(reversed(reports)))

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from hpsearch.objective import Objective, is_valid
 from hpsearch.task import Company
 from hpsearch.trainable.addresses import path_of
-from hpsearch.trial import Failure, Report, Score, Segment, Trial, TrialRow, TrialState
+from hpsearch.trainable.metrics import SECONDS
+from hpsearch.trial import Costs, Failure, Report, Score, Segment, Trial, TrialRow, TrialState
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,11 @@ class TrialRecord:
     checkpoint: str | None = field(init=False)
     """The newest checkpoint; for a fork without its own, the parent's."""
     checkpoint_iteration: int = field(init=False)
+    cost: float = 0.0
+    """What it has cost, up to the last report that its attempt made count."""
+    checkpoint_cost: float = 0.0
+    cost_end: float | None = None
+    """`Costs.end` of the last started segment."""
     code: tuple[int, ...] = ()
     """Versions of the trainable's code that produced its reports."""
     attempts: int = 0
@@ -98,6 +104,10 @@ class TrialRecord:
     """Maximum number of workers, since it failed or diverged on more; None: no limit."""
     reverted: str = ""
     """Why it was reverted to fewer workers."""
+    continued: TrialState | None = None
+    """Its state before a user had it train on; None if no user had. The scheduler observes nothing of it since then."""
+    continued_from: str | None = None
+    """The checkpoint that it trained on from. It is kept, as the longer training may be the worse one."""
     _saved: tuple[tuple[int, str], ...] = ()
     """(iteration, checkpoint) in the order of writing, except those returned by `take_superseded`."""
 
@@ -133,18 +143,37 @@ class TrialRecord:
         """Whether it has completed a segment."""
         return self.sure_width is not None
 
-    def on(self, until: int | None) -> Segment:
-        """Return the segment that resumes the trial from its newest checkpoint."""
-        return Segment(self.trial.number, self.checkpoint_iteration, until, self.checkpoint, self.attempts + 1)
+    def on(self, until: int | None, cost_end: float | None = None) -> Segment:
+        """Return the segment that resumes the trial from its newest checkpoint.
+
+        Args:
+            until: Last iteration to run.
+            cost_end: `Costs.end`, if rungs end by costs.
+        """
+        costs = None if cost_end is None else Costs(self.checkpoint_cost, cost_end)
+        attempt = self.attempts + 1
+        return Segment(self.trial.number, self.checkpoint_iteration, until, self.checkpoint, attempt, costs=costs)
 
     def again(self) -> Segment:
         """Return the remaining part of the last started segment."""
-        return self.on(self.until)
+        return self.on(self.until, self.cost_end)
+
+    def start(self, segment: Segment) -> None:
+        """Record that a segment runs."""
+        self.attempts, self.segment, self.until = segment.attempt, segment, segment.end
+        self.cost_end = None
+        if segment.costs is not None:
+            self.cost, self.cost_end = segment.costs.start, segment.costs.end
+
+    def spend(self, reports: Iterable[Report], resource: str) -> None:
+        """Count what reports of the running attempt cost."""
+        for report in reports:
+            self.cost = self.cost + report.seconds if resource == SECONDS else report.metrics[resource]
 
     def save(self, iteration: int, checkpoint: str) -> None:
-        """Record a newer checkpoint. Its iteration was reported already, or is counted next."""
+        """Record a newer checkpoint. Its cost was counted already; its iteration was, too, or is counted next."""
         self._know(iteration, checkpoint)
-        self.checkpoint, self.checkpoint_iteration = checkpoint, iteration
+        self.checkpoint, self.checkpoint_iteration, self.checkpoint_cost = checkpoint, iteration, self.cost
         if (iteration, self.attempts) == (self.result.value_iteration, self.result.value_attempt):
             self.result = replace(self.result, value_checkpoint=checkpoint)
 
@@ -177,7 +206,7 @@ class TrialRecord:
         self._saved = tuple(saved for saved in self._saved if saved[1] != self.checkpoint)
         if self.result.value_checkpoint == self.checkpoint:
             self.result = replace(self.result, value_checkpoint=None)
-        self.checkpoint, self.checkpoint_iteration = self.source, self.trial.start
+        self.checkpoint, self.checkpoint_iteration, self.checkpoint_cost = self.source, self.trial.start, 0.0
         self.rollback_point = None
 
     def widen(self, width: int, least: int) -> None:
@@ -223,12 +252,22 @@ class TrialRecord:
         self.failures = self.losses = 0
         self.excused = self.seconds
 
+    def train_on(self, until: int, iteration: int, checkpoint: str) -> None:
+        """Go on from its last checkpoint after its end, with new retries and a new timeout."""
+        self._know(iteration, checkpoint)
+        self.checkpoint, self.checkpoint_iteration = checkpoint, iteration
+        self.until, self.cost_end = until, None
+        self.continued, self.continued_from, self.pruned = self.state, checkpoint, ""
+        self.failures = self.losses = 0
+        self.excused = self.seconds
+
     def needed(self) -> set[str]:
-        """Return its newest checkpoint, those that it may have to go back to, and those of its best values.
+        """Return its newest checkpoint, those that it may go back to or trained on from, and those of its best values.
 
         Also the checkpoint that its running segment started from, since its code may still read it.
         """
         checkpoints = [self.checkpoint, self.result.value_checkpoint, self.former_result.value_checkpoint]
+        checkpoints.append(self.continued_from)
         if self.segment is not None:
             checkpoints.append(self.segment.checkpoint)
         if self.state not in DECIDED:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from hpsearch.events import Started
+from hpsearch.events import Continued, Started
 from hpsearch.objective import Objective
 from hpsearch.objective.fronts import Point, dominates
 from hpsearch.space import Space
@@ -89,7 +89,7 @@ class TrialRecords:
                 self._fork_counts[source] += 1
         record = self._all[segment.trial]
         record.bracket, record.rung = event.bracket, event.rung
-        record.attempts, record.segment, record.until = segment.attempt, segment, segment.end
+        record.start(segment)
         record.widen(segment.width, self.least_width)
         self.running.add(segment.trial)
         self._change(record, TrialState.RUNNING)
@@ -136,6 +136,18 @@ class TrialRecords:
         """Reset a failed trial, so that it can run again."""
         record = self._all[trial]
         record.retry()
+        self._change(record, TrialState.WAITING)
+
+    def train_on(self, event: Continued) -> None:
+        """Have an ended trial train on.
+
+        Raises:
+            ValueError: The trial hasn't ended, or has failed.
+        """
+        record = self._all[event.trial]
+        if record.state not in DECIDED:
+            raise ValueError(f"only a trial that has ended can train on; trial {event.trial} is {record.state}")
+        record.train_on(event.until, event.iteration, event.checkpoint)
         self._change(record, TrialState.WAITING)
 
     def decide(self, trial: int, state: TrialState, reason: str) -> None:
@@ -245,7 +257,8 @@ class TrialRecords:
         record.rollback_point = None  # it never runs again
         self._touched.add(record.trial.number)
         if record.state in DECIDED:
-            self._release(record)
+            if record.continued is None:  # else it was released at its first end
+                self._release(record)
             self._decided.add(record.trial.number)
 
     def _compare_decided(self) -> None:

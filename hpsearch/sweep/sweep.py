@@ -14,6 +14,7 @@ from hpsearch.errors import SweepError, TrainableError
 from hpsearch.objective import Objective, OutcomeConstraint
 from hpsearch.schedulers import early_terminate_from_json, settings_named
 from hpsearch.schedulers.early_terminate import EarlyTerminate
+from hpsearch.schedulers.halving import Halving
 from hpsearch.searchers import Problem, Searcher, searcher_named
 from hpsearch.seeds import SEED_LIMIT
 from hpsearch.space import Broken, Space
@@ -135,6 +136,7 @@ class Sweep:
         self.strategies.check(self.resources.workers_per_trial, self.resources.widest, self.early_terminate)
         check_ranking(self.objective, self.method, searcher, self.early_terminate)
         check_forks(self.objective, self.method, searcher, self.early_terminate)
+        self._check_resource()
         if searcher is not None:
             self._check_search(searcher, is_implied)
             if not read_back:
@@ -193,9 +195,16 @@ class Sweep:
         return self.run_cap is None and is_endless and not self.searcher.capabilities.finite
 
     @property
+    def resource(self) -> str | None:
+        """What rungs end by: `seconds`, or a reported metric; None: iterations."""
+        return self.early_terminate.resource if isinstance(self.early_terminate, Halving) else None
+
+    @property
     def iterations(self) -> int | None:
-        """Maximum number of iterations of a trial; None: until the trainable returns."""
-        return self.max_iter if self.early_terminate is None else self.early_terminate.max_iter
+        """Maximum number of iterations of a trial; None: until the trainable returns, or rungs end by costs."""
+        if self.early_terminate is None:
+            return self.max_iter
+        return self.early_terminate.max_iter if self.resource is None else None
 
     def _rehearse(self) -> None:
         """Sample some configurations, to check that constraints can be kept and expressions evaluated."""
@@ -295,6 +304,31 @@ class Sweep:
         object.__setattr__(self, "early_terminate", halving)
         object.__setattr__(self, "max_iter", None)
         return True
+
+    def _check_resource(self) -> None:
+        """Check that everything else works with rungs that end by costs."""
+        if (resource := self.resource) is None:
+            return
+        key = ("early_terminate", "resource")
+        where = f"must not be given with {{}}, got {resource}"
+        if self.resources.lanes > 1:
+            subject = f"resources.trials_per_worker: {self.resources.trials_per_worker}"
+            raise InvalidKey(key, f"{where.format(subject)}: lanes share their time and end together", "remove one")
+        if self.resources.widest > self.resources.workers_per_trial:
+            subject = f"resources.max_workers_per_trial: {self.resources.max_workers_per_trial}"
+            problem = (
+                f"{where.format(subject)}: how long a trial still runs, and so what more workers save, isn't known"
+            )
+            raise InvalidKey(key, problem, "remove one")
+        if self.program is not None and self.resources.workers_per_trial > 1:
+            problem = f"{where.format('a script on several workers')}: only its rank 0 knows what it cost"
+            raise InvalidKey(key, problem, "give trials one worker, or write the trainable as a function or class")
+        if self.forks:
+            problem = f"{where.format(f'method {self.method}')}, which forks trials: their costs would start anew"
+            raise InvalidKey(key, problem, "remove it, or take a method such as tpe")
+        if resource == "seconds" and self.search.lag is not None:
+            problem = "must not be given where rungs end by seconds, which no two runs spend alike"
+            raise InvalidKey(("search", "lag"), problem, "remove it, or let rungs end by a metric")
 
     def _check_search(self, searcher: type[Searcher], is_implied: bool) -> None:
         """Check that the method uses the section `search`, and that scheduler and resources allow a lag."""

@@ -132,8 +132,8 @@ def _state(study: Study, holder: str | None) -> str:
 def _rungs(study: Study) -> list[str]:
     open_rungs = [rung for rung in study.rungs if rung.size is None or rung.finished < rung.size]
     lines = [
-        f"rung        bracket {rung.bracket}, {up_to(rung.until)}: {rung.finished:,}{_of(rung.size)} finished, "
-        f"{rung.started:,} started"
+        f"rung        bracket {rung.bracket}, {up_to(rung.until, study.sweep.resource)}: "
+        f"{rung.finished:,}{_of(rung.size)} finished, {rung.started:,} started"
         for rung in open_rungs[:_MOST_RUNGS]
     ]
     if len(open_rungs) > _MOST_RUNGS:

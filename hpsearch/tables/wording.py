@@ -74,9 +74,16 @@ def counted(count: int, unit: str) -> str:
     return f"{count:,} {unit}" if count == 1 else f"{count:,} {unit}s"
 
 
-def up_to(until: int | None) -> str:
-    """Format the last iteration of a rung; None if the sweep has no last iteration."""
-    return "to their end" if until is None else f"to iteration {until}"
+def up_to(until: int | None, resource: str | None = None) -> str:
+    """Format the end of a rung.
+
+    Args:
+        until: Its last iteration, or its costs; None if the sweep has no last iteration.
+        resource: What rungs end by; None: iterations.
+    """
+    if until is None:
+        return "to their end"
+    return f"to iteration {until}" if resource is None else f"to {until} {resource}"
 
 
 def params_line(params: Params) -> str:

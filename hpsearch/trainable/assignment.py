@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from hpsearch.objective import Objective
+from hpsearch.trainable.metrics import names_reported
 
 UNKNOWN_END = (
     "trial.iterations() and classes need to know the last iteration, but the sweep has no `max_iter`: set it inside "
@@ -48,6 +49,18 @@ class Assignment:
     """Checkpoint of the parent, absolute. Equal to `checkpoint` if the fork starts at the parent's iteration."""
     changed: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Numeric parameters that differ between this trial and its parent: flat names to (parent's value, own value)."""
+
+    resource: str | None = None
+    """What the segment ends by if it has `cost_end`: `seconds`, or a metric."""
+    cost: float = 0.0
+    """Cost of the trial before the segment."""
+    cost_end: float | None = None
+    """The segment ends with the first report whose cost is at or above this; None: by its iterations."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The metrics that every report must contain."""
+        return names_reported(self.objective.names, self.resource)
 
     @property
     def strategy(self) -> str:

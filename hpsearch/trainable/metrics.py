@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Collection, Iterable, Mapping
 from numbers import Number
 
 from hpsearch.errors import TrainableError
 
 _NO_STEP = "no step, as each call is the end of the next iteration"
+
+SECONDS = "seconds"
+"""The resource that is the running time of the trainable."""
+
+_RESOURCE_KEY = "early_terminate.resource"
 
 
 def to_numbers(metrics: object, names: tuple[str, ...]) -> dict[str, float]:
@@ -31,6 +37,44 @@ def to_numbers(metrics: object, names: tuple[str, ...]) -> dict[str, float]:
         problem = f"every report must have {lacking(missing, numbers, 'this one has')}"
         raise TrainableError(problem, f"metric.{missing}")
     return numbers
+
+
+def names_reported(names: tuple[str, ...], resource: str | None) -> tuple[str, ...]:
+    """Return the metrics that every report must contain.
+
+    Args:
+        names: The sweep's metrics.
+        resource: What rungs end by; None: iterations.
+    """
+    return names if resource is None or resource in (SECONDS, *names) else (*names, resource)
+
+
+def cost_after(resource: str | None, before: float, metrics: Mapping[str, float], seconds: float) -> float:
+    """Return the cost of a trial with a report.
+
+    Args:
+        resource: What rungs end by; None: iterations, so that nothing is counted.
+        before: The cost before the report's iteration.
+        metrics: The report's metrics.
+        seconds: Duration of the report's iteration.
+
+    Raises:
+        TrainableError: The metric is missing, isn't finite, or falls.
+    """
+    if resource is None:
+        return before
+    if resource == SECONDS:
+        return before + seconds
+    if resource not in metrics:
+        raise TrainableError(f"every report must have {lacking(resource, metrics, 'this one has')}", _RESOURCE_KEY)
+    cost = metrics[resource]
+    if not before <= cost < math.inf:
+        raise TrainableError(
+            f"{resource}, by which rungs end, must be a number that never falls, got {cost:g} after {before:g}: count "
+            "it from the trial's start, and save the count in the checkpoint",
+            _RESOURCE_KEY,
+        )
+    return cost
 
 
 def refuse_keywords(unknown: Collection[str], names: tuple[str, ...]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Never, Protocol
 from hpsearch.errors import TrainableError
 from hpsearch.trainable import checkpoints, random_state
 from hpsearch.trainable.assignment import UNKNOWN_END, Assignment, ignored_checkpoint, ignored_parallel
-from hpsearch.trainable.metrics import example, refuse_keywords, refuse_step, to_numbers
+from hpsearch.trainable.metrics import cost_after, example, refuse_keywords, refuse_step, to_numbers
 from hpsearch.trainable.parents_settings import check_own_settings
 from hpsearch.trainable.random_state import RandomState
 from hpsearch.trainable.storage import writing
@@ -58,7 +58,7 @@ class RunningTrial:
         params: The parameters, nested like the sweep's groups; a copy that you may modify.
         seed: Seed of the trial. The global generators of Python, NumPy and torch were already seeded with it.
         start: Number of finished iterations. The first report is that of iteration `start + 1`.
-        end: Last iteration of this segment; None if the sweep has no `max_iter`.
+        end: Last iteration of this segment; None if the sweep has no `max_iter`, or rungs end by costs.
         rank: Rank of this worker, from 0, among the workers that run the segment. Only the reports of rank 0 count.
         world_size: Number of workers that run the segment. It may differ between segments.
         scaling: The sweep's `scaling`: how batch size and learning rate depend on the number of workers.
@@ -108,18 +108,20 @@ class RunningTrial:
         self._listener = listener
         self._state: Any = None
         self._iteration = assignment.start
+        self._cost = assignment.cost
         self._step: int | None = None
         self._provisional: tuple[int, str] | None = None
         """(process id, name) of the last report's checkpoint, if the listener has not received it."""
         self._looped = False
         self._has_read_checkpoint = False
         self._ended = False
+        self._has_spent = False
         self._clock = time.perf_counter()
 
     @property
     def metric_names(self) -> tuple[str, ...]:
         """The metrics that every report must contain."""
-        return self._assignment.objective.names
+        return self._assignment.names
 
     @property
     def group(self) -> Group:
@@ -215,6 +217,11 @@ class RunningTrial:
         """The last reported iteration; `start` before the first report."""
         return self._iteration
 
+    @property
+    def _is_endless(self) -> bool:
+        """Whether only the trainable itself ends the segment."""
+        return self.end is None and self._assignment.cost_end is None
+
     def iterations(self) -> Iterator[int]:
         """Yield the numbers of the iterations to run, from `start + 1` to `end`. Call `report` once in each step.
 
@@ -224,12 +231,12 @@ class RunningTrial:
         Raises:
             TrainableError: A step did not report, or the sweep has no `max_iter`.
         """
-        if self.end is None:
+        if self._is_endless:
             raise TrainableError(UNKNOWN_END)
         self._looped = True
         self._restore_random_state()
         try:
-            while self._iteration < self.end and not self._ended:
+            while (self.end is None or self._iteration < self.end) and not self._ended:
                 self._step = self._iteration + 1
                 self._clock = time.perf_counter()
                 yield self._step
@@ -270,13 +277,15 @@ class RunningTrial:
         self._check_turn()
         refuse_keywords(others, self._assignment.objective.names)
         numbers = to_numbers(metrics, self._assignment.objective.names) if self.rank == 0 else {}
+        if self.rank == 0:
+            self._cost = cost_after(self._assignment.resource, self._cost, numbers, seconds)
         refuse_step(checkpoint)
         self._iteration += 1
         self._listener.reported(self._iteration, numbers, seconds)
         cut = self._iteration != self.end and self._is_cut(numbers)
         if cut:
             self._listener.was_cut()
-        self._ended = cut or self._iteration == self.end
+        self._ended = cut or self._iteration == self.end or self._has_spent
         self.drop_kept()
         if checkpoint is not None and self.rank == 0:
             import torch  # noqa: F401 (now, so that random numbers do not depend on when a checkpoint is written)
@@ -284,7 +293,7 @@ class RunningTrial:
             if self._ended or self._assignment.due(self._iteration):
                 if (name := self._write(checkpoint)) is not None:
                     self._listener.saved(self._iteration, name)
-            elif self.end is None and (name := self._write(checkpoint)) is not None:
+            elif self._is_endless and (name := self._write(checkpoint)) is not None:
                 self._provisional = (os.getpid(), name)
         if self._ended and self._step is None:
             raise SegmentEnd(0)
@@ -325,16 +334,21 @@ class RunningTrial:
     def _is_cut(self, numbers: Mapping[str, float]) -> bool:
         """Return whether the segment ends early: on request, or because this report reaches the sweep's target.
 
+        A report at which the segment has spent its costs ends it anyway, so it isn't cut there.
+
         Rank 0 decides, and sends its random state to the other ranks. A checkpoint contains only one random state, so
         without this the other ranks would get different random numbers after a resume.
         """
+        cut, cost_end = False, self._assignment.cost_end
+        if self.rank == 0:
+            self._has_spent = cost_end is not None and self._cost >= cost_end
+            cut = not self._has_spent and (self._listener.cut_requested() or self._assignment.reached(numbers))
         if self.world_size == 1:
-            return self._listener.cut_requested() or self._assignment.reached(numbers)
+            return cut
         message = None
         if self.rank == 0:
-            cut = self._listener.cut_requested() or self._assignment.reached(numbers)
-            message = [cut, random_state.to_text(random_state.capture())]
-        cut, state = self.group.broadcast_object(message)
+            message = [cut, self._has_spent, random_state.to_text(random_state.capture())]
+        cut, self._has_spent, state = self.group.broadcast_object(message)
         if self.rank > 0:
             random_state.restore(random_state.from_text(state))
         return bool(cut)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from hpsearch.events import Saved
 from hpsearch.task import Result
 from hpsearch.trainable.failures import bounded
+from hpsearch.trainable.metrics import cost_after
 from hpsearch.trial import Failure, Report, Segment
 from hpsearch.worker.process_settings import Kept
 
@@ -39,6 +40,7 @@ class Attempt:
         rank: This worker's rank.
         timeout: Seconds after which the attempt is cut; None: no limit.
         ran: Returns the seconds that count toward the timeout.
+        resource: What rungs end by; None: iterations.
     """
 
     def __init__(
@@ -48,12 +50,15 @@ class Attempt:
         rank: int = 0,
         timeout: float | None = None,
         ran: Callable[[], float] = lambda: 0.0,
+        resource: str | None = None,
     ) -> None:
         self._segment = segment
         self._channel = channel
         self._leads = rank == 0
         self._timeout = timeout
         self._ran = ran
+        self._resource = resource
+        self._cost = 0.0 if segment.costs is None else segment.costs.start
         self._late = False
         self._saved: tuple[int, str] | None = None
         self._returned = False
@@ -84,10 +89,14 @@ class Attempt:
     @property
     def ended(self) -> bool:
         """Whether the last report ends the attempt."""
-        return self._returned or self.cut or self.iteration == self._segment.end
+        costs = self._segment.costs
+        has_spent = costs is not None and self._cost >= costs.end
+        return self._returned or self.cut or has_spent or self.iteration == self._segment.end
 
     def reported(self, iteration: int, metrics: Mapping[str, float], seconds: float) -> None:
         """Record the report of an iteration."""
+        if self._leads:
+            self._cost = cost_after(self._resource, self._cost, metrics, seconds)
         self.iteration = iteration
         if not self._leads:
             return

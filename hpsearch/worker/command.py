@@ -269,7 +269,7 @@ class _Script:
             self._named.check_at_end(self._offered)
             self._attempt.saved(iteration, self._named.copy(self._offered, iteration))
         if iteration == self._assignment.start and self._assignment.must_report and self._assignment.rank == 0:
-            raise TrainableError(no_report(self._assignment.objective.names, command))
+            raise TrainableError(no_report(self._assignment.names, command))
 
     def _take_lines(self, ended: bool = False) -> None:
         try:

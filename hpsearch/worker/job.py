@@ -61,6 +61,8 @@ class Job:
     """MKL_CBWR of processes that train; None: as in their environment."""
     gpus: float = 0
     """Number of GPUs of a worker, or its fraction of one."""
+    resource: str | None = None
+    """What segments with `costs` end by: `seconds`, or a metric that every report must have and that never falls."""
     live: bool = False
     """Whether the scheduler may stop a segment at any report. If so, a worker waits for its decision after each."""
 

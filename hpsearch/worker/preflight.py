@@ -87,7 +87,8 @@ def check_end(sweep: Sweep, trainable: object, search_path: Sequence[str]) -> No
         InvalidKey: The sweep doesn't set a number of iterations.
     """
     trainable = sweep.trainable if trainable is None else trainable
-    if sweep.iterations is not None or trainable is None or not is_class(trainable, search_path):
+    known = sweep.iterations is not None or sweep.resource is not None
+    if known or trainable is None or not is_class(trainable, search_path):
         return
     problem = f"is required: the trainable {sweep.trainable} is a class, which is stepped until there"
     early = sweep.early_terminate

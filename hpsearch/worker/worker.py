@@ -142,7 +142,7 @@ class Worker:
         rank = 0 if rank_info is None else rank_info.rank
         assignment = _assignment_of(self._job, self._root, trial, segment, rank)
         directory = assignment.directory
-        attempt = Attempt(segment, channel, rank, timeout, lambda: time.perf_counter() - began)
+        attempt = Attempt(segment, channel, rank, timeout, lambda: time.perf_counter() - began, self._job.resource)
         beside = contextlib.nullcontext() if self._lanes is None else self._lanes.beside_another()
         try:
             with beside, writing(f"the attempt's directory {directory}"):  # exceptions of the trainable are failures
@@ -305,6 +305,9 @@ def _assignment_of(job: Job, root: Path, trial: Trial, segment: Segment, rank: i
         parallel={} if job.strategies is None else job.strategies.of(trial.params),
         parent=None if parent is None else parent.number,
         parent_checkpoint=None if parent is None else path,
+        resource=job.resource,
+        cost=0.0 if segment.costs is None else segment.costs.start,
+        cost_end=None if segment.costs is None else segment.costs.end,
         changed={} if parent is None else _changed(trial.params, parent.params),
     )
 

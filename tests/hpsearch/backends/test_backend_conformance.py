@@ -16,7 +16,7 @@ from hpsearch.journal.directory import StudyDirectory
 from hpsearch.objective import Metric, Objective
 from hpsearch.sweep.parts import Resources
 from hpsearch.task import Message, Progress, Result, Task
-from hpsearch.trial import Parent, Segment, Trial
+from hpsearch.trial import Costs, Parent, Segment, Trial
 from hpsearch.worker.job import Job
 from tests.hpsearch.support import backend_trainables as trainables
 from tests.hpsearch.support.functions import simulated_backend
@@ -45,6 +45,7 @@ class Place:
         save_every: int | None = None,
         widest: int = 1,
         target: float | None = None,
+        resource: str | None = None,
     ) -> None:
         self.backend.open(
             Job(
@@ -56,6 +57,7 @@ class Place:
                 save_every=save_every,
                 threads=1,
                 widest=widest,
+                resource=resource,
             ),
             self.deliver,
         )
@@ -171,6 +173,35 @@ def test_a_segment_starts_from_the_checkpoint_of_the_one_before(place: Place):
         (3, {"value": 3 * X}),
         (4, {"value": 4 * X}),
     ]
+
+
+def test_a_segment_ends_at_the_first_report_at_or_above_its_costs(real: Place):
+    real.open(resource="value")
+    real.wait_for_capacity()
+    trial = Trial(0, {"x": X, "folder": str(real.study)}, seed=0, origin="random")
+    real.backend.start(Task(trial, Segment(0, 0, None, None, 1, costs=Costs(0.0, 2.2 * X)), timeout=None))
+    first = real.results(1)[0]
+    assert (first.iteration, first.cut, first.failure) == (3, False, None)
+    assert first.checkpoint is not None
+    real.messages.clear()
+    segment = Segment(0, 3, None, first.checkpoint, 2, costs=Costs(3 * X, 5 * X))
+    real.backend.start(Task(trial, segment, timeout=None))
+    second = real.results(1)[0]
+    assert [(report.iteration, dict(report.metrics)) for report in second.reports] == [
+        (4, {"value": 4 * X}),
+        (5, {"value": 5 * X}),
+    ]
+
+
+def test_a_cost_below_that_of_the_segment_before_is_refused(real: Place):
+    real.open(trainables.without_checkpoints, resource="value")
+    real.wait_for_capacity()
+    trial = Trial(0, {"x": X, "folder": str(real.study)}, seed=0, origin="random")
+    real.backend.start(Task(trial, Segment(0, 0, None, None, 1, costs=Costs(9.0, 10.0)), timeout=None))
+    failure = real.results(1)[0].failure
+    assert failure is not None
+    assert (failure.kind, failure.key) == ("contract", "early_terminate.resource")
+    assert failure.message.startswith("value, by which rungs end, must be a number that never falls, got 0.5 after 9: ")
 
 
 def test_a_fork_goes_on_from_another_trials_checkpoint_at_any_iteration(place: Place):

@@ -53,7 +53,8 @@ def test_a_finished_study_is_extended_without_running_anything_and_resume_goes_o
 REFUSED = [
     ("extend study", "by what? Name --run-cap, --brackets or --max-iter"),
     ("extend study --run-cap 2", "it differs in\n  run_cap: "),
-    ("extend study --max-iter 9", "--max-iter 9: this study has begun, and can be extended by more of --run-cap, and"),
+    ("extend study --max-iter 2", "must train on beyond iteration 2, got --max-iter 2"),
+    ("extend study --max-iter 9 7", "only a trial that has ended without failure can train on, got trial 7; there are"),
     ("extend study --brackets 2", "--brackets 2: this study has begun"),
     ("add study", "which configurations? Name --params lr=0.1,hidden=64 or --json FILE"),
     ("add study --params x", "--params x: must be NAME=VALUE,..., such as lr=0.1,hidden=64, got 'x'"),
@@ -80,6 +81,22 @@ def test_what_cant_be_is_said_and_leaves_no_trace(study, hpsearch_command):
         assert answer.code == 1, words
         assert why in answer.err, words
         assert study.joinpath("study.db").read_bytes() == before
+
+
+def test_trials_train_on_and_those_that_cant_are_named(study, hpsearch_command):
+    before = hpsearch.load(study)
+    best = before.best_trial.number
+    others = [row.number for row in before.trials if row.number != best]
+    answer = hpsearch_command("extend", "study", "--max-iter", 5, best, others[0])
+    assert answer.out == f"extended to max_iter 5: trial {best} will train on; continue with: hpsearch resume study\n"
+    assert answer.err.startswith(f"note: trial {others[0]} doesn't train on: its last checkpoint is gone, or it saved")
+    assert hpsearch.load(study).state == "extended"
+    assert f"max_iter 5, trial {best}" in hpsearch_command("history", "study").out
+    assert hpsearch_command("resume", "study", *INLINE).code == 0
+    after = hpsearch.load(study).trials
+    assert [row.iterations for row in after] == [5 if row.number == best else 2 for row in after]
+    assert len(hpsearch.load(study).curves()[best]) == 5
+    assert "trained on: ran all 5 iterations" in hpsearch_command("trial", "study", best).out
 
 
 def test_the_hint_of_a_refusal_can_be_pasted_and_the_points_are_tried(study, hpsearch_command):

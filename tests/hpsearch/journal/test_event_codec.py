@@ -14,6 +14,7 @@ from hpsearch.events import (
     Added,
     Asked,
     Changed,
+    Continued,
     Dropped,
     Ended,
     Event,
@@ -31,7 +32,7 @@ from hpsearch.events import (
     Steered,
 )
 from hpsearch.journal.event_codec import _EVENTS, _PARTS, _ROWS, decode, encode
-from hpsearch.trial import Failure, Parent, Report, Segment, Trial
+from hpsearch.trial import Costs, Failure, Parent, Report, Segment, Trial
 
 # Text as Python has it, halves of surrogate pairs included: a file's name that isn't UTF-8 gives them.
 texts = st.text(st.characters(exclude_categories=[]), max_size=20)
@@ -59,7 +60,8 @@ def events(draw) -> Event:
     kinds = st.sampled_from(["raised", "timeout", "died", "contract", "checkpoint", "storage", "peer"])
     failures = st.builds(Failure, kinds, texts, texts)
     widths = st.integers(1, 2**20)
-    segments = st.builds(Segment, st.just(trial), counts, optional_counts, st.none() | texts, counts, widths)
+    costs = st.none() | st.builds(Costs, floats, floats)
+    segments = st.builds(Segment, st.just(trial), counts, optional_counts, st.none() | texts, counts, widths, costs)
     trials = st.builds(Trial, st.just(trial), st.dictionaries(texts, values, max_size=3), counts, texts)
     number = st.just(trial)
     event: Event = draw(
@@ -73,6 +75,7 @@ def events(draw) -> Event:
             st.builds(Reverted, number, counts, counts, texts, floats, st.none() | texts),
             st.builds(Dropped, number, texts),
             st.builds(Retried, number),
+            st.builds(Continued, number, counts, counts, texts),
             st.builds(Pruned, number, texts),
             st.builds(Added, objects),
             st.builds(Steered, texts, texts, optional_counts, objects, texts),
@@ -225,7 +228,7 @@ WRITTEN = [
     (Asked(number=5, parent=3, bracket=1), ("asked", None), '{"number":5,"parent":3,"bracket":1}'),
     (
         Started(
-            segment=Segment(trial=7, start=1, end=3, checkpoint="c", attempt=2, width=4),
+            segment=Segment(trial=7, start=1, end=3, checkpoint="c", attempt=2, width=4, costs=Costs(1.5, 9.0)),
             new=Trial(
                 number=7,
                 params={"x": 1},
@@ -241,7 +244,7 @@ WRITTEN = [
         ("started", 7),
         '{"new":{"params":{"x":1},"seed":9,"origin":"pbt","parent":{"number":2,"iteration":1,"checkpoint":"p",'
         '"params":{"x":2}},"start":1},"reason":"free","bracket":2,"rung":1,"start":1,"end":3,"checkpoint":"c",'
-        '"attempt":2,"width":4}',
+        '"attempt":2,"width":4,"costs":[1.5,9.0]}',
     ),
     (
         Saved(trial=7, attempt=2, iteration=2, checkpoint="c", reports=(REPORT,)),
@@ -288,6 +291,11 @@ WRITTEN = [
     ),
     (Dropped(trial=7, reason="r"), ("dropped", 7), '{"reason":"r"}'),
     (Retried(trial=7), ("retried", 7), "{}"),
+    (
+        Continued(trial=7, until=9, iteration=3, checkpoint="c"),
+        ("continued", 7),
+        '{"until":9,"iteration":3,"checkpoint":"c"}',
+    ),
     (Pruned(trial=7, reason="r"), ("pruned", 7), '{"reason":"r"}'),
     (Added(params={"x": 1}), ("added", None), '{"params":{"x":1}}'),
     (Exhausted(), ("exhausted", None), "{}"),

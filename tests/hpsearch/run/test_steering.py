@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 import hpsearch
-from hpsearch.events import Added, Ended, Extended, Finished, Pruned, Retried, Started, Steered
+from hpsearch.events import Added, Continued, Ended, Extended, Finished, Pruned, Retried, Started, Steered
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.history import seconds_spent
 from hpsearch.journal.journal import Journal
 from hpsearch.results.study import Study
 from hpsearch.schedulers.halving import Hyperband
-from hpsearch.sweep.parts import Limits
+from hpsearch.sweep.parts import Checkpoints, Limits
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.status import status_text
 from hpsearch.tables.trials import rows_to_csv
-from hpsearch.task import Message, Task
+from hpsearch.task import Message, Result, Task
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.scripted import (
     ScriptedBackend,
@@ -204,6 +204,29 @@ def test_an_extension_is_taken_at_once(tmp_path):
     assert study.sweep.run_cap == 9
     assert len([event for event in events_of(path) if isinstance(event, Ended)]) == 1
     assert table(study) == undisturbed(tmp_path / "calm", replace(FLAT, run_cap=9))
+
+
+def test_an_ended_trial_trains_on_beside_the_others(tmp_path):
+    path = tmp_path / "s"
+    sweep = replace(FLAT, checkpoints=Checkpoints("all"))
+
+    class OnDisk(Beside):
+        def wait(self, timeout: float | None) -> Sequence[Message]:
+            messages = super().wait(timeout)
+            for message in messages:
+                if isinstance(message, Result) and message.checkpoint is not None:
+                    (path / message.checkpoint).mkdir(parents=True)
+            return messages
+
+    ended = ("extend", {"max_iter": 9, "trials": [0]})
+    study = run_scripted(path, sweep, OnDisk(path, {1: ended}, workers=1))
+    assert [row.iterations for row in study.trials] == [9, *[row.iterations for row in study.trials[1:]]]
+    assert outcomes(path) == [("extend", "done")]
+    assert [event.until for event in of_kind(path, Continued)] == [9]
+    starts = [event.segment.trial for event in of_kind(path, Started)]
+    assert starts[:3] == [0, 1, 0]  # its worker was taken
+    calm = undisturbed(tmp_path / "calm", sweep).splitlines()
+    assert table(study).splitlines()[2:] == calm[2:]
 
 
 def test_points_are_added_and_failed_trials_retried_by_the_process_that_runs(tmp_path):
