@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpsearch_comm as comm
+from hpsearch_comm.operations.host_operations import decode
 from tests.comm.thread_ranks import run_ranks
 
 
@@ -181,3 +182,9 @@ def test_other_mistakes_in_where_a_result_goes_show_before_anything_travels():
         assert (group.allgather(mine, out=torch.empty(8, 2)) == 1).all()
 
     run_ranks(2, work)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[" * 100_000])
+def test_bytes_that_are_no_object_are_an_error_of_ours(data):
+    with pytest.raises(comm.CommError, match="can't be read as JSON"):
+        decode(data)
