@@ -51,7 +51,7 @@ class JournaledState:
     def __init__(self, sweep: Sweep) -> None:
         self._keep_all = sweep.checkpoints.keep == "all"
         self.records = TrialRecords(
-            sweep.objective, sweep.resources.workers_per_trial, sweep.strategies.is_asynchronous
+            sweep.objective, sweep.resources.workers_per_trial, sweep.strategies.is_asynchronous, sweep.repeats
         )
         self.requeued: list[int] = []
         """Trials whose segment must be started again, by number; those with a company first, grouped by company."""

@@ -98,6 +98,12 @@ def begin_and_die_after_event(
     prune: tuple[int, Sequence[int]] | None = None,
 ) -> None:
     """Run the sweep until its journal holds so many events, and be killed by SIGKILL there."""
+    die_after_event(number)
+    begin(study, every, run_cap, prune=prune)
+
+
+def die_after_event(number: int) -> None:
+    """Let this process be killed by SIGKILL when the journal that it writes holds so many events."""
     append = Journal.append
 
     def append_and_die(
@@ -110,7 +116,6 @@ def begin_and_die_after_event(
         return places
 
     Journal.append = append_and_die  # type: ignore[method-assign, assignment]
-    begin(study, every, run_cap, prune=prune)
 
 
 def begin_and_die_in_epoch(study: str, every: int | None, epoch: int) -> None:
