@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         When,
     )
     from hpsearch.sweep.file import load_sweep
-    from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Parallel, Resources, Scaling, Search
+    from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Parallel, Repeats, Resources, Scaling, Search
     from hpsearch.sweep.sweep import Sweep
     from hpsearch.trainable.current import current_trial
     from hpsearch.trainable.restoring import restore
@@ -103,6 +103,7 @@ __all__ = [
     "Ordinal",
     "Parallel",
     "Repeat",
+    "Repeats",
     "Rerun",
     "Resources",
     "RunningTrial",
@@ -159,7 +160,7 @@ _PLACES = {
         "Ordinal Repeat Space Uniform When"
     ),
     "hpsearch.sweep.file": "load_sweep",
-    "hpsearch.sweep.parts": "Checkpoints Limits Metric Parallel Resources Scaling Search",
+    "hpsearch.sweep.parts": "Checkpoints Limits Metric Parallel Repeats Resources Scaling Search",
     "hpsearch.sweep.sweep": "Sweep",
     "hpsearch.trainable.current": "current_trial",
     "hpsearch.trainable.restoring": "restore",

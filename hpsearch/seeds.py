@@ -13,7 +13,7 @@ DRAW_BITS = 128
 
 
 def trial_seed(sweep_seed: int, number: int) -> int:
-    """Return the seed of a trial; 0 <= seed < 2**32.
+    """Return the seed of a trial, or of the repeat `number` of all configurations; 0 <= seed < 2**32.
 
     The hash has its own domain tag: a trainable that samples from `numpy.random.default_rng(trial.seed)` must not get
     the random numbers that its params were sampled with.

@@ -48,7 +48,7 @@ class Trial:
     params: Params
     """Flat names to values."""
     seed: int
-    """Derived only from (sweep seed, trial number); 0 <= seed < 2**32."""
+    """Derived only from the sweep's seed and the trial's number, or that of its repeat; 0 <= seed < 2**32."""
     origin: str
     """Where the params come from: the name of a method, `"points_to_try"`, `"stand_in"`, `"retry"`, `"added"`, or a
     custom searcher's own word."""
@@ -57,6 +57,10 @@ class Trial:
     start: int = 0
     """Iterations that count as done when the trial starts: a fork continues after them. The parent's checkpoint has at
     least as many iterations."""
+    configuration: int | None = None
+    """Index of its configuration in a sweep with repeats, in the order of creation, from 0; None without repeats."""
+    repeat: int = 0
+    """Which repeat of its configuration it is, from 0."""
 
     @property
     def inherited(self) -> int | None:
@@ -167,6 +171,27 @@ class TrialState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Repeated:
+    """The configuration that a trial belongs to in a sweep with repeats, and the results of its repeats so far."""
+
+    configuration: int
+    """Index of the configuration, from 0."""
+    repeat: int
+    """Which repeat the trial is, from 0."""
+    score: Score | None
+    """Score of the configuration, by which it is ranked; None unless all its repeats are complete with a score."""
+    statistic: str
+    """What `values` are: `mean` or `quantile`."""
+    values: tuple[float, ...]
+    """Mean of each goal over the repeats that are complete with a score, or the sweep's quantile; empty if there is
+    none."""
+    deviations: tuple[float | None, ...]
+    """Sample standard deviation of each goal over the same repeats; None for fewer than two."""
+    n: int
+    """Number of these repeats."""
+
+
+@dataclass(frozen=True, slots=True)
 class TrialRow:
     """One trial as shown by tables, exports and `best_trial`."""
 
@@ -204,10 +229,17 @@ class TrialRow:
     """The parent's iteration whose state the trial inherited; None if it inherited none."""
     start: int = 0
     """Iterations that counted as done when the trial started."""
+    repeated: Repeated | None = None
+    """Its configuration in a sweep with repeats; None without repeats."""
     code: tuple[int, ...] = field(default=(), compare=False)
     """Versions of the trainable's code that produced the trial's reports, from 1; empty if unknown."""
     address: str | None = field(default=None, compare=False, repr=False)
     """Address of `checkpoint`: its directory, or an entry of a file with several checkpoints; not part of a result."""
+
+    @property
+    def standing(self) -> Score | None:
+        """Score by which the trial is ranked: its own, or with repeats that of its configuration."""
+        return self.score if self.repeated is None else self.repeated.score
 
     @property
     def values(self) -> tuple[float, ...]:

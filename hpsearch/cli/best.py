@@ -14,6 +14,9 @@ from hpsearch.results.best import BestTrial
 from hpsearch.results.study import Study
 from hpsearch.tables.formats import indented_json
 from hpsearch.tables.layout import screen_of
+from hpsearch.tables.outline import constants_of, outlined
+from hpsearch.tables.repeats import lead_text
+from hpsearch.tables.trials import rows_to_table
 
 
 def best_arguments(command: argparse.ArgumentParser) -> None:
@@ -39,6 +42,8 @@ def best(args: argparse.Namespace) -> int:
         records = [_best_record(trial) for trial in best_trials]
         if rerun is not None:
             records[0]["configurations"] = rerun.records()
+        if lead := lead_text(study):
+            records[0]["lead"] = lead
         record = records if study.sweep.objective.several and args.weights is None else records[0]
         print(indented_json(record))
         return 0
@@ -49,6 +54,13 @@ def best(args: argparse.Namespace) -> int:
         print(f"\nNone is better than another in all. For one by weights: --weights {shlex.quote(weights)}")
     if rerun is not None:
         print(rerun.text(screen_of(sys.stdout)), end="")
+    if study.configurations:
+        shown, names = outlined(study.configurations, study.sweep.parameters)
+        constants = constants_of(names, study.spaces)
+        screen = screen_of(sys.stdout)
+        print(rows_to_table(shown, names, study.sweep.objective, constants=constants, screen=screen), end="")
+        if lead := lead_text(study):
+            print(f"lead        {lead}")
     return 0
 
 

@@ -31,6 +31,7 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.groups import by_strategy
 from hpsearch.tables.layout import screen_of, table_text
 from hpsearch.tables.outline import constants_of, outlined
+from hpsearch.tables.repeats import lead_text
 from hpsearch.tables.status import way_on
 from hpsearch.tables.trials import rows_to_table
 from hpsearch.tables.wording import front_line, shown_path
@@ -187,7 +188,8 @@ def _report(study: Study) -> int:
     if study.state not in ("finished", *CRITERIA):
         print(f"{study.state}; {way_on(study, where)}")
         return _EXIT_CODES.get(study.state, 1)
-    rows = [row for row in study.ranked if row.score is not None]
+    rows = study.configurations or study.ranked
+    rows = [row for row in rows if row.standing is not None]
     if not study.sweep.objective.goals:
         ended = [row for row in study.trials if row.metrics]
         print(rows_to_table(*outlined(ended[-_LEADERS:], study.sweep.parameters), study.sweep.objective), end="")
@@ -215,6 +217,8 @@ def _report(study: Study) -> int:
             text = text.rstrip("\n") + "\n" + table_text(strategies, screen)
         print(text, end="")
         print(_what_is_best(study, pasted), end="")
+        if lead := lead_text(study):
+            print(f"lead:        {lead}")
         for text in result_warnings(study):
             print(f"note:        {text}")
     print(f"trials:      hpsearch trials {pasted}")

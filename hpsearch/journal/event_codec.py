@@ -95,7 +95,7 @@ _EVENTS: Mapping[str, _Layout] = {
 _PARTS: Mapping[type, _Layout] = {
     layout.kind: layout
     for layout in (
-        _layout(Trial, "number", "params seed origin parent start"),
+        _layout(Trial, "number", "params seed origin parent start configuration repeat"),
         _layout(Parent, "", "number iteration checkpoint params"),
     )
 }
@@ -117,12 +117,15 @@ _LACKING: Mapping[type, Mapping[str, Any]] = {
     Started: {"costs": None},
     Finished: {"stopped": "", "lanes": 1},
     Lost: {"seconds": 0.0, "then": "", "company": ()},
-    Trial: {"parent": None, "start": 0},
+    Trial: {"parent": None, "start": 0, "configuration": None, "repeat": 0},
     Parent: {"params": {}},
     Report: {"lanes": 1},
     Failure: {"key": ""},
 }
 """Values of names that a body lacks, as earlier versions omitted them. No value here may ever change."""
+
+_OMITTED: Mapping[type, Sequence[str]] = {Trial: ("configuration", "repeat")}
+"""Names that aren't written with their value in `_LACKING`, which is that of most sweeps."""
 
 
 def _former_suggested(body: dict[str, Any]) -> None:
@@ -161,7 +164,13 @@ def decode(kind: str, trial: int | None, body: str) -> Event:
 def _plain(obj: Any) -> dict[str, Any] | tuple[Any, ...]:
     """Return a dataclass for the JSON encoder, which calls this for the dataclasses inside it."""
     names, values = _WRITERS[type(obj)]
-    return values(obj) if names is None else dict(zip(names, values(obj), strict=True))
+    if names is None:
+        return values(obj)
+    body = dict(zip(names, values(obj), strict=True))
+    for name in _OMITTED.get(type(obj), ()):
+        if body[name] == _LACKING[type(obj)][name]:
+            del body[name]
+    return body
 
 
 _parse = json.JSONDecoder().raw_decode  # `json.loads` first skips white space, which takes a fifth of its time

@@ -11,7 +11,9 @@ from hpsearch.results.study import Study
 from hpsearch.tables.formats import param_cells
 from hpsearch.tables.groups import by_strategy
 from hpsearch.tables.outline import outline
+from hpsearch.tables.repeats import lead_text
 from hpsearch.tables.status import failures_by_kind
+from hpsearch.tables.trials import repeat_cells
 from hpsearch.tables.wording import counted, first_of, numbers
 from hpsearch.trial import Params, TrialRow
 
@@ -22,10 +24,16 @@ _MOST_NAMED = 20
 
 def trials(study: Study) -> Section | None:
     """Show the best trials, with their parameters and why they ended."""
-    rows, ranked = study.trials, study.ranked[:_MOST_ROWS]
+    rows, ranked = study.configurations or study.trials, (study.configurations or study.ranked)[:_MOST_ROWS]
     if not ranked:
         return None
     table, constants = table_of(study, ranked)
+    if study.configurations:
+        shown = f"The {len(ranked)} best of {len(rows):,} configurations" if len(rows) > len(ranked) else "All of them"
+        lead = lead_text(study)
+        best = [f"In the lead is {lead}."] if lead else []
+        paragraphs = [f"{shown}, the best first, each by its last trial and over its repeats.", *best, *constants]
+        return Section("Configurations", paragraphs, table=table)
     if not any(row.values for row in ranked):
         summary = (
             f"The first {len(ranked)} of {len(rows):,}; none has a value." if len(rows) > len(ranked) else "All trials."
@@ -56,6 +64,7 @@ def table_of(study: Study, rows: Sequence[TrialRow], checkpoints: bool = False) 
     ]
     for index, goal in enumerate(goals):
         columns.append((goal.name, numbers([row.values[index] if row.values else None for row in rows])))
+    columns += [(column.head, column.cells) for column in repeat_cells(rows, study.sweep.objective)]
     columns += [(name, cells) for name, cells in params.items() if name not in fixed]
     if any(row.asynchronous for row in rows):
         columns.append(("asynchronous", ["yes" if row.asynchronous else "" for row in rows]))

@@ -62,6 +62,11 @@ def no_best(
     if not leaders:
         failed = sum(row.state is TrialState.FAILED for row in rows)
         metrics = " and ".join(repr(goal.name) for goal in objective.goals)
+        if any(row.repeated is not None for row in rows):
+            return HpsearchError(
+                f"{directory}: no configuration has a value of {metrics} in all its repeats yet ({failed} trials "
+                f"failed). `{look}` shows what became of each; `hpsearch retry` runs failed ones again."
+            )
         return HpsearchError(
             f"{directory}: no trial has a value of {metrics} yet ({failed} failed). `{look}` shows what became of each."
         )
@@ -97,9 +102,9 @@ def weighted(rows: Sequence[TrialRow], objective: Objective, weights: Mapping[st
         raise HpsearchError("weights: expected a weight of more than 0, got none")
     worth = [(index, weights[goal.name], goal) for index, goal in enumerate(objective.goals) if weights.get(goal.name)]
     sums = {
-        row.number: 0.0 - sum(weight * goal.signed(row.values[index]) for index, weight, goal in worth)
+        row.number: 0.0 - sum(weight * goal.signed(values_of(row.standing)[index]) for index, weight, goal in worth)
         for row in rows
-        if row.feasible
+        if objective.is_feasible(row.standing)
     }
     # inf - inf is NaN, which can't be ranked: such a trial comes last.
     return {number: -math.inf if math.isnan(total) else total for number, total in sums.items()}

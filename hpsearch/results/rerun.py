@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpsearch.errors import HpsearchError
 from hpsearch.objective import is_valid
+from hpsearch.objective.repeats import deviation, mean
 from hpsearch.results.study import Study
 from hpsearch.trial import Params, Score, TrialRow, TrialState
 
@@ -61,17 +60,12 @@ class Configuration:
     @cached_property
     def mean(self) -> float | None:
         """Mean of the values; None if there are none, NaN if they contain both infinities."""
-        return statistics.mean(self.values) if self.values else None
+        return mean(self.values) if self.values else None
 
     @cached_property
     def std(self) -> float | None:
         """Sample standard deviation (n - 1) of the values; None for fewer than two, NaN if one isn't finite."""
-        if self.succeeded < 2:
-            return None
-        try:
-            return statistics.stdev(self.values) if all(map(math.isfinite, self.values)) else math.nan
-        except OverflowError:
-            return math.inf
+        return deviation(self.values)
 
     @property
     def min(self) -> float | None:
@@ -139,7 +133,7 @@ class Rerun:
         if configuration.mean is None:
             return None
         reported = [self.study.metrics_of(row) for row in configuration.ended] if objective.constraints else []
-        means = {name: statistics.mean(metrics[name] for metrics in reported) for name in objective.names[1:]}
+        means = {name: mean([metrics[name] for metrics in reported]) for name in objective.names[1:]}
         return objective.reported({**means, self.metric: configuration.mean})
 
     @property

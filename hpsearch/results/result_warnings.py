@@ -27,7 +27,7 @@ def result_warnings(study: Study) -> list[str]:
     if study.rerun is not None or not study.sweep.objective.goals or not study.count:
         return []
     rows = [row for row in study.trials if row.score is not None]
-    if not rows:
+    if not any(row.standing is not None for row in rows):
         if not any(row.failure or row.metrics for row in study.trials):  # the study ended too early to judge
             return []
         return [f"{study.directory}: {without_value(study)}{_first_failure(study)}"]
@@ -46,6 +46,8 @@ def without_value(study: Study) -> str:
     states = ", ".join(f"{count} {state}" for state, count in counts.items())
     # Every report has the metrics as numbers: a missing value is NaN.
     reported = sum(bool(row.metrics) for row in study.trials if row.state is not TrialState.FAILED)
+    if study.configurations:
+        return f"no configuration has a value in all its repeats (trials: {states})"
     return f"no trial has a value ({states})" + (f"; {reported} reported NaN" if reported else "")
 
 
@@ -60,15 +62,20 @@ def all_alike(rows: Sequence[TrialRow]) -> bool:
     Args:
         rows: Trials with values.
     """
-    by_length: defaultdict[int, set[tuple[float, ...]]] = defaultdict(set)
+    by_length: defaultdict[tuple[int, int], set[tuple[float, ...]]] = defaultdict(set)
     for row in rows:
-        by_length[row.iterations].add(row.values)
+        by_length[_length(row)].add(row.values)
     params = {json.dumps(row.params, sort_keys=True) for row in rows}
     return (
         len(params) >= FEWEST
         and len(params) >= 2 * len(by_length)
         and all(len(values) == 1 for values in by_length.values())
     )
+
+
+def _length(row: TrialRow) -> tuple[int, int]:
+    """Return the number of iterations, and the repeat, whose seed only other trials of that repeat have."""
+    return row.iterations, 0 if row.repeated is None else row.repeated.repeat
 
 
 def _without_effect(study: Study, rows: Sequence[TrialRow]) -> list[str]:
@@ -101,7 +108,7 @@ def _differing_in_one(rows: Sequence[TrialRow], space: Space) -> Iterator[tuple[
             derived = parameter is None or isinstance(parameter.distribution, Derived)
             varying[name] = not derived and not name.startswith(f"{SECTION}.")
     keys = [{name: hash((name, json.dumps(row.params[name]))) for name in row.params if varying[name]} for row in rows]
-    totals = [sum(hashes.values()) + hash(row.iterations) for row, hashes in zip(rows, keys, strict=True)]
+    totals = [sum(hashes.values()) + hash(_length(row)) for row, hashes in zip(rows, keys, strict=True)]
     for name in varying:
         groups: defaultdict[int, defaultdict[int, list[TrialRow]]] = defaultdict(lambda: defaultdict(list))
         for row, hashes, total in zip(rows, keys, totals, strict=True):

@@ -17,7 +17,7 @@ from hpsearch.journal.history import HistoryEntry, steps
 from hpsearch.journal.journal import Journal
 from hpsearch.journal.labels import Labels, labels_of
 from hpsearch.journal.provenance import identity_of
-from hpsearch.objective import Objective
+from hpsearch.objective import Objective, values_of
 from hpsearch.results.best import BestTrial, hypervolumes, no_best, weighted
 from hpsearch.results.course import Course, course
 from hpsearch.results.over_time import Stage, lineage, over_iterations
@@ -93,9 +93,30 @@ class Study:
 
     @cached_property
     def ranked(self) -> list[TrialRow]:
-        """All trials, best first; trials without a value come last."""
-        order = self.sweep.objective.rank({row.number: row.score for row in self._rows})
+        """All trials, best first; trials without a value come last. With repeats, by the value of the configuration."""
+        order = self.sweep.objective.rank({row.number: row.standing for row in self._rows})
         return [self._rows[number] for number in order]
+
+    @cached_property
+    def configurations(self) -> list[TrialRow]:
+        """In a study with repeats, the last trial of each configuration, best first; else empty.
+
+        Configurations without a value come last: those with more repeats first, as the others were eliminated sooner.
+        """
+        last = {row.repeated.configuration: row for row in self._rows if row.repeated is not None}
+        counts = {row.number: row.repeated.n for row in last.values() if row.repeated is not None}
+        order = self.sweep.objective.rank({row.number: row.standing for row in last.values()})
+        rows = [self._rows[number] for number in order]
+        return sorted(rows, key=lambda row: (row.standing is None, -counts[row.number] * (row.standing is None)))
+
+    def repeated_values(self, configuration: int) -> list[float]:
+        """Return the values of a configuration's repeats that have one, by repeat, if there is one goal."""
+        scores = (record.valid_score for record in self._journaled.records.repeats(configuration))
+        return [values_of(score)[0] for score in scores if score is not None]
+
+    def mean_metrics(self, configuration: int) -> Mapping[str, float]:
+        """Return the means of the metrics that decide a configuration's value, or the quantiles that are asked for."""
+        return self._journaled.records.mean_metrics(configuration)
 
     @property
     def count(self) -> int:
@@ -353,10 +374,7 @@ class Study:
 
     def metrics_of(self, row: TrialRow) -> Mapping[str, float]:
         """Return all metrics of the report that gave the trial's value; without a value, those of its last report."""
-        if row.value_iteration in (0, row.iterations):
-            return row.metrics
-        reported = over_iterations(self._entries(), lambda report: report.metrics)
-        return dict(reported[row.number])[row.value_iteration]
+        return self._journaled.records.of(row.number).result.scored or row.metrics
 
     def lineage(self, trial: int | None = None) -> tuple[Stage, ...]:
         """Return the stages of a trial's training: its ancestors' params and its own, each with its iterations.

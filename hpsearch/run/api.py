@@ -39,7 +39,7 @@ from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.simulation import Simulation
 from hpsearch.space import Space
 from hpsearch.sweep.parameters import space_of
-from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Parallel, Resources, Scaling, Search
+from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Parallel, Repeats, Resources, Scaling, Search
 from hpsearch.sweep.reader import section
 from hpsearch.sweep.sweep import Method, Sweep
 from hpsearch.trainable.trainables import unwrapped
@@ -57,6 +57,7 @@ def search(
     early_terminate: EarlyTerminate | Mapping[str, Any] | None = None,
     max_iter: int | None = None,
     run_cap: int | None = None,
+    repeats: int | Repeats | Mapping[str, Any] | None = None,
     resources: Resources | Mapping[str, Any] | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     checkpoints: Checkpoints | Mapping[str, Any] | None = None,
@@ -100,6 +101,7 @@ def search(
             `Bands(...)`, `PBT(...)`, or a mapping such as `{"type": "hyperband", "max_iter": 27}`.
         max_iter: Iterations of every trial, without early termination.
         run_cap: Most trials to create.
+        repeats: Trials of each configuration, with several seeds; or `Repeats(5, racing=True)`, or a mapping.
         resources: Workers and their resources, as in `{"workers": 4, "gpus_per_worker": 1}`.
         limits: Limits of time, failures and patience, as in `{"max_time": "2h", "patience": 20}`.
         checkpoints: Which checkpoints are kept, and how often they are written, as in `{"keep": "all", "every": 5}`.
@@ -136,6 +138,7 @@ def search(
         "early_terminate": early_terminate,
         "max_iter": max_iter,
         "run_cap": run_cap,
+        "repeats": repeats,
         "resources": resources,
         "limits": limits,
         "checkpoints": checkpoints,

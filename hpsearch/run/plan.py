@@ -14,6 +14,7 @@ from hpsearch.config.import_paths import is_table
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.events import Finished, Started
 from hpsearch.objective import Objective, without_targets
+from hpsearch.objective.repeats import FIRST_TEST
 from hpsearch.observers.base import Record
 from hpsearch.run.reproducibility import gpu_notes, parallel_notes
 from hpsearch.run.simulate import Nobody, simulate
@@ -143,7 +144,7 @@ def make_plan(sweep: Sweep, workers: int | None, cost: float | None = None) -> P
             f"resources: a trial takes workers_per_trial = {resources.workers_per_trial} workers at once, "
             f"got {workers} in all: plan for more (--workers), or lower workers_per_trial"
         )
-    bounded = replace(sweep, run_cap=1) if sweep.unbounded else sweep
+    bounded = replace(sweep, run_cap=sweep.repeats.n) if sweep.unbounded else sweep
     if isinstance(bounded.early_terminate, Halving) and cost is not None:
         bounded = replace(bounded, early_terminate=replace(bounded.early_terminate, resource=_COST))
     cost = 1.0 if cost is None else cost
@@ -202,6 +203,7 @@ def plan_text(plan: Plan) -> str:
         *([] if plan.sweep.seed else ["seed         0, the default: every sweep with it tries the same trials"]),
         *sections,
         f"trials       {plan.trials:,}{_of_grid(plan)}",
+        *_repeats(plan),
         f"trial-rungs  {plan.segments:,}",
     ]
     if plan.sweep.iterations is None and plan.sweep.resource is None:
@@ -225,7 +227,21 @@ def plan_text(plan: Plan) -> str:
 def _of_grid(plan: Plan) -> str:
     """Return a note if a grid has more configurations than the sweep runs."""
     size = plan.sweep.parameters.grid_size if plan.sweep.method == GridSearcher.kind else 0
-    return f" of the grid's {size:,} points" if plan.trials < size else ""
+    configurations = plan.trials // plan.sweep.repeats.n
+    of = "" if configurations == plan.trials else f" of {counted(configurations, 'point')}"
+    return f"{of} of the grid's {size:,} points" if configurations < size else ""
+
+
+def _repeats(plan: Plan) -> list[str]:
+    """Describe how many configurations are repeated."""
+    repeats = plan.sweep.repeats
+    if not repeats.several:
+        return []
+    configurations = counted(plan.trials // repeats.n, "configuration")
+    lines = [f"repeats      {configurations}, each trained with the same {repeats.n} seeds"]
+    if repeats.racing:
+        lines.append(f"             fewer trials where the race eliminates some, from {FIRST_TEST} repeats on")
+    return lines
 
 
 def _unbounded(plan: Plan) -> list[str]:

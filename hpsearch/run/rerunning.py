@@ -13,14 +13,14 @@ from hpsearch.config.checks import InvalidKey, at_least, integer
 from hpsearch.errors import JournalError, StudyInUseError, SweepError
 from hpsearch.events import Started
 from hpsearch.journal.directory import StudyDirectory
-from hpsearch.objective import without_targets
+from hpsearch.objective import values_of, without_targets
 from hpsearch.results.best import no_best
 from hpsearch.results.rerun import identity
 from hpsearch.results.study import Study, load
 from hpsearch.run.study_run import create_study
 from hpsearch.seeds import SEED_LIMIT, trial_seed
 from hpsearch.space import Space
-from hpsearch.sweep.parts import Search
+from hpsearch.sweep.parts import Repeats, Search
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.wording import counted
 from hpsearch.trial import TrialRow, Value
@@ -126,12 +126,17 @@ def plan_rerun(study: Study, top: int, seeds: int, iterations: int | None = None
         limits=replace(study.sweep.limits, patience=None),
         parameters=space,
         early_terminate=None,
+        repeats=Repeats(),
         max_iter=_longest(study) if iterations is None else iterations,
         run_cap=count,
         points_to_try=tuple(points * seeds),
         seed=_other_seed(study, count),
     )
-    configurations = [{"trial": row.number, "value": row.value, "iterations": row.iterations} for row in rows]
+    configurations = [
+        {"trial": row.number, "value": values_of(row.standing)[0], "iterations": row.iterations}
+        for row in rows
+        if row.standing is not None
+    ]
     origin = {"directory": str(study.directory), "seeds": seeds, "configurations": configurations}
     folder = Path(study.provenance.get("directory") or Path.cwd())
     return Rerunning(sweep, origin, folder, tuple(_notes(study, rows, top)))
@@ -146,7 +151,7 @@ def _longest(study: Study) -> int | None:
 
 def _best(study: Study, top: int) -> list[TrialRow]:
     """Return the best trials, best first, with the first of those with equal params."""
-    ranked = [row for row in study.ranked if row.score is not None]
+    ranked = [row for row in study.ranked if row.standing is not None]
     if not ranked:
         raise no_best(study.directory, study.sweep.objective, study.trials, ())
     distinct: dict[str, TrialRow] = {}

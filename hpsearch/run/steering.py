@@ -114,6 +114,11 @@ def _trained_on(
     events: list[Event] = [_extended(bounds, sweep_state)] if bounds else []
     if sweep_state.is_ask_tell:
         raise SweepError("trials that were asked for can't train on here: whoever asked for them keeps their states")
+    if sweep_state.sweep.repeats.several:
+        raise SweepError(
+            "repeats can't train on, as their configurations would no longer be compared at one length. Train the best "
+            f"ones from zero: hpsearch rerun {where} --iterations {until}"
+        )
     rows = sweep_state.rows()
     open_trials = [row.number for row in rows if row.state not in TERMINAL]
     if open_trials and sweep_state.sweep.early_terminate is not None:
@@ -234,7 +239,7 @@ def _check_room(count: int, sweep_state: SweepState, where: str) -> None:
     sweep, scheduler = sweep_state.sweep, sweep_state.rehearsal()
     early = sweep.early_terminate
     required = count + len(sweep_state.requested)
-    new = (upcoming for upcoming in scheduler.upcoming() if isinstance(upcoming, NewTrial))
+    new = (upcoming for upcoming in scheduler.upcoming() if isinstance(upcoming, NewTrial) and not upcoming.repeat)
     room = sum(1 for _ in islice(new, required))
     if room >= required or (early is not None and early.capabilities.forks and scheduler.busy):
         return
@@ -307,13 +312,13 @@ def _room_by(total: int | None, sweep: Sweep, missing: int) -> tuple[str, int] |
     Args:
         total: Trials that the sweep creates now; None: unbounded or unknown.
         sweep: The current sweep.
-        missing: Number of additional trials.
+        missing: Number of additional configurations.
     """
     early = sweep.early_terminate
     for name in early.raisable if early is not None else ():
         if (bound := getattr(early, name)) is not None:
             return f"early_terminate.{name}", bound + 1
-    return None if total is None else ("run_cap", total + missing)
+    return None if total is None or sweep.repeats.racing else ("run_cap", total + missing * sweep.repeats.n)
 
 
 def _extension(sweep_state: SweepState, missing: int, where: str | None) -> str:

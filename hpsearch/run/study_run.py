@@ -296,7 +296,7 @@ def _run_or_resume(
             spent = seconds_spent(history)
             callbacks = Callbacks(
                 run.callbacks,
-                lambda trial: sweep_state.record(trial).row(),
+                lambda trial: sweep_state.records.row(trial),
                 lambda: journal.request("stop", by=process_name()),
                 run.display.note,
             )

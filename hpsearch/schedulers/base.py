@@ -43,6 +43,10 @@ class NewTrial:
     start: int = 0
     """Iterations that count as done for a fork, less than `until`: those of its parent if training continues. If the
     checkpoint is of an earlier iteration, the fork starts after that iteration."""
+    configuration: int | None = None
+    """Index of the trial's configuration, from 0, if configurations are repeated."""
+    repeat: int = 0
+    """Which repeat of the configuration the trial is. The first one, 0, gets new params, the others the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,18 +15,23 @@ class FullLength(Scheduler):
     Args:
         max_iter: Last iteration of each trial; None: until the trainable returns.
         run_cap: Maximum number of trials; None: as many as the searcher suggests.
+        repeats: Trials of each configuration, one after the other.
     """
 
-    def __init__(self, max_iter: int | None, run_cap: int | None = None) -> None:
+    def __init__(self, max_iter: int | None, run_cap: int | None = None, repeats: int = 1) -> None:
         if max_iter is not None and max_iter < 1:
             raise SweepError(f"`max_iter` must be at least 1, got {max_iter}")
         super().__init__(run_cap, [[max_iter]])
-        self._max_iter = max_iter
+        self._max_iter, self._repeats = max_iter, repeats
 
     def upcoming(self) -> Iterator[NewTrial | Run]:
         """Yield the trials that are still to be created."""
         for number in self.new_numbers():
-            yield NewTrial(number, self._max_iter)
+            if self._repeats == 1:
+                yield NewTrial(number, self._max_iter)
+            else:
+                configuration, repeat = divmod(number, self._repeats)
+                yield NewTrial(number, self._max_iter, configuration=configuration, repeat=repeat)
 
     def ready(self) -> int:
         """Return the number of trials that are still to be created; 1 if it has no bound."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from hpsearch.errors import SearcherError, exception_line
 from hpsearch.schedulers.base import Scheduler
 from hpsearch.schedulers.full import FullLength
+from hpsearch.schedulers.race import Race
 from hpsearch.searchers import Past, Searcher
 from hpsearch.sweep.sweep import Sweep
 
@@ -41,6 +42,8 @@ def build_scheduler(sweep: Sweep) -> Scheduler:
     Raises:
         SweepError: With these numbers no trial would run.
     """
+    if sweep.repeats.racing:
+        return Race(sweep.objective, sweep.repeats.n, sweep.max_iter, sweep.run_cap)
     if sweep.early_terminate is None:
-        return FullLength(sweep.max_iter, sweep.run_cap)
+        return FullLength(sweep.max_iter, sweep.run_cap, sweep.repeats.n)
     return sweep.early_terminate.scheduler(sweep.objective, sweep.run_cap)

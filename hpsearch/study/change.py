@@ -35,6 +35,11 @@ def change(sweep: Sweep, space: Space, from_trial: int, points_used: int) -> Cha
     Raises:
         SweepError: The method can't change its space, or the new space isn't a change that earlier trials allow.
     """
+    if sweep.repeats.several:
+        raise SweepError(
+            "a sweep with repeats can't change its space, as a configuration's repeats would be from two spaces. Run "
+            "another sweep in a directory of its own; a method that learns begins with these trials by --from"
+        )
     if sweep.forks or not sweep.searcher.capabilities.changes:
         why = "trials inherit from others" if sweep.forks else "its suggestions follow a plan over the whole space"
         raise SweepError(

@@ -55,7 +55,7 @@ class JournaledState:
         self._keep_all = sweep.checkpoints.keep == "all"
         self._resource = sweep.resource
         self.records = TrialRecords(
-            sweep.objective, sweep.resources.workers_per_trial, sweep.strategies.is_asynchronous
+            sweep.objective, sweep.resources.workers_per_trial, sweep.strategies.is_asynchronous, sweep.repeats
         )
         self.requeued: list[int] = []
         """Trials whose segment must be started again, by number; those with a company first, grouped by company."""

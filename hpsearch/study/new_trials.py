@@ -101,7 +101,16 @@ def first_start(
         parent = Parent(forked.number, iteration, checkpoint, saved_by.params)
         # The fork repeats the iterations after the parent's checkpoint, as any trial that resumes from an older one.
         start = min(start, parent.iteration) if parent.checkpoint is not None or is_ask_tell else 0
-    trial = Trial(answer.number, suggestion.params, trial_seed(seed, answer.number), suggestion.origin, parent, start)
+    trial = Trial(
+        number=answer.number,
+        params=suggestion.params,
+        seed=trial_seed(seed, answer.number if answer.configuration is None else answer.repeat),
+        origin=suggestion.origin,
+        parent=parent,
+        start=start,
+        configuration=answer.configuration,
+        repeat=answer.repeat,
+    )
     checkpoint = None if parent is None else parent.checkpoint
     segment = Segment(answer.number, start, answer.until, checkpoint, 1)
     return Started(segment, trial, bracket=answer.bracket, rung=answer.rung)

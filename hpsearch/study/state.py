@@ -106,7 +106,7 @@ class SweepState:
             narrowest=self.records.narrowest,
         )
         """Sets the number of workers of each segment."""
-        self.stopping = StoppingCriteria(self.sweep, lambda trial: self.records.of(trial).valid_score)
+        self.stopping = StoppingCriteria(self.sweep, self.records.standing)
         """Ends the sweep early."""
 
     def _search_of(self, trial: int) -> int:
@@ -147,7 +147,7 @@ class SweepState:
         if not self._suggestions.learns:
             return None
         new = next((answer for answer in self._scheduler.upcoming() if isinstance(answer, NewTrial)), None)
-        if new is None or new.parent is not None:
+        if new is None or new.parent is not None or new.repeat:
             return None
         return self._suggestions.request(self._position, new.bracket)
 
@@ -248,11 +248,14 @@ class SweepState:
         return self._scheduler.may_withdraw(trial)
 
     def room(self) -> int | None:
-        """Return the number of trials that may still be created, in addition to the requested ones; None: unbounded."""
-        if not self._scheduler.busy and next(self._scheduler.upcoming(), None) is None:
+        """Return the number of configurations that may still be tried, without the requested ones; None: unbounded.
+
+        A race takes none, as failed trials only need a new configuration after theirs was eliminated.
+        """
+        if self.sweep.repeats.racing or (not self._scheduler.busy and next(self._scheduler.upcoming(), None) is None):
             return 0
-        total = self._scheduler.total()
-        return None if total is None else total[0] - len(self.records) - len(self.requested)
+        total, repeats = self._scheduler.total(), self.sweep.repeats.n
+        return None if total is None else total[0] // repeats - self.records.configurations - len(self.requested)
 
     def rehearsal(self) -> Scheduler:
         """Return a copy of the scheduler, to test what it would start. The copy ignores an exhausted searcher."""
@@ -264,7 +267,7 @@ class SweepState:
     def tally(self) -> Tally:
         """Return the number of failed trials, and of trials that failed or reached the end of a segment."""
         failed = self.records.counts[TrialState.FAILED]
-        return Tally(failed, failed + self._journaled.reached)
+        return Tally(failed, failed + self._journaled.reached, self.sweep.repeats.n)
 
     def running(self) -> Sequence[Segment]:
         """Return the segments that run, by trial number."""
@@ -345,9 +348,11 @@ class SweepState:
 
     def _total(self) -> tuple[int, int] | None:
         total, size = self._scheduler.total(), self._suggestions.size
-        if size is None or (total is not None and total[0] <= size + self.requested.added):
+        if size is None:
             return total
-        size += self.requested.added
+        size = (size + self.requested.added) * self.sweep.repeats.n
+        if total is not None and total[0] <= size:
+            return total
         iterations = self.sweep.iterations
         if self.sweep.early_terminate is None and iterations is not None:
             return size, size * iterations
@@ -373,6 +378,7 @@ class SweepState:
             record = self.records.of(trial)
             yield Started(record.again(), None, bracket=record.bracket, rung=record.rung)
         requested, position = self.requested.upcoming(), self._position
+        first_repeats: dict[int | None, Trial] = {}  # those that were yielded, and may not have started yet
         for answer in self._scheduler.upcoming():
             idle = False
             if isinstance(answer, Run):
@@ -382,7 +388,10 @@ class SweepState:
                 yield Started(segment, None, bracket=answer.bracket, rung=answer.rung)
                 continue
             suggestion: Suggestion | Asked | NotYet | None
-            if (request := next(requested, None)) is not None:
+            if answer.configuration is not None and answer.repeat:
+                repeated = first_repeats.get(answer.configuration) or self.records.first_repeat(answer.configuration)
+                suggestion = Suggestion(repeated.params, repeated.origin)
+            elif (request := next(requested, None)) is not None:
                 suggestion = self.requested.suggestion(request, answer.number)
             elif answer.parent is not None:
                 suggestion = suggest(answer, position, record_of_parent(answer.parent, self.records).trial)
@@ -399,7 +408,9 @@ class SweepState:
                 costs = Costs(0.0, float(answer.until))
                 start = replace(start, segment=replace(start.segment, end=None, costs=costs))
             yield start
-            if suggestion.origin == STAND_IN:
+            if start.new is not None and not answer.repeat:
+                first_repeats[answer.configuration] = start.new
+            if suggestion.origin == STAND_IN and not answer.repeat:
                 yield Wait()  # the next suggestion is requested after this trial has started
                 return
         yield Done() if idle and not self._scheduler.busy and not self.records.running else Wait()
@@ -420,7 +431,7 @@ class SweepState:
         if isinstance(event, Started) and event.segment.trial in self._journaled.requeued:
             return
         answer = self._scheduler.next()
-        if not isinstance(answer, NewTrial):
+        if not isinstance(answer, NewTrial) or answer.repeat:
             return
         new = event.new if isinstance(event, Started) else None
         if new is not None and self.requested:

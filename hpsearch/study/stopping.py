@@ -42,12 +42,15 @@ class Target:
     If a trial is reverted to fewer workers, its reports after that iteration don't count. Reports of a trial that has
     failed for good don't count until it is retried. The last reports of a failing attempt never count.
 
+    With repeats no report counts, but the score of a configuration, once all its repeats are complete.
+
     Args:
         objective: Defines the targets.
+        standing: With repeats: returns the score of a trial's configuration.
     """
 
-    def __init__(self, objective: Objective) -> None:
-        self._objective = objective
+    def __init__(self, objective: Objective, standing: Callable[[int], Score | None] | None = None) -> None:
+        self._objective, self._standing = objective, standing
         self._journaled: dict[int, Reached] = {}
         """Trials to their first journaled report that reaches the target, in order of arrival."""
         self._live: dict[int, Reached] = {}
@@ -66,12 +69,17 @@ class Target:
 
     def report(self, reports: Sequence[Report]) -> None:
         """Process live reports."""
-        self._apply(self._live, reports)
+        if self._standing is None:
+            self._apply(self._live, reports)
 
     def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
         """Receive an event and the decisions on it."""
         match event:
-            case Saved() | Finished():
+            case Finished(trial=trial) if self._standing is not None:
+                score = self._standing(trial)
+                if score is not None and self._objective.reaches(score):
+                    self._journaled[trial] = Reached(trial, event.iteration, score)
+            case Saved() | Finished() if self._standing is None:
                 self._apply(self._journaled, event.reports)
             case Failed(trial=trial, retry=False) if not any(decision.trial == trial for decision in decisions):
                 self._failed.add(trial)
@@ -215,7 +223,7 @@ class StoppingCriteria:
         self._limit = sweep.limits.patience
         self._score_of = score_of
         aimed = any(goal.target is not None for goal in self._objective.goals)
-        self._target = Target(self._objective) if aimed else None
+        self._target = Target(self._objective, score_of if sweep.repeats.several else None) if aimed else None
         self._patience = None if self._limit is None else Patience(self._objective, score_of)
 
     def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
@@ -289,6 +297,8 @@ class Tally:
     failed: int
     tried: int
     """Number of trials that failed or reached the end of a segment, each counted once."""
+    repeats: int = 1
+    """Trials of each configuration, which are likely to fail together."""
 
 
 def too_many(tally: Tally, limit: MaxFailures) -> bool:
@@ -297,7 +307,7 @@ def too_many(tally: Tally, limit: MaxFailures) -> bool:
         return False
     if limit == "auto":
         least = _FIRST_FAILED if tally.failed == tally.tried else _LEAST_TRIED
-        return tally.tried >= least and 2 * tally.failed >= tally.tried
+        return tally.tried >= least * tally.repeats and 2 * tally.failed >= tally.tried
     return tally.failed >= limit
 
 

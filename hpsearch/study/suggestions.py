@@ -17,10 +17,10 @@ from hpsearch.study.build import build_searcher
 from hpsearch.study.change import Translate
 from hpsearch.study.journaled_state import JournaledState
 from hpsearch.study.trial_record import DECIDED, TrialRecord
-from hpsearch.study.trial_records import TrialRecords
+from hpsearch.study.trial_records import TERMINAL, TrialRecords
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trainable.metrics import SECONDS
-from hpsearch.trial import Failure, StateAt, Trial, TrialState
+from hpsearch.trial import Failure, Report, StateAt, Trial, TrialState
 
 CallsOf = Callable[[Sweep, Searcher, Sequence[Past]], Calls]
 """Returns the object that calls a sweep's searcher. Of the searcher only `recall` was called, with these trials."""
@@ -267,6 +267,8 @@ class Suggestions:
         self._states: deque[tuple[int, StateAt]] = deque()
         """(number of the update, trial state) for updates after the searcher's last statement of `needs`."""
         self._needs: Collection[StateAt] = ()
+        self._observed_configurations: set[int] = set()
+        """Configurations whose repeats have all ended, as the searcher was told."""
 
     @property
     def size(self) -> int | None:
@@ -390,15 +392,14 @@ class Suggestions:
         if record.continued is not None:
             return
         trial, iteration = record.trial, record.result.iterations
+        if trial.configuration is not None:
+            self._observe_repeat(trial, trial.configuration, isinstance(event, Started) and event.new is not None)
+            return
         if self._sweep.resource is not None:
             iteration = int(record.cost)
         match event:
             case Started(new=Trial() as new):
-                if (known := self._known(new)) is not None:
-                    self._tried.add(known.params)
-                    if new.origin == STAND_IN:
-                        self._last_stand_ins.add(known.params)
-                self._add("started", StateAt(new.number, new.start), new)
+                self._add_new(new)
             case Saved():
                 self._observe(Observation(trial, iteration, record.until, event.reports, False))
             case Finished():
@@ -425,6 +426,9 @@ class Suggestions:
         """
         record = self._journaled.records.of(trial)
         if self.learns and record.continued is None:
+            if record.trial.configuration is not None:
+                self._observe_repeat(record.trial, record.trial.configuration, is_new=False)
+                return
             failure = Failure("raised", record.pruned, "")
             iteration = record.result.iterations
             self._observe(Observation(record.trial, iteration, record.until, (), True, failure, decisions))
@@ -446,6 +450,45 @@ class Suggestions:
         """Close the searcher."""
         if self._calls is not None:
             self._calls.close()
+
+    def _observe_repeat(self, trial: Trial, configuration: int, is_new: bool) -> None:
+        """Tell the searcher of a configuration as of one trial, whose number is the configuration's index.
+
+        It is observed once all its repeats have ended, with the mean of their metrics, or as failed if one of them has
+        no score. If one of them runs again, the observation is revoked.
+
+        Args:
+            trial: The repeat that has changed.
+            configuration: Its configuration.
+            is_new: Whether the repeat was created.
+        """
+        records = self._journaled.records
+        seen = replace(trial, number=configuration)
+        if is_new and trial.repeat == 0:
+            self._add_new(seen)
+        repeats = records.repeats(configuration)
+        if len(repeats) < self._sweep.repeats.n or any(record.state not in TERMINAL for record in repeats):
+            if configuration in self._observed_configurations:
+                self._observed_configurations.remove(configuration)
+                self._add("reverted", StateAt(configuration, 0), seen, 0)
+            return
+        if configuration in self._observed_configurations:
+            return
+        self._observed_configurations.add(configuration)
+        lost = next((record for record in repeats if record.state is not TrialState.COMPLETE), None)
+        failure = None if lost is None else lost.failure or Failure("raised", lost.reason, "")
+        last = max(record.result.iterations for record in repeats)
+        seconds = sum(record.seconds for record in repeats)
+        report = Report(configuration, last, records.mean_metrics(configuration), seconds)
+        reports = () if failure is not None or not last else (report,)
+        self._observe(Observation(seen, last, repeats[0].until, reports, True, failure))
+
+    def _add_new(self, new: Trial) -> None:
+        if (known := self._known(new)) is not None:
+            self._tried.add(known.params)
+            if new.origin == STAND_IN:
+                self._last_stand_ins.add(known.params)
+        self._add("started", StateAt(new.number, new.start), new)
 
     def _answered(self, key: _Key) -> Suggestion | None:
         """Return an answer, or another configuration if a stand-in used the same one while it was computed."""

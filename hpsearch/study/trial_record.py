@@ -29,6 +29,8 @@ class TrialResult:
     """The attempt that reported `score`. Another attempt's checkpoint at that iteration may contain another state."""
     value_checkpoint: str | None = None
     """The checkpoint of the iteration that reported `score`, if it was saved."""
+    scored: Mapping[str, float] = field(default_factory=dict)
+    """All metrics of the report of `score`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,7 @@ class TrialRecord:
         if scored is not None and last is not None:
             at = scored.iteration
             saved = self.checkpoint if self.checkpoint_iteration == at else None
-            self.result = TrialResult(iterations, last.metrics, score, at, self.attempts, saved)
+            self.result = TrialResult(iterations, last.metrics, score, at, self.attempts, saved, scored.metrics)
         elif last is not None:
             self.result = replace(self.result, iterations=iterations, metrics=last.metrics)
 

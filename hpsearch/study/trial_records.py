@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from hpsearch.events import Continued, Started
-from hpsearch.objective import Objective
+from hpsearch.objective import Objective, is_valid, values_of
 from hpsearch.objective.fronts import Point, dominates
+from hpsearch.objective.repeats import Repeats, deviation
 from hpsearch.space import Space
 from hpsearch.study.trial_record import DECIDED, TrialRecord
 from hpsearch.trainable.addresses import count_in_pack, pack_of, path_of
-from hpsearch.trial import Failure, Params, Report, Score, Segment, StateAt, Trial, TrialRow, TrialState
+from hpsearch.trial import Failure, Params, Repeated, Report, Score, Segment, StateAt, Trial, TrialRow, TrialState
 
 TERMINAL = DECIDED | {TrialState.FAILED}
 """States of trials that only a user's request can continue."""
@@ -26,11 +27,15 @@ class TrialRecords:
         objective: Objective,
         least_width: int = 1,
         is_asynchronous: Callable[[Params], bool] = lambda params: False,
+        repeats: Repeats | None = None,
     ) -> None:
         self.least_width = least_width
         """Minimum number of workers of a trial. A trial is never reverted to fewer."""
         self._objective = objective
         self._is_asynchronous = is_asynchronous
+        self._repeats = repeats or Repeats()
+        self._repeated: list[list[int]] = []
+        """The trials of each configuration, by repeat; empty without repeats."""
         self._all: list[TrialRecord] = []
         self._leaders: dict[int, Score | None] = {}  # with their scores at the last comparison
         self._front: tuple[Score, ...] = ()  # scores of the leaders that meet the constraints
@@ -66,9 +71,72 @@ class TrialRecords:
         """Return the minimum number of workers that a trial needs for its memory. The trial needn't exist yet."""
         return self._all[trial].narrowest if trial < len(self._all) else 1
 
+    @property
+    def configurations(self) -> int:
+        """Number of configurations so far; without repeats, of trials."""
+        return len(self._repeated) if self._repeats.several else len(self._all)
+
+    def repeats(self, configuration: int) -> list[TrialRecord]:
+        """Return the trials of a configuration that have begun, by repeat."""
+        return [self._all[trial] for trial in self._repeated[configuration]]
+
+    def first_repeat(self, configuration: int) -> Trial:
+        """Return the first trial of a configuration."""
+        return self._all[self._repeated[configuration][0]].trial
+
+    def mean_metrics(self, configuration: int) -> dict[str, float]:
+        """Return the mean, or the quantile that the sweep asks for, of each metric that all repeats reported.
+
+        Of each repeat, the report that gives its score counts.
+        """
+        reported = [record.result.scored for record in self.repeats(configuration)]
+        shared = [name for name in reported[0] if all(name in metrics for metrics in reported)]
+        return {name: self._repeats.value([metrics[name] for metrics in reported]) for name in shared}
+
+    def standing(self, trial: int) -> Score | None:
+        """Return the score by which a trial is ranked: its own, or with repeats that of its configuration.
+
+        A configuration has a score once all its repeats are complete with a score.
+        """
+        record = self._all[trial]
+        if record.trial.configuration is None:
+            return record.valid_score
+        repeats = self.repeats(record.trial.configuration)
+        complete = sum(other.state is TrialState.COMPLETE and other.valid_score is not None for other in repeats)
+        if complete < self._repeats.n:
+            return None
+        score = self._objective.reported(self.mean_metrics(record.trial.configuration))
+        return score if is_valid(score) else None
+
     def rows(self) -> list[TrialRow]:
         """Return every trial, by number."""
-        return [record.row() for record in self._all]
+        results = [self._repeated_by(configuration) for configuration in range(len(self._repeated))]
+        return [_row(record, results) for record in self._all]
+
+    def row(self, trial: int) -> TrialRow:
+        """Return a trial's row in tables."""
+        record = self._all[trial]
+        configuration = record.trial.configuration
+        return _row(record, {} if configuration is None else {configuration: self._repeated_by(configuration)})
+
+    def _repeated_by(self, configuration: int) -> Repeated:
+        """Return a configuration and its results, as of its repeat 0."""
+        repeats = self.repeats(configuration)
+        scores = [
+            record.valid_score
+            for record in repeats
+            if record.state is TrialState.COMPLETE and record.valid_score is not None
+        ]
+        columns = list(zip(*map(values_of, scores), strict=True))
+        return Repeated(
+            configuration=configuration,
+            repeat=0,
+            score=self.standing(repeats[0].trial.number),
+            statistic=self._repeats.statistic,
+            values=tuple(map(self._repeats.value, columns)),
+            deviations=tuple(map(deviation, columns)),
+            n=len(scores),
+        )
 
     def segments(self) -> list[Segment]:
         """Return the segments that run, by trial number."""
@@ -84,6 +152,10 @@ class TrialRecords:
         segment = event.segment
         if event.new is not None:
             self._all.append(TrialRecord(self._completed(event.new), self._is_asynchronous(event.new.params)))
+            if event.new.configuration is not None:
+                if event.new.repeat == 0:
+                    self._repeated.append([])
+                self._repeated[event.new.configuration].append(event.new.number)
             self.counts[TrialState.WAITING] += 1
             if (source := self._all[-1].source) is not None:
                 self._fork_counts[source] += 1
@@ -164,9 +236,14 @@ class TrialRecords:
         self._end(record)
 
     def leaders(self) -> list[TrialRow]:
-        """Return the non-dominated trials, by number. With one goal this is the best trial; on a tie, the first."""
+        """Return the non-dominated trials, by number. With one goal this is the best trial; on a tie, the first.
+
+        With repeats, configurations are compared, and each is represented by its last repeat, with its own score in
+        place of that trial's.
+        """
         self._compare_changed()
-        return [self._all[trial].row() for trial in self._leaders]
+        rows = [self.row(trial) for trial in self._leaders]
+        return [replace(row, score=row.standing) for row in rows]
 
     def front(self) -> tuple[Score, ...]:
         """Return the scores of the leaders that meet the constraints: the same object until one of them changes."""
@@ -175,24 +252,40 @@ class TrialRecords:
 
     def _compare_changed(self) -> None:
         """Compare the trials that changed with the leaders, or all trials if a leader became worse."""
-        changed = {trial for trial in self._changed if trial in self._leaders or not self._is_dominated(trial)}
+        changed = {trial for trial in map(self._compared, self._changed) if trial is not None}
+        changed = {trial for trial in changed if trial in self._leaders or not self._is_dominated(trial)}
         self._changed.clear()
         if not changed:
             return
         worse = any(self._is_worse(trial) for trial in changed & self._leaders.keys())
         compared = range(len(self._all)) if worse else self._leaders.keys() | changed
-        scores = {trial: self._all[trial].valid_score for trial in compared}
+        scores = {trial: self._score(trial) for trial in compared}
         self._leaders = {
             trial: scores[trial] for trial in self._objective.front(scores, self._leaders.keys() - changed)
         }
         self._front = tuple(score for score in self._leaders.values() if self._objective.is_feasible(score))
         self._front_points = tuple(map(self._objective.point, self._front))
 
+    def _compared(self, trial: int) -> int | None:
+        """Return the trial that represents a changed trial in comparisons; None if there is none yet.
+
+        With repeats this is the last repeat of its configuration.
+        """
+        configuration = self._all[trial].trial.configuration
+        if configuration is None:
+            return trial
+        repeats = self._repeated[configuration]
+        return repeats[-1] if len(repeats) == self._repeats.n else None
+
+    def _score(self, trial: int) -> Score | None:
+        """Return the score that a trial is compared by; None with repeats, unless it is the last one."""
+        return self.standing(trial) if self._compared(trial) == trial else None
+
     def _is_dominated(self, trial: int) -> bool:
         """Return whether a leader dominates a trial, so that the trial changes no leader."""
         if not self._front_points:
             return False
-        score = self._all[trial].valid_score
+        score = self._score(trial)
         if not self._objective.is_feasible(score):
             return True
         point = self._objective.point(score)
@@ -200,7 +293,7 @@ class TrialRecords:
 
     def _is_worse(self, trial: int) -> bool:
         """Return whether a leader became worse in at least one goal."""
-        score, former = self._all[trial].valid_score, self._leaders[trial]
+        score, former = self._score(trial), self._leaders[trial]
         return score != former and not self._objective.improves(score, former)
 
     def obsolete(self, fork_states: Collection[StateAt] = (), *, keep_all: bool) -> list[str]:
@@ -224,7 +317,7 @@ class TrialRecords:
             self._compare_decided()
         for trial in sorted(self._touched):
             record = self._all[trial]
-            if record.state in DECIDED and trial not in self._best_ended:
+            if record.state in DECIDED and trial not in self._best_ended and not self._is_open(trial):
                 record.retire()
             gone += record.take_superseded(self._fork_counts, forkable)
         self._touched.clear()
@@ -259,12 +352,22 @@ class TrialRecords:
         if record.state in DECIDED:
             if record.continued is None:  # else it was released at its first end
                 self._release(record)
-            self._decided.add(record.trial.number)
+            trial = self._compared(record.trial.number)
+            if trial is not None and not self._is_open(trial):
+                self._decided.add(trial)
+                self._touched.add(trial)
+
+    def _is_open(self, trial: int) -> bool:
+        """Return whether a trial represents a configuration of which a repeat may still run."""
+        configuration = self._all[trial].trial.configuration
+        if configuration is None or self._compared(trial) != trial:
+            return False
+        return any(record.state not in DECIDED for record in self.repeats(configuration))
 
     def _compare_decided(self) -> None:
         """Find the best of the trials that never run again. The other trials' checkpoints are no longer needed."""
         compared = self._best_ended | self._decided
-        scores = {trial: self._all[trial].valid_score for trial in compared}
+        scores = {trial: self._score(trial) for trial in compared}
         former, self._best_ended = self._best_ended, set(self._objective.front(scores, self._best_ended))
         self._touched |= former - self._best_ended
         self._decided.clear()
@@ -275,6 +378,14 @@ class TrialRecords:
             if not self._fork_counts[fork.source]:
                 del self._fork_counts[fork.source]
                 self._touched.add(owner_of(fork.source))
+
+
+def _row(record: TrialRecord, results: Sequence[Repeated] | Mapping[int, Repeated]) -> TrialRow:
+    """Return a trial's row. `results` has the results of its configuration, if there are repeats."""
+    trial = record.trial
+    if trial.configuration is None:
+        return record.row()
+    return replace(record.row(), repeated=replace(results[trial.configuration], repeat=trial.repeat))
 
 
 def owner_of(checkpoint: str) -> int:

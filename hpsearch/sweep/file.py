@@ -17,6 +17,7 @@ from hpsearch.config.checks import (
     InvalidKeys,
     KeyPath,
     Mistakes,
+    at_least,
     integer,
     key_text,
     plain,
@@ -25,7 +26,7 @@ from hpsearch.config.checks import (
     under,
 )
 from hpsearch.config.import_paths import is_import_path, is_table
-from hpsearch.config.settings import settings_fields
+from hpsearch.config.settings import NONE, settings_fields
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.schedulers import KNOWN, settings_named
 from hpsearch.schedulers.bands import Bands
@@ -36,7 +37,7 @@ from hpsearch.sweep.auto import AUTO
 from hpsearch.sweep.document import Document, read_document
 from hpsearch.sweep.overrides import Override, apply_overrides, dotted_path
 from hpsearch.sweep.parameters import read_constraints, read_parameters
-from hpsearch.sweep.parts import SECTIONS, Metric
+from hpsearch.sweep.parts import SECTIONS, Metric, Repeats
 from hpsearch.sweep.reader import KeyReader, Kind, command_or_line, listed, observer_names, or_none, section, words
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.wandb import BAND_KEYS, HINTS, IGNORED, METRIC_IGNORED, as_bands, wandb_notes
@@ -307,6 +308,15 @@ def _points_to_try(value: object, path: KeyPath) -> tuple[Params, ...]:
     return tuple(points)
 
 
+def _repeats(value: object, path: KeyPath) -> Repeats:
+    """Read the section `repeats`, or its number `n` alone."""
+    if value == NONE:
+        return Repeats()
+    if isinstance(value, Mapping | Repeats):
+        return section(Repeats, value, path)
+    return section(Repeats, {"n": at_least(1, integer, value, path)}, path)
+
+
 _READERS: Mapping[str, Kind[Any]] = {
     "metric": _metric,
     "outcome_constraints": _outcome_constraints,
@@ -322,6 +332,7 @@ _READERS: Mapping[str, Kind[Any]] = {
         name: functools.partial(section, SECTIONS[name])
         for name in ("resources", "search", "scaling", "parallel", "limits", "checkpoints")
     },
+    "repeats": _repeats,
     "seed": integer,
     "observers": observer_names,
     "loggers": observer_names,

@@ -9,10 +9,22 @@ from typing import Annotated, Any, Literal
 from hpsearch.config.checks import InvalidKey
 from hpsearch.config.settings import HOW, AtLeast, Count, Seconds, Settings
 from hpsearch.objective import Metric
+from hpsearch.objective.repeats import Repeats
 from hpsearch.searchers.base import Search
 from hpsearch.sweep.parallel import Parallel
 
-__all__ = ["SECTIONS", "Checkpoints", "Limits", "MaxFailures", "Metric", "Parallel", "Resources", "Scaling", "Search"]
+__all__ = [
+    "SECTIONS",
+    "Checkpoints",
+    "Limits",
+    "MaxFailures",
+    "Metric",
+    "Parallel",
+    "Repeats",
+    "Resources",
+    "Scaling",
+    "Search",
+]
 
 _LANES = 16
 """Number of lanes with `auto`. That many small networks keep a core busy; more do not help."""
@@ -157,6 +169,7 @@ class Checkpoints(Settings):
 SECTIONS: Mapping[str, type[Settings]] = {
     "metric": Metric,
     "search": Search,
+    "repeats": Repeats,
     "resources": Resources,
     "scaling": Scaling,
     "parallel": Parallel,

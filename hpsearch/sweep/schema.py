@@ -16,6 +16,7 @@ from typing import Any
 
 from hpsearch.config.settings import NONE, Settings, SettingsField, settings_fields
 from hpsearch.objective import Metric
+from hpsearch.objective.repeats import Repeats
 from hpsearch.schedulers import KNOWN
 from hpsearch.searchers import KNOWN as SEARCHERS
 from hpsearch.sweep.auto import AUTO
@@ -58,6 +59,7 @@ def json_schema() -> dict[str, Any]:
         "outcome_constraints": {"anyOf": [text, {"type": "array", "items": text}]},
         **{name: _object(settings) for name, settings in SECTIONS.items()},
         "metric": {"anyOf": [_metric(), {"type": "array", "items": _metric(), "minItems": 1}]},
+        "repeats": {"anyOf": [integer | {"minimum": 1}, _object(Repeats), {"enum": [NONE]}]},
         **{name: {} for name in IGNORED},
     }
     return {

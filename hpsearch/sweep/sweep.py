@@ -23,7 +23,7 @@ from hpsearch.sweep.difference import difference
 from hpsearch.sweep.goals import check_forks, check_ranking, checked_metric, checked_outcome_constraints
 from hpsearch.sweep.parallel import Parallel, Strategies
 from hpsearch.sweep.parameters import SpaceField
-from hpsearch.sweep.parts import SECTIONS, Checkpoints, Limits, Metric, Resources, Scaling, Search
+from hpsearch.sweep.parts import SECTIONS, Checkpoints, Limits, Metric, Repeats, Resources, Scaling, Search
 from hpsearch.sweep.reader import command_or_line
 from hpsearch.trainable.macros import check_command
 from hpsearch.trial import Params, Value
@@ -37,6 +37,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "on_end": None,
     "outcome_constraints": (),
     "auto_reason": None,
+    "repeats": {},
 }
 """Defaults of keys that may be missing in a recorded sweep."""
 
@@ -89,6 +90,8 @@ class Sweep:
     """Iterations of every trial, without early termination."""
     run_cap: int | None = None
     """Maximum number of trials."""
+    repeats: Repeats = field(default_factory=Repeats)
+    """How often each configuration is trained, with several seeds; in a sweep file also a number alone."""
     points_to_try: tuple[Params, ...] = ()
     """Configurations to try first, by flat names. With `random`, missing parameters are sampled."""
     resources: Resources = field(default_factory=Resources)
@@ -137,6 +140,8 @@ class Sweep:
         check_ranking(self.objective, self.method, searcher, self.early_terminate)
         check_forks(self.objective, self.method, searcher, self.early_terminate)
         self._check_resource()
+        if self.repeats.several:
+            self._check_repeats(searcher, is_implied)
         if searcher is not None:
             self._check_search(searcher, is_implied)
             if not read_back:
@@ -384,6 +389,40 @@ class Sweep:
             if early is not None and self.run_cap < early.least_trials:
                 problem = f"must be at least the {early.least_trials} trials that {early.kind} begins with"
                 raise InvalidKey(("run_cap",), f"{problem}, got {self.run_cap}", "raise it, or leave it out")
+
+    def _check_repeats(self, searcher: type[Searcher] | None, is_implied: bool) -> None:
+        """Check that trials are whole trainings from their start, and that all configurations get all repeats."""
+        n, early = self.repeats.n, self.early_terminate
+        if early is not None:
+            subject = f"method {self.method}, which runs over" if is_implied else "early_terminate of type"
+            problem = f"must not be given with {subject} {early.kind}: repeats are whole trainings"
+            advice = "remove one of them; to repeat the best trials of a study that has ended: hpsearch rerun DIR"
+            raise InvalidKey(("repeats",), problem, advice)
+        if searcher is not None and self.forks:
+            problem = f"must not be given where method {self.method} forks trials: each is trained from its start"
+            raise InvalidKey(("repeats",), problem, "remove one of them")
+        if self.run_cap is not None and self.run_cap % n:
+            problem = f"must be a multiple of repeats ({n}), the trials of each configuration, got {self.run_cap}"
+            below = self.run_cap // n * n
+            raise InvalidKey(("run_cap",), problem, f"write {f'{below} or ' if below else ''}{below + n}")
+        if self.repeats.racing:
+            self._check_race(searcher)
+
+    def _check_race(self, searcher: type[Searcher] | None) -> None:
+        """Check that all configurations are known at the start, and compared by one metric."""
+        rule, key = "must be false where {}", ("repeats", "racing")
+        if searcher is not None and searcher.capabilities.learns:
+            problem = rule.format(f"method is {self.method}: all configurations of a race are there from its start")
+            raise InvalidKey(key, problem, "take random, grid or qmc")
+        if len(self.objective.goals) != 1 or self.objective.constraints:
+            problem = rule.format("trials are ranked by anything but one metric, whose means a race compares")
+            raise InvalidKey(key, problem)
+        if self.run_cap is None and searcher is not None and not searcher.capabilities.finite:
+            problem = f"is required where repeats.racing is true and method is {self.method}"
+            raise InvalidKey(("run_cap",), problem, add=((), f"run_cap: {20 * self.repeats.n}"))
+        if self.limits.patience is not None:
+            problem = "must not be given where repeats.racing is true: no configuration has its value before the end"
+            raise InvalidKey(("limits", "patience"), problem, "remove it")
 
     def _checked_point(self, key: KeyPath, point: Params, partial: bool) -> dict[str, Value]:
         if not isinstance(point, Mapping):

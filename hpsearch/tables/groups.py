@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from hpsearch.objective import Objective
+from hpsearch.objective import Objective, values_of
 from hpsearch.results.study import Study
 from hpsearch.space.expressions import ABSENT
 from hpsearch.sweep.parallel import STRATEGY
@@ -52,7 +52,7 @@ def groups_of(rows: Sequence[TrialRow], field: Field, objective: Objective) -> l
 
 
 def _group(value: Value, rows: Sequence[TrialRow], objective: Objective) -> Group:
-    scored = [row.values for row in rows if row.feasible]
+    scored = [values_of(row.standing) for row in rows if objective.is_feasible(row.standing)]
     ended = [row.seconds for row in rows if row.state in (TrialState.COMPLETE, TrialState.STOPPED)]
     columns = list(zip(*scored, strict=True)) if scored else [()] * len(objective.goals)
     pairs = list(zip(objective.goals, columns, strict=True))

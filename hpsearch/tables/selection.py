@@ -14,7 +14,7 @@ from hpsearch.objective import Objective
 from hpsearch.space.expressions import ABSENT, Expression, Uncomputable
 from hpsearch.tables.formats import param_cell
 from hpsearch.tables.layout import WHOLE, Column, Screen, table_text
-from hpsearch.tables.trials import metric_names, value_columns
+from hpsearch.tables.trials import metric_names, repeat_columns, value_columns
 from hpsearch.tables.wording import numbers
 from hpsearch.trial import TrialRow, TrialState, Value
 
@@ -69,6 +69,8 @@ class Fields:
             column: Field(column, goal, _value(index), _value_or_nan(index, goal))
             for index, (column, goal) in enumerate(zip(value_columns(goals) if goals else [], goals, strict=True))
         }
+        for column in repeat_columns(rows, objective):
+            own_fields[column] = Field(column, column, _repeated(column, objective))
         if objective.constraints:
             own_fields["feasible"] = Field("feasible", "feasible", lambda row: row.feasible if row.values else ABSENT)
         self._by_name = {
@@ -166,9 +168,9 @@ def ordered(rows: Sequence[TrialRow], fields: Fields, sort: str) -> list[TrialRo
 
 
 def best_first(rows: Sequence[TrialRow], objective: Objective) -> list[TrialRow]:
-    """Sort by score, best first. Trials without a value come last."""
+    """Sort by score, with repeats by that of the configuration, best first. Trials without a value come last."""
     numbered = {row.number: row for row in rows}
-    return [numbered[number] for number in objective.rank({row.number: row.score for row in rows})]
+    return [numbered[number] for number in objective.rank({row.number: row.standing for row in rows})]
 
 
 def fields_to_table(rows: Sequence[TrialRow], fields: Sequence[Field], screen: Screen = WHOLE) -> str:
@@ -218,6 +220,10 @@ def _value_or_nan(index: int, goal: str) -> _Read:
         return math.nan if is_nan else ABSENT
 
     return found
+
+
+def _repeated(column: str, objective: Objective) -> _Read:
+    return _present(lambda row: repeat_columns([row], objective)[column][0])
 
 
 def _param(name: str) -> _Read:

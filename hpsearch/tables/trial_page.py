@@ -132,6 +132,7 @@ def page_record(page: TrialPage, log_lines: int) -> dict[str, Any]:
         "params": study.sweep.parameters.nest(row.params),
         "metrics": dict(row.metrics),
         "origin": row.origin,
+        **({} if row.repeated is None else {"repeated": asdict(row.repeated)}),
         "parent": row.parent,
         "inherited": row.inherited,
         "reason": row.reason or None,
@@ -158,6 +159,8 @@ def page_lines(page: TrialPage, pasted: str, log_lines: int, screen: Screen) -> 
         yield from _told_cut(page.cut, study.sweep.objective.goals[0].name)
     if row.reverted:
         yield f"taken back  {one_line(row.reverted)}"
+    if row.repeated is not None:
+        yield f"repeats     configuration {row.repeated.configuration}, as its repeat {row.repeated.repeat}"
     if row.asynchronous:
         yield "repeats     never: its workers didn't wait for each other"
     if row.parent is not None:

@@ -3,8 +3,9 @@
 CSV and DataFrame have the columns `trial,state,iterations,value,params.<name>...,width`. Times are only included on
 request, so that equal results give equal bytes. With several goals `values.<name>` replace `value`. Some columns are
 only present if needed: `feasible` with outcome constraints; `code` if trials ran several versions of the code;
-`asynchronous` if results of trials vary between reruns; `parent` and `inherited` with forks. A trial need not have
-every param. On request all reported metrics follow, as `metrics.<name>`.
+`asynchronous` if results of trials vary between reruns; `configuration`, `repeat`, `mean`, `std` and `n` with repeats;
+`parent` and `inherited` with forks. A trial need not have every param. On request all reported metrics follow, as
+`metrics.<name>`.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def rows_to_json(
         objective: The objective. `value` is NaN for a trial that has no score because it reported NaN.
     """
     entries = []
-    codes = _code_cells(rows)
+    codes, repeats = _code_cells(rows), repeat_columns(rows, objective)
     for index, row in enumerate(rows):
         entry: dict[str, Value] = {
             "trial": row.number,
@@ -94,6 +95,7 @@ def rows_to_json(
             "lanes": row.lanes,
             "metrics": dict(row.metrics),
         }
+        entry |= {column: cells[index] for column, cells in repeats.items()}
         if row.parent is not None:
             entry["parent"] = row.parent
             entry["inherited"] = row.inherited
@@ -153,6 +155,7 @@ def _columns(
         columns["code"] = [*codes]
     if any(row.asynchronous for row in rows):
         columns["asynchronous"] = [row.asynchronous for row in rows]
+    columns |= repeat_columns(rows, objective)
     if any(row.parent is not None for row in rows):
         columns["parent"] = [absent if row.parent is None else row.parent for row in rows]
         columns["inherited"] = [absent if row.inherited is None else row.inherited for row in rows]
@@ -161,6 +164,39 @@ def _columns(
     for name in metric_names(rows) if metrics else []:
         columns[f"metrics.{name}"] = [row.metrics.get(name) for row in rows]
     return columns
+
+
+def repeat_columns(rows: Sequence[TrialRow], objective: Objective) -> dict[str, list[Value]]:
+    """Return the columns of a study with repeats: `configuration, repeat, mean, std, n`; without repeats none.
+
+    The last three are over the repeats of the trial's configuration that are complete with a value. With several goals
+    `mean.<name>` and `std.<name>` replace `mean` and `std`. A sweep that asks for a quantile has it in place of the
+    mean.
+    """
+    repeated = [row.repeated for row in rows if row.repeated is not None]
+    if not repeated:
+        return {}
+    columns: dict[str, list[Value]] = {
+        "configuration": [entry.configuration for entry in repeated],
+        "repeat": [entry.repeat for entry in repeated],
+    }
+    for index, goal in enumerate(objective.goals):
+        suffix = f".{goal.name}" if objective.several else ""
+        columns[repeated[0].statistic + suffix] = [entry.values[index] if entry.n else None for entry in repeated]
+        columns[f"std{suffix}"] = [entry.deviations[index] if entry.n else None for entry in repeated]
+    return columns | {"n": [entry.n for entry in repeated]}
+
+
+def repeat_cells(rows: Sequence[TrialRow], objective: Objective) -> list[Column]:
+    """Return the columns of `repeat_columns` for a table."""
+    return [
+        Column(
+            name,
+            [str(cell) for cell in cells] if name in ("configuration", "repeat", "n") else numbers(cells),
+            is_kept=True,
+        )
+        for name, cells in repeat_columns(rows, objective).items()
+    ]
 
 
 def _code_cells(rows: Sequence[TrialRow]) -> list[str] | None:
@@ -252,6 +288,7 @@ def rows_to_table(
         columns.append(Column(goal.name, numbers(values), is_kept=True))
     for name in objective.names[len(objective.goals) :]:
         columns.append(_metric_column(name, rows))
+    columns += repeat_cells(rows, objective)
     if worth is not None:
         columns.append(Column("worth", numbers([worth.get(row.number) for row in rows])))
     if objective.constraints:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 from hpsearch.errors import SweepError
 from hpsearch.journal.file import APPLICATION
+from hpsearch.objective import Objective
 from hpsearch.results.study import Study, load
 from hpsearch.searchers import KNOWN, Past
 from hpsearch.study.warm_start import WarmStart
@@ -219,6 +220,9 @@ def _from_study(study: Study, sweep: Sweep) -> Source:
                 f"--from {study.directory}: expected a study whose goal is to {goal.goal} {goal.name}, got "
                 f"{goals.get(goal.name, 'none')}"
             )
+    if study.configurations:
+        configurations = sorted(study.configurations, key=lambda row: row.number)
+        return Source(str(study.directory), [_source_configuration(study, row, here) for row in configurations])
     rows = study.trials
     curves = study.scores(here)
     trials = [_source_trial(row, curves.get(row.number, []), study.sweep) for row in rows]
@@ -227,6 +231,14 @@ def _from_study(study: Study, sweep: Sweep) -> Source:
 
 def _names(names: Sequence[str]) -> str:
     return " and ".join(map(repr, names))
+
+
+def _source_configuration(study: Study, row: TrialRow, objective: Objective) -> SourceTrial:
+    """Return a configuration of a study with repeats, with its value over them."""
+    score = None if row.repeated is None else objective.reported(study.mean_metrics(row.repeated.configuration))
+    if row.standing is None or score is None:
+        return SourceTrial({}, {}, left_out=LeftOut("have repeats without a value, or fewer than others"))
+    return SourceTrial(row.params, {row.iterations: score}, study.sweep.iterations)
 
 
 def _source_trial(row: TrialRow, curve: list[tuple[int, Score]], sweep: Sweep) -> SourceTrial:

@@ -164,9 +164,9 @@ class LiveStudy:
         if not self.is_live and not self.is_ask_tell and self._records.running:
             changed |= self._records.running
             self.journaled.leave(self.ended)
-        self.rows += [self._records.of(trial).row() for trial in range(len(self.rows), len(self._records))]
+        self.rows += [self._records.row(trial) for trial in range(len(self.rows), len(self._records))]
         for trial in changed:
-            self.rows[trial] = self._records.of(trial).row()
+            self.rows[trial] = self._records.row(trial)
         return changed
 
     def _touched(self, entry: Entry) -> set[int]:

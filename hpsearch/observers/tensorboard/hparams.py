@@ -56,17 +56,25 @@ class HParams:
     the same strings, so that filters match. A parameter on a log scale also has a column for its decimal logarithm, as
     the dashboard's axes are linear by default.
 
-    If trials may be forked, there are two more columns: the parent, and the parent's iteration at the fork.
+    If trials may be forked, there are two more columns: the parent, and the parent's iteration at the fork. If
+    configurations are repeated, there is one more. The repeats of a configuration are a group of sessions, of which the
+    dashboard shows one row with the mean of each metric.
 
     Args:
         spaces: The space of each study.
         forks: Whether trials may be forked.
         brackets: Whether there may be several brackets.
         studies: Names of the studies, if there are several.
+        repeats: Whether configurations are repeated.
     """
 
     def __init__(
-        self, spaces: Sequence[Space], forks: bool = False, brackets: bool = False, studies: Sequence[str] = ()
+        self,
+        spaces: Sequence[Space],
+        forks: bool = False,
+        brackets: bool = False,
+        studies: Sequence[str] = (),
+        repeats: bool = False,
     ) -> None:
         # Columns are written once, at the beginning. So only the first copies of unbounded blocks have columns.
         names = dict.fromkeys(name for space in spaces for name in space.some_names())
@@ -85,7 +93,8 @@ class HParams:
         self._study, self._state, self._bracket, self._parent, self._inherited = map(
             self._free, ("study", "state", "bracket", "parent trial", "inherited iteration")
         )
-        self._forks, self._brackets, self._studies = forks, brackets, studies
+        self._configuration = self._free("configuration")
+        self._forks, self._brackets, self._studies, self._repeats = forks, brackets, studies, repeats
 
     def experiment(
         self, name: str, metrics: Mapping[str, str], created: float, first: Sequence[str] = ()
@@ -123,6 +132,9 @@ class HParams:
             info.hparams[self._state].string_value = facts.state
         if facts.bracket is not None and self._brackets:
             info.hparams[self._bracket].number_value = facts.bracket
+        if trial.configuration is not None and self._repeats:
+            info.hparams[self._configuration].number_value = trial.configuration
+            info.group_name = f"{facts.study or ''} configuration {trial.configuration}".strip()
         if trial.parent is not None:
             info.hparams[self._parent].number_value = trial.parent.number
         if trial.inherited is not None:
@@ -170,6 +182,7 @@ class HParams:
         columns.append(_discrete(self._state, _STATES))
         names = [self._bracket] if self._brackets else []
         names += [self._parent, self._inherited] if self._forks else []
+        names += [self._configuration] if self._repeats else []
         columns += [api_pb2.HParamInfo(name=name, type=_TYPES[float], differs=True) for name in names]
         return columns + plain
 

@@ -37,7 +37,9 @@ class TensorBoardObserver(Observer):
 
     def __init__(self, observed: Observed) -> None:
         self._sweep, self._created = observed.sweep, observed.created
-        self._hparams = HParams(observed.spaces or [self._sweep.parameters], may_fork(self._sweep))
+        self._hparams = HParams(
+            observed.spaces or [self._sweep.parameters], may_fork(self._sweep), repeats=self._sweep.repeats.several
+        )
         self._files = EventFiles(observed.directory / "tensorboard")
         self._runs = StudyRuns(
             self._files, self._sweep, self._hparams, has_run=lambda trial: trial not in self._dropped

@@ -255,6 +255,9 @@ class StudyRuns:
         """
         for _ in self.journaled.read([entry]):
             self._runs.take(entry)
+            for decision in entry.followed.decisions:
+                if decision.action == "complete":
+                    self._runs.compare(self.journaled, decision.trial)
             self.study_run.take(entry, self.journaled)
 
     def report(self, reports: Sequence[Report]) -> None:

@@ -13,6 +13,8 @@ from hpsearch.study.journaled_state import JournaledState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report, Score, Segment, Trial, TrialState
 
+_OWN = "hpsearch/"
+
 ITERATIONS_TAG, SECONDS_TAG, WIDTH_TAG = "hpsearch/iterations", "hpsearch/seconds", "hpsearch/width"
 """Tags of a trial's iterations, running time and number of workers, over iterations."""
 
@@ -41,6 +43,16 @@ def best_tag(metric: str) -> str:
     return f"best/{metric}"
 
 
+def repeat_tags(sweep: Sweep) -> list[str]:
+    """Return the tags of a configuration's mean and spread for each goal, and of their number; none without repeats."""
+    if not sweep.repeats.several:
+        return []
+    goals = sweep.objective.goals
+    suffixes = [f" {goal.name}" if len(goals) > 1 else "" for goal in goals]
+    statistics = (sweep.repeats.statistic, "std")
+    return [*(f"{_OWN}{name}{suffix}" for suffix in suffixes for name in statistics), f"{_OWN}n"]
+
+
 def metrics_of(sweep: Sweep) -> dict[str, str]:
     """Return the metrics that HParams shows for a sweep's trials: each tag with its name in the table."""
     goals = sweep.objective.goals
@@ -48,6 +60,7 @@ def metrics_of(sweep: Sweep) -> dict[str, str]:
     if len(goals) == 1:
         metrics[best_tag(goals[0].name)] = f"best {goals[0].name}"
     metrics |= {ITERATIONS_TAG: "iterations", SECONDS_TAG: "seconds"}
+    metrics |= {tag: tag.removeprefix(_OWN) for tag in repeat_tags(sweep)}
     if sweep.resources.widest > 1:
         metrics[WIDTH_TAG] = "width"
     if sweep.resources.lanes > 1:
@@ -126,6 +139,7 @@ class TrialRuns:
     ) -> None:
         self._files, self._hparams, self._run_of, self._study = files, hparams, run_of, study
         self._objective, self._has_lanes = sweep.objective, sweep.resources.lanes > 1
+        self._repeat_tags = repeat_tags(sweep)
         goals = self._objective.goals
         self._best_tag = best_tag(goals[0].name) if len(goals) == 1 else None
         self._curves: dict[int, _Curve] = {}
@@ -186,6 +200,28 @@ class TrialRuns:
                 self._files.summary(run, began, self._hparams.session_start(trial, began, facts))
         self._started.clear()
 
+    def compare(self, journaled: JournaledState, trial: int) -> None:
+        """Write the mean and spread of a trial's configuration to the runs of its complete repeats.
+
+        Args:
+            journaled: The trials' states.
+            trial: A trial that completed.
+        """
+        configuration = journaled.records.of(trial).trial.configuration
+        if configuration is None:
+            return
+        for record in journaled.records.repeats(configuration):
+            number = record.trial.number
+            curve, run = self._curves.get(number), self._run_of(number)
+            repeated = journaled.records.row(number).repeated
+            if curve is None or run is None or repeated is None or record.state is not TrialState.COMPLETE:
+                continue
+            pairs = zip(repeated.values, repeated.deviations, strict=True)
+            values = [*(value for pair in pairs for value in pair), repeated.n] if repeated.n else []
+            scalars = [(tag, value) for tag, value in zip(self._repeat_tags, values, strict=False) if value is not None]
+            if scalars and curve.written:
+                self._files.scalars(run, self._now, curve.written, scalars)
+
     def _start(self, segment: Segment, new: Trial | None, reason: str, bracket: int | None) -> None:
         if (run := self._run_of(segment.trial)) is None:
             return
@@ -227,7 +263,8 @@ class TrialRuns:
 
     def _reported(self, metrics: Mapping[str, float]) -> list[tuple[str, float]]:
         """Return the reported metrics, except those that would hide one of our scalars."""
-        return [(tag, value) for tag, value in metrics.items() if tag != self._best_tag and tag not in _OWN_TAGS]
+        own = {self._best_tag, *_OWN_TAGS, *self._repeat_tags}
+        return [(tag, value) for tag, value in metrics.items() if tag not in own]
 
     def _take_back(self, trial: int, iteration: int) -> None:
         """Revoke the steps after an iteration, if any were written."""

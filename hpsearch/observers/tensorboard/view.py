@@ -92,6 +92,7 @@ class View:
             forks=any(row.parent is not None for study in self._studies for row in study.trials),
             brackets=any(_may_have_brackets(study) for study in self._studies),
             studies=self.names if several else (),
+            repeats=any(study.sweep.repeats.several for study in self._studies),
         )
         self._followed = [
             _Followed(
@@ -107,7 +108,7 @@ class View:
             )
             for study, name, numbers in zip(self._studies, self.names, self._best(most_trials), strict=True)
         ]
-        self._repeats: list[tuple[str, Repeats]] = []
+        self._repeats: list[tuple[str, OverSeeds]] = []
         for indices in self._sides:
             self._repeats.append(self._repeated(indices))
         self._begin()
@@ -211,7 +212,7 @@ class View:
             [self._ranked[at][rank].number for rank, study in chosen if study == at] for at in range(len(self._ranked))
         ]
 
-    def _repeated(self, indices: Sequence[int]) -> tuple[str, Repeats]:
+    def _repeated(self, indices: Sequence[int]) -> tuple[str, OverSeeds]:
         """Return the run's name and the writer for studies that differ only in their seed."""
         study, used, number = self._studies[indices[0]], set(self.study_runs), 1
         run = f"{study.sweep.name}, {len(indices)} seeds/{STUDY_RUN}"
@@ -219,7 +220,7 @@ class View:
             number += 1
             run = f"{study.sweep.name} ({number}), {len(indices)} seeds/{STUDY_RUN}"
         courses = [self._followed[at].runs.study_run.course for at in indices]
-        return run, Repeats(self._files, run, study.sweep.objective, courses)
+        return run, OverSeeds(self._files, run, study.sweep.objective, courses)
 
     def _begin(self) -> None:
         """Begin the runs of studies, the first one with the layout of Custom Scalars.
@@ -302,7 +303,7 @@ def study_names(directories: Sequence[Path]) -> list[str]:
             lengths[at] += 1
 
 
-class Repeats:
+class OverSeeds:
     """Writes the common course of studies that differ only in their seed, up to the cost that all have reached.
 
     Args:

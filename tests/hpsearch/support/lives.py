@@ -21,7 +21,7 @@ from hpsearch.schedulers.pasha import PASHA
 from hpsearch.schedulers.pbt import PBT
 from hpsearch.space import Space, Uniform
 from hpsearch.study.state import SweepState
-from hpsearch.sweep.parts import Checkpoints, Metric
+from hpsearch.sweep.parts import Checkpoints, Metric, Repeats, Search
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Result
 from hpsearch.trainable.addresses import in_pack, pack_of, pack_of_all
@@ -97,6 +97,28 @@ def sweeps(draw, keep: str = "best", settled: bool = False, joint: bool | None =
         max_iter=draw(st.integers(1, 5)) if early is None else None,
         run_cap=draw(caps | st.none() if ends else caps),
         checkpoints=Checkpoints(keep),  # type: ignore[arg-type]
+    )
+
+
+@st.composite
+def repeated_sweeps(draw, learns: bool = True) -> Sweep:
+    """Small sweeps with repeats, with or without a race; if it `learns`, also of a method that does."""
+    racing = draw(st.booleans())
+    method = draw(st.sampled_from(["random", "grid", *(["evolution"] if learns and not racing else [])]))
+    n = draw(st.integers(4 if racing else 2, 5))
+    several = not racing and draw(st.booleans())
+    scopes = ["last"] if several or method == "evolution" else ["last", "best"]
+    loss = Metric("loss", draw(st.sampled_from(["minimize", "maximize"])), draw(st.sampled_from(scopes)))
+    return sweep_of(
+        method=method,
+        search=Search(startup=2, options={"population": 2, "sample": 2}) if method == "evolution" else Search(),
+        metric=(loss, Metric("size")) if several else loss,
+        outcome_constraints=("bytes <= 1",) if not racing and draw(st.booleans()) else (),
+        parameters=Space.from_parameters({"x": Uniform(0.0, 1.0, points=draw(st.integers(2, 4)))}),
+        early_terminate=None,
+        max_iter=draw(st.integers(1, 3)),
+        run_cap=None if method == "grid" and draw(st.booleans()) else n * draw(st.integers(1, 4)),
+        repeats=Repeats(n, None if racing else draw(st.sampled_from([None, 0.25, 1.0])), racing),
     )
 
 
