@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         Space,
         Uniform,
         When,
+        ZeroOrLogUniform,
     )
     from hpsearch.sweep.file import load_sweep
     from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Parallel, Repeats, Resources, Scaling, Search
@@ -124,6 +125,7 @@ __all__ = [
     "TrialRow",
     "Uniform",
     "When",
+    "ZeroOrLogUniform",
     "change",
     "compare",
     "current_trial",
@@ -157,7 +159,7 @@ _PLACES = {
     "hpsearch.simulation": "Curve Curves Steps",
     "hpsearch.space": (
         "Categorical Cell Chain Choice Constant Derived IntUniform LogIntUniform LogNormal LogUniform Normal "
-        "Ordinal Repeat Space Uniform When"
+        "Ordinal Repeat Space Uniform When ZeroOrLogUniform"
     ),
     "hpsearch.sweep.file": "load_sweep",
     "hpsearch.sweep.parts": "Checkpoints Limits Metric Parallel Repeats Resources Scaling Search",

@@ -13,7 +13,7 @@ from hpsearch.page.charts.picture import Box, Line, Point, Shape, Words
 from hpsearch.page.html import Section
 from hpsearch.results.importance import importance_of
 from hpsearch.results.study import Study
-from hpsearch.space import Categorical, Distribution, LogIntUniform, LogNormal, LogUniform, Normal
+from hpsearch.space import Categorical, Distribution, LogIntUniform, LogNormal, LogUniform, Normal, ZeroOrLogUniform
 from hpsearch.space.distribution import Numeric
 from hpsearch.space.expressions import ABSENT
 from hpsearch.space.structures import Copies, RepeatedStructure
@@ -248,26 +248,27 @@ _MOST_NAMES = 12
 _DEVIATIONS = 3.0
 """Half-width of an axis for an unbounded distribution, in sigmas."""
 _FOOT = 0.15
-"""Fraction of a numeric axis that is reserved for trials without a number."""
+"""Fraction of a numeric axis that is reserved for each position below its scale."""
 _NEAR = 0.06
 """Smallest distance of a mark from an end's mark, as a fraction of the axis. Nearer marks would overlap."""
 
 
 @dataclass(frozen=True)
 class _Span:
-    """A numeric axis over the parameter's range, with a position below it for trials without a value."""
+    """A numeric axis over the parameter's range, with positions below it for values that aren't on its scale."""
 
     scale: Scale
     low: float
     high: float
-    absent: str
-    """Label of the position for trials without a value; empty if every trial has a number."""
+    below: Sequence[str]
+    """Labels of the positions from the lowest on: of trials without a value, and of 0 on a logarithmic scale."""
 
     def fraction(self, value: object) -> float:
-        if value == self.absent:
-            return 0.0
+        foot = _FOOT * len(self.below)
+        if value in self.below:
+            return _FOOT * self.below.index(str(value))
         fraction = min(max(self.scale.fraction(value), 0.0), 1.0)
-        return _FOOT + (1 - _FOOT) * fraction if self.absent else fraction
+        return foot + (1 - foot) * fraction
 
     def ticks(self, most: int = 6) -> list[tuple[object, str]]:
         """Return both ends, and marks between them that don't overlap."""
@@ -276,7 +277,7 @@ class _Span:
         inside = [(value, text) for value, text in marks if _NEAR < self.scale.fraction(value) < 1 - _NEAR]
         if len(ends) == 1:
             inside = []  # the only value is in the middle of the axis
-        return [*ends, *inside, *([(self.absent, self.absent)] if self.absent else [])]
+        return [*ends, *inside, *((label, label) for label in self.below)]
 
 
 @dataclass(frozen=True)
@@ -314,8 +315,11 @@ def axis_of(name: str, distribution: Distribution | None, points: Sequence[Mappi
     numeric = [float(value) for value in values if _is_number(value)]
     has_absent = ABSENT in values
     if not 0 < len(listed) <= _MOST_NAMES and len(numeric) + values.count(ABSENT) == len(values):
-        span = _span(distribution, numeric, "absent" if has_absent else "")
-        return Axis(name, span, [float(value) if _is_number(value) else span.absent for value in values])
+        is_apart = isinstance(distribution, ZeroOrLogUniform) and 0 in numeric
+        below = [*(["absent"] if has_absent else []), *(["0"] if is_apart else [])]
+        span = _span(distribution, [value for value in numeric if value or not is_apart], below)
+        labels = ["0" if value == 0 and is_apart else "" if _is_number(value) else "absent" for value in values]
+        return Axis(name, span, [label or float(value) for label, value in zip(labels, values, strict=True)])
     unlisted = sorted({_exactly(value): value for value in values}.items())
     every = {_exactly(value): value for value in listed} | dict(unlisted)
     if len(every) > _MOST_NAMES:
@@ -331,17 +335,17 @@ def range_text(axis: Axis, best: int) -> str:
         return f"{axis.name} {', '.join(sorted(set(map(str, values)), key=axis.scale.names.index))}"
     numbers = [value for value in values if not isinstance(value, str)]
     ranges = [_range(min(numbers), max(numbers))] if numbers else []
-    absent = ["absent"] if len(numbers) < len(values) else []
-    return f"{axis.name} {' or '.join([*ranges, *absent])}"
+    others = sorted({value for value in values if isinstance(value, str)})
+    return f"{axis.name} {' or '.join([*ranges, *others])}"
 
 
-def _span(distribution: Distribution | None, values: Sequence[float], absent: str) -> _Span:
+def _span(distribution: Distribution | None, values: Sequence[float], below: Sequence[str]) -> _Span:
     """Return an axis over the distribution's range, or over the sampled values if the range is unbounded."""
     ends = [*values, *(float(end) for end in _ends(distribution) if _is_number(end))]
     low, high = min(ends), max(ends)
-    log = isinstance(distribution, LogUniform | LogIntUniform | LogNormal)
+    log = isinstance(distribution, LogUniform | ZeroOrLogUniform | LogIntUniform | LogNormal)
     is_integer = isinstance(distribution, Numeric) and distribution.is_integer
-    return _Span(between(low, high, log, is_integer), low, high, absent)
+    return _Span(between(low, high, log, is_integer), low, high, below)
 
 
 def _ends(distribution: Distribution | None) -> Sequence[Value]:
@@ -350,6 +354,8 @@ def _ends(distribution: Distribution | None) -> Sequence[Value]:
             return [distribution.at_deviations(sigmas) for sigmas in (-_DEVIATIONS, _DEVIATIONS)]
         case Copies():
             return [distribution.min]  # other numbers are possible
+        case ZeroOrLogUniform():
+            return list(distribution.positive.ends)
         case Numeric():
             return list(distribution.ends)
         case Categorical():

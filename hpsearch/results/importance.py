@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hpsearch.config.checks import is_number
 from hpsearch.objective import values_of
 from hpsearch.results.optuna_distributions import OptunaParameter, optuna_parameter, quiet_optuna
 from hpsearch.results.study import Study
+from hpsearch.space import ZeroOrLogUniform
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import TrialRow, Value
 
@@ -93,6 +95,7 @@ def _shares_of(sweep: Sweep, rows: Sequence[TrialRow], values: Sequence[float]) 
         values: Value of each trial.
     """
     import optuna
+    from optuna.distributions import FloatDistribution
     from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 
     common = set.intersection(*(set(row.params) for row in rows))
@@ -102,7 +105,10 @@ def _shares_of(sweep: Sweep, rows: Sequence[TrialRow], values: Sequence[float]) 
         parameter, column = sweep.parameters.find(name), [row.params[name] for row in rows]
         if parameter is None or all(value == column[0] for value in column):
             continue
-        if (counterpart := optuna_parameter(parameter.distribution, column)) is not None:
+        ours = parameter.distribution
+        if isinstance(ours, ZeroOrLogUniform) and all(is_number(value) and value >= 0 for value in column):
+            columns[name] = FloatDistribution(0.0, 1.0), [ours.share(value) for value in column]
+        elif (counterpart := optuna_parameter(ours, column)) is not None:
             columns[name] = _scale(counterpart, column)
     if not columns or len(set(values)) < 2:
         return {}

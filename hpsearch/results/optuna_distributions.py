@@ -21,6 +21,7 @@ from hpsearch.space import (
     LogUniform,
     Normal,
     Uniform,
+    ZeroOrLogUniform,
 )
 from hpsearch.space.distribution import Numeric
 from hpsearch.space.structures import Copies
@@ -94,6 +95,8 @@ def optuna_parameter(distribution: Distribution, values: Sequence[Value]) -> Opt
             return OptunaParameter(FloatDistribution(low, high, step=steps.size))
         case LogUniform(min=low, max=high):
             return OptunaParameter(FloatDistribution(low, high, log=True))
+        case ZeroOrLogUniform(max=high):
+            return OptunaParameter(FloatDistribution(0.0, high))  # Optuna's logarithmic ranges can't contain 0
         case IntUniform(steps=steps) if steps is not None:
             low, high = int(steps.value(steps.first)), int(steps.value(steps.last))
             return OptunaParameter(IntDistribution(low, high, step=int(steps.size)))

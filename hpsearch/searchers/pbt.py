@@ -28,6 +28,7 @@ from hpsearch.space import (
     Ordinal,
     Parameter,
     Uniform,
+    ZeroOrLogUniform,
 )
 from hpsearch.space.distribution import Numeric, own_copy, share_of
 from hpsearch.trial import Params, Trial, Value
@@ -154,10 +155,10 @@ class PBTSearcher(Searcher):
 
 def _moved(distribution: Numeric, value: float, factor: float) -> int | float:
     """Return a number multiplied by a factor, within its range."""
-    if factor == 1:
-        return value
+    if factor == 1 or (value == 0 and isinstance(distribution, ZeroOrLogUniform)):
+        return value  # 0 is left by resampling alone
     target = value * factor
-    if not isinstance(distribution, LogUniform | LogIntUniform | LogNormal):
+    if not isinstance(distribution, LogUniform | ZeroOrLogUniform | LogIntUniform | LogNormal):
         by = max(abs(value), _LEAST_MOVE * _width(distribution)) * (factor - 1)
         target = value + by
     low, high = _bounds(distribution)
@@ -180,7 +181,7 @@ def _width(distribution: Numeric) -> float:
 
 
 def _bounds(distribution: Numeric) -> tuple[float, float]:
-    if isinstance(distribution, Uniform | LogUniform | IntUniform | LogIntUniform):
+    if isinstance(distribution, Uniform | LogUniform | ZeroOrLogUniform | IntUniform | LogIntUniform):
         return distribution.min, distribution.max
     largest = sys.float_info.max
     if isinstance(distribution, LogNormal):

@@ -7,7 +7,7 @@ from hpsearch.space.choices import Categorical, Constant, Ordinal
 from hpsearch.space.declarations import When
 from hpsearch.space.derived import Derived
 from hpsearch.space.distribution import Distribution
-from hpsearch.space.numbers import IntUniform, LogIntUniform, LogNormal, LogUniform, Normal, Uniform
+from hpsearch.space.numbers import IntUniform, LogIntUniform, LogNormal, LogUniform, Normal, Uniform, ZeroOrLogUniform
 from hpsearch.space.parameter import Declared, Parameter
 from hpsearch.space.space import Space, distribution_from_json
 from hpsearch.space.structures import Chain, Choice, Repeat
@@ -36,5 +36,6 @@ __all__ = [
     "Space",
     "Uniform",
     "When",
+    "ZeroOrLogUniform",
     "distribution_from_json",
 ]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist
 from typing import ClassVar
@@ -20,7 +20,8 @@ from typing import ClassVar
 from hpsearch.config.checks import InvalidKey, integer, number
 from hpsearch.seeds import DRAW_BITS
 from hpsearch.space._decimals import MOST_STEPS, Multiples, linear, logarithmic
-from hpsearch.space.distribution import GRID_LIMIT, Numeric, bits_near, share_of
+from hpsearch.space.distribution import GRID_LIMIT, Numeric, bits_near, bits_of_mixture, share_of
+from hpsearch.trial import Value
 
 _LARGEST = sys.float_info.max
 _SMALLEST = sys.float_info.min
@@ -141,6 +142,89 @@ class LogUniform(_Range):
     logarithmic: ClassVar[bool] = True
     bound_tolerance: ClassVar[float] = 1e-3
     """Bounds are often computed from rounded logarithms: e^-6.9077 is 0.00100006."""
+
+
+_ZERO = (1, 4)
+"""Probability of 0 in `ZeroOrLogUniform`, as a fraction."""
+
+
+@dataclass(frozen=True)
+class ZeroOrLogUniform(Numeric):
+    """0 with probability 1/4, otherwise a float between min and max whose logarithm is uniform.
+
+    On the unit scale, 0 is the first quarter, below all other values. So models see one number whose smallest value is
+    0, at a distance from the range.
+    """
+
+    kind: ClassVar[str] = "zero_or_log_uniform"
+    fewest_points: ClassVar[int] = 2
+
+    min: float
+    max: float
+    points: int | None = None
+    prior: float | None = None
+    default: float | None = None
+    step: float | None = field(default=None, init=False)
+
+    def _check(self) -> None:
+        for name in ("min", "max"):
+            object.__setattr__(self, name, getattr(self.positive, name))
+        super()._check()
+        self._set_accepted("prior")
+
+    @cached_property
+    def positive(self) -> LogUniform:
+        """The distribution of the values above 0."""
+        return LogUniform(self.min, self.max, points=self.points)
+
+    @property
+    def steps(self) -> None:
+        """None: it is continuous."""
+        return
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """0, and max."""
+        return 0.0, self.max
+
+    def position(self, value: float) -> float:
+        """Return the position on the unit scale: the middle of the first quarter for 0."""
+        zero = _ZERO[0] / _ZERO[1]
+        return zero / 2 if value == 0 else zero + (1 - zero) * self.positive.position(value)
+
+    def draw(self, bits: int) -> float:
+        """Return 0, or a value of the range."""
+        others = bits_of_mixture(*_ZERO, bits)
+        return 0.0 if others is None else float(self.positive.draw(others))
+
+    def near(self, bits: int) -> float:
+        """Return a value near the prior on the unit scale."""
+        return self.draw(bits if self.prior is None else bits_near(self.share(self.prior), bits))
+
+    def grid(self) -> list[int | float]:
+        """Return 0, and the grid of the range."""
+        return [0.0, *self.positive.grid()]
+
+    def accept(self, value: object) -> float:
+        """Return 0, or a value of the range."""
+        checked = number(value, ())
+        if checked == 0:
+            return 0.0
+        try:
+            return float(self.positive.accept(checked))
+        except InvalidKey as error:
+            raise InvalidKey((), error.problem.replace("must be", "must be 0, or", 1)) from None
+
+    def neighbours(self, value: Value) -> list[Value]:
+        """Return the numbers `MOVE` below and above on the unit scale; 0 and min are next to each other."""
+        if value == 0:
+            return [self.min]
+        return [*([0.0] if value == self.min else []), *super().neighbours(value)]
+
+    def _next_to(self, value: float, above: bool) -> int | float:
+        if value == 0:
+            return self.min
+        return 0.0 if value == self.min and not above else super()._next_to(value, above)
 
 
 @dataclass(frozen=True)

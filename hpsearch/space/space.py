@@ -20,7 +20,15 @@ from hpsearch.space.distribution import Distribution, own_copy
 from hpsearch.space.enumeration import Enumeration
 from hpsearch.space.expressions import ABSENT, Expression
 from hpsearch.space.mutation import Mutations
-from hpsearch.space.numbers import IntUniform, LogIntUniform, LogNormal, LogUniform, Normal, Uniform
+from hpsearch.space.numbers import (
+    IntUniform,
+    LogIntUniform,
+    LogNormal,
+    LogUniform,
+    Normal,
+    Uniform,
+    ZeroOrLogUniform,
+)
 from hpsearch.space.parameter import Declared, Parameter, ParameterGroup, Structure
 from hpsearch.space.structures import Chain, Choice, Repeat
 from hpsearch.space.tree import MissingParameter, nested, nested_value
@@ -41,7 +49,7 @@ _Json = Mapping[str, Value]
 _KINDS: Mapping[str, type[Distribution]] = {
     cls.kind: cls
     for cls in (
-        *(Uniform, LogUniform, IntUniform, LogIntUniform, Normal, LogNormal),
+        *(Uniform, LogUniform, ZeroOrLogUniform, IntUniform, LogIntUniform, Normal, LogNormal),
         *(Categorical, Ordinal, Constant, Derived),
     )
 }

@@ -10,6 +10,7 @@ Differences from W&B, and extensions:
 - `prior` is a value that is believed to be good, also if the bounds are exponents.
 - `default` is the value of earlier trials, of searches that didn't have the parameter.
 - `ordered` means that neighbours in the list of values are similar.
+- `or: [0]` adds the value 0 to a log-uniform range.
 - `derived` is an expression over other parameters.
 - `inv_log_uniform_values` is `log_uniform_values` (a logarithm is uniform if its negative is), and `inv_log_uniform` is
   `log_uniform` with negated exponents.
@@ -36,6 +37,7 @@ from hpsearch.space import (
     Normal,
     Ordinal,
     Uniform,
+    ZeroOrLogUniform,
 )
 from hpsearch.sweep.reader import KeyReader
 from hpsearch.sweep.wandb import REFUSED_DISTRIBUTIONS
@@ -55,7 +57,9 @@ def read_distribution(value: object, path: KeyPath) -> Distribution:
         raise InvalidKey(
             path, f"must be a mapping, such as {{{kind}: ...}} or {{min: ..., max: ...}}, got {shown(value)}"
         )
-    table = KeyReader(value, path, _PARAMETER_KEYS, _hints(value), renamed={"step": "q", "expression": "derived"})
+    table = KeyReader(
+        value, path, _PARAMETER_KEYS, _hints(value), renamed={argument: key for key, argument in _RENAMED.items()}
+    )
     if value.get("distribution") in [*REFUSED_DISTRIBUTIONS]:  # first: otherwise its keys would be the error
         table.get("distribution", _form_name)
     table.mistakes.raise_collected()
@@ -78,7 +82,9 @@ def written_distribution(distribution: Distribution) -> dict[str, Any]:
     kind = config.pop("distribution")
     if kind == Ordinal.kind:
         return {"distribution": Categorical.kind, **config, "ordered": True}
-    return {"distribution": "log_uniform_values" if kind == LogUniform.kind else kind, **config}
+    if kind == ZeroOrLogUniform.kind:
+        config["or"] = [0]
+    return {"distribution": "log_uniform_values" if "log_uniform" in kind else kind, **config}
 
 
 def _hints(value: Mapping[object, object]) -> dict[str, str]:
@@ -92,7 +98,7 @@ def _hints(value: Mapping[object, object]) -> dict[str, str]:
     return hints
 
 
-_RENAMED = {"q": "step", "derived": "expression"}
+_RENAMED = {"q": "step", "derived": "expression", "or": "others"}
 """Keys to arguments of the distributions."""
 
 
@@ -145,6 +151,17 @@ def _from_exponents(name: str, inverse: bool = False, **arguments: Any) -> LogUn
             raise
         advice = f"min and max of {name} are exponents of e; the {error.key[0]} is a value"
         raise InvalidKey(error.key, error.problem, advice) from None
+
+
+def _log_uniform(others: object = None, **arguments: Any) -> LogUniform | ZeroOrLogUniform:
+    """Return a log-uniform distribution; with the list [0], also of 0."""
+    if others is None:
+        return LogUniform(**arguments)
+    if not isinstance(others, list) or len(others) != 1 or isinstance(others[0], bool) or others[0] != 0:
+        raise InvalidKey(("or",), f"must be [0], got {shown(others)}", "other values are a choice: values: [...]")
+    if arguments.pop("step", None) is not None:
+        raise InvalidKey(("q",), "must not be given with or: [0]", "remove one of them")
+    return ZeroOrLogUniform(**arguments)
 
 
 def _with_nearest_multiples(low: float, high: float, step: object) -> tuple[float, float]:
@@ -201,7 +218,7 @@ _FORMS: Mapping[str, _Form] = {
     "log_uniform": _range(partial(_from_exponents, "log_uniform")),
     "q_log_uniform": _range(partial(_from_exponents, "q_log_uniform", step=1)),
     "inv_log_uniform": _range(partial(_from_exponents, "inv_log_uniform", inverse=True)),
-    "log_uniform_values": _range(LogUniform, "0.001"),
+    "log_uniform_values": _Form(_log_uniform, {"min": "0.001", "max": "1"}, ("q", "points", "prior", "default", "or")),
     "q_log_uniform_values": _range(partial(LogUniform, step=1), "1", "100"),
     "inv_log_uniform_values": _range(LogUniform, "0.001"),
     "normal": _bell(Normal),

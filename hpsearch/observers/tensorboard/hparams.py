@@ -21,6 +21,7 @@ from hpsearch.space import (
     LogUniform,
     Space,
     Uniform,
+    ZeroOrLogUniform,
 )
 from hpsearch.trial import Trial, Value
 
@@ -30,7 +31,7 @@ DISPLAYED = 5
 It sorts columns by name, those marked as differing first. So we can choose the visible columns, but not their order.
 """
 
-_ON_LOG_SCALE = (LogUniform, LogIntUniform, LogNormal)
+_ON_LOG_SCALE = (LogUniform, ZeroOrLogUniform, LogIntUniform, LogNormal)
 
 _STATES = ("complete", "stopped", "failed")
 
@@ -218,6 +219,8 @@ def _ends(distributions: Sequence[Distribution]) -> tuple[float, float] | None:
     for distribution in distributions:
         if isinstance(distribution, Uniform | LogUniform | IntUniform | LogIntUniform):
             ends += distribution.min, distribution.max
+        elif isinstance(distribution, ZeroOrLogUniform):
+            ends += distribution.ends
         elif (values := _values([distribution])) is not None:
             ends += values
         else:
