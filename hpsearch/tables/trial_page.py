@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.decision import Decision
-from hpsearch.events import Started
+from hpsearch.events import Finished, Started
 from hpsearch.objective import values_of
 from hpsearch.results.segments import SegmentRow
 from hpsearch.results.study import Study
@@ -84,10 +84,15 @@ def _cut(study: Study, trial: int, scores: Mapping[int, Sequence[tuple[int, Scor
     """Return the cut of the last rung that a trial finished."""
     objective = study.sweep.objective
     started: dict[int, dict[tuple[int, int], int | None]] = {}
-    """By trial: the rungs that it began, each with the rung's last iteration."""
+    """By trial: the rungs that it began, each with the last iteration there."""
+    began: dict[int, Started] = {}
     for event in study.events():
         if isinstance(event, Started):
-            started.setdefault(event.segment.trial, {})[event.bracket, event.rung] = event.segment.end
+            # A trial that trains on after its end runs again in its last rung.
+            started.setdefault(event.segment.trial, {}).setdefault((event.bracket, event.rung), event.segment.end)
+            began[event.segment.trial] = event
+        elif isinstance(event, Finished) and not event.cut and began[event.trial].segment.costs is not None:
+            started[event.trial][began[event.trial].bracket, began[event.trial].rung] = event.iteration
     if not started.get(trial):
         return None
     bracket, rung = max(started[trial])

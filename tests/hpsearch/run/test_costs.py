@@ -25,6 +25,7 @@ from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
 from hpsearch.schedulers.pasha import PASHA
 from hpsearch.sweep.parts import Resources, Search
+from hpsearch.tables.trial_page import trial_page
 from hpsearch.tables.trials import rows_to_csv
 from hpsearch.trainable.metrics import cost_after
 from tests.hpsearch.support.fork_server import ForkServer
@@ -234,6 +235,14 @@ def test_a_rerun_is_as_long_as_the_longest_trial_and_trials_train_on_in_iteratio
     longer = [replace(row, checkpoint=None) for row in load(study).trials]
     assert longer[best].iterations == 20
     assert [row for row in longer if row.number != best] == [row for row in rows if row.number != best]
+
+
+def test_a_trials_page_has_the_cut_of_its_rung(whole):
+    study = load(whole)
+    stopped = next(row for row in study.trials if row.reason.startswith("rung 0: 4th of 9"))
+    cut = trial_page(study, stopped.number).cut
+    assert cut is not None
+    assert (cut.bracket, cut.rung, cut.trials, cut.promoted) == (0, 0, 9, 3)
 
 
 def test_displays_name_the_resource(whole, tmp_path):

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import hpsearch
 from hpsearch.errors import HpsearchWarning
 from hpsearch.events import Asked, Continued, Failed, Pruned, Started, Steered
+from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Request
 from hpsearch.objective import Metric
 from hpsearch.results.study import Study, load
@@ -26,10 +27,12 @@ from hpsearch.run.steering import answer
 from hpsearch.schedulers.halving import SuccessiveHalving
 from hpsearch.space import Constant, Space, Uniform
 from hpsearch.study.journaled_state import JournaledState
+from hpsearch.study.removal import unneeded
 from hpsearch.study.state import SweepState
 from hpsearch.study.trial_record import DECIDED
 from hpsearch.sweep.parts import Checkpoints, Limits, Search
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.tables.trial_page import trial_page
 from hpsearch.tables.trials import rows_to_csv
 from hpsearch.task import Message, Result, Task
 from hpsearch.trial import Failure, Report
@@ -94,6 +97,21 @@ def test_the_best_trial_trains_on_from_its_last_checkpoint_and_nothing_else_chan
     assert [row for row in study.trials if row.number != best] == [row for row in before.values() if row.number != best]
     assert study.rungs == load(tmp_path / "s").rungs
     assert all(rung.finished == rung.started for rung in study.rungs)
+
+
+def test_a_stopped_trial_that_trains_on_is_shown_in_its_rung_and_cleaning_up_keeps_what_it_needs(tmp_path):
+    path = tmp_path / "s"
+    study = run(path, sweep_of(checkpoints=Checkpoints("all")))
+    trial = next(row.number for row in study.trials if row.reason.startswith("rung 0: 4th of 9"))
+    before = trial_page(study, trial).cut
+    hpsearch.extend(path, max_iter=12, trials=[trial])
+    after = run(path, None)
+    assert after.trials[trial].iterations == 12
+    assert trial_page(after, trial).cut == before
+    (event,) = of_kind(path, Continued)
+    gone = {str(one.relative_to(after.directory)) for one in unneeded(StudyDirectory(path))}
+    assert gone
+    assert event.checkpoint not in gone
 
 
 def test_trials_are_named_and_those_without_a_checkpoint_are_told_and_skipped(tmp_path):
