@@ -305,6 +305,46 @@ def test_a_race_is_not_extended_and_takes_no_configuration(capsys, whole, tmp_pa
     assert "the sweep, which creates no more" in call(capsys, "add", study, "--param", "x=0.25").err
 
 
+def test_who_asks_for_trials_gets_repeats_and_a_race_waits_for_what_is_told(tmp_path):
+    sweep = sweep_of(trainable=None, max_iter=1, run_cap=12, repeats=Repeats(4, racing=True))
+    with hpsearch.AskTell(sweep, directory=tmp_path / "s") as study:
+        asked: list[hpsearch.AskedTrial] = []
+        while not study.finished:
+            trial = study.ask()
+            if trial is not None:
+                asked.append(trial)
+            elif asked:
+                told = asked.pop()  # the newest first: the order doesn't matter
+                study.tell(told, {"loss": told.params["x"] + told.seed % 7 / 100 + told.number % 5 / 1000})
+    loaded = hpsearch.load(tmp_path / "s")
+    assert loaded.state == "finished"
+    assert [row.number for row in loaded.trials if "goes on" in row.reason] == [7]
+    assert [row.repeated.configuration for row in loaded.trials[9:] if row.repeated] == [1]
+    assert lead_text(loaded).endswith("(mean of 4); the race eliminated all others")
+
+
+@pytest.mark.exhaustive
+def test_repeats_that_are_trained_as_lanes_give_what_each_gives_alone(tmp_path):
+    def values(lanes: int) -> list[object]:
+        study = hpsearch.search(
+            "hpsearch_trainers.digits:mlp",
+            {"lr": hpsearch.LogUniform(0.01, 1.0), "hidden": 32},
+            metric={"name": "accuracy", "goal": "maximize"},
+            max_iter=1,
+            run_cap=6,
+            repeats=3,
+            resources={"workers": 1, "trials_per_worker": lanes},
+            directory=tmp_path / str(lanes),
+            backend="inline",
+            observers=[],
+            progress=False,
+        )
+        assert max(row.lanes for row in study.trials) == lanes
+        return [(row.value, row.repeated) for row in study.trials]
+
+    assert values(4) == values(1)
+
+
 @pytest.mark.exhaustive
 def test_the_digits_are_trained_with_several_seeds(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
