@@ -176,6 +176,51 @@ def test_the_lead_is_noise_unless_the_test_says_otherwise(whole):
     assert ("the lead is more than noise" in text) == (len(noise) == 1)
 
 
+def test_a_quantile_decides_and_is_not_tested():
+    study = hpsearch.search(
+        Noisy,
+        {"x": Uniform(0.0, 1.0)},
+        metric="loss",
+        max_iter=2,
+        run_cap=9,
+        repeats={"n": 3, "quantile": 1},
+        resources={"workers": 2},
+        directory=":memory:",
+        backend="simulated",
+        progress=False,
+    )
+    worst = [max(study.repeated_values(configuration)) for configuration in range(3)]
+    assert study.best_value == min(worst)
+    assert list(study.trials_dataframe()["quantile"]) == [value for value in worst for _ in range(3)]
+    assert "(quantile of 3); next is configuration" in lead_text(study)
+    assert "noise" not in lead_text(study)
+
+
+def test_of_configurations_that_break_a_constraint_none_is_in_the_lead():
+    def study_with(constraint: str) -> hpsearch.Study:
+        return hpsearch.search(
+            Noisy,
+            {"parameters": {"x": Uniform(0.0, 1.0)}, "outcome_constraints": [constraint]},
+            metric="loss",
+            max_iter=2,
+            run_cap=9,
+            repeats=3,
+            resources={"workers": 2},
+            directory=":memory:",
+            backend="simulated",
+            progress=False,
+        )
+
+    assert lead_text(study_with("loss <= 0.1")) == ""
+    free = study_with("loss <= 9")
+    middle = sorted(row.repeated.values[0] for row in free.configurations if row.repeated)[1]
+    bounded = study_with(f"loss >= {middle}")
+    first = bounded.configurations[0].repeated
+    assert first is not None
+    assert first.values[0] == middle
+    assert lead_text(bounded).startswith(f"configuration {first.configuration}, loss {middle:.4g} ±")
+
+
 def test_the_page_and_tensorboard_show_mean_spread_and_n(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = write_sweep(tmp_path / "sweep.yaml", NOISY, run_cap=6, repeats=3)
