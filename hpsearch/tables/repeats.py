@@ -14,24 +14,27 @@ def lead_text(study: Study) -> str:
     """Describe the lead of the best configuration over the others, by a paired t-test of their repeats.
 
     Returns:
-        A sentence without a full stop; empty without repeats or a best configuration, and with several goals.
+        A sentence without a full stop; empty without repeats or a feasible configuration, and with several goals. Of a
+        quantile it says nothing about noise, as the test compares means.
     """
-    best, *others = [row.repeated for row in study.configurations if row.standing is not None] or [None]
-    if best is None or study.sweep.objective.several:
+    objective, repeats = study.sweep.objective, study.sweep.repeats
+    feasible = [row.repeated for row in study.configurations if objective.is_feasible(row.standing)]
+    ranked = [entry for entry in feasible if entry is not None]
+    if not ranked or objective.several:
         return ""
-    n = f"({best.statistic} of {best.n})"
-    lead = f"configuration {best.configuration}, {study.sweep.objective.title} {_shown(best)} {n}"
-    rivals = [entry for entry in others if entry is not None]
+    best, *rivals = ranked
+    lead = f"configuration {best.configuration}, {objective.title} {_shown(best)} ({best.statistic} of {best.n})"
     if not rivals:
-        eliminated = "the race eliminated all others" if study.sweep.repeats.racing else "no other has all its repeats"
-        return f"{lead}; {eliminated}"
+        others = "the race eliminated all others" if repeats.racing else "no other has a value that counts"
+        return f"{lead}; {others}"
+    text = f"{lead}; next is configuration {rivals[0].configuration}, {_shown(rivals[0])}"
+    if repeats.quantile is not None:
+        return text
     values = {entry.configuration: study.repeated_values(entry.configuration) for entry in (best, *rivals)}
     p_values = {
         entry.configuration: paired_p_value(values[best.configuration], values[entry.configuration]) for entry in rivals
     }
     noise = [configuration for configuration, p_value in p_values.items() if p_value >= SIGNIFICANT]
-    second = rivals[0]
-    text = f"{lead}; next is configuration {second.configuration}, {_shown(second)}"
     if not noise:
         return f"{text}; the lead is more than noise (paired t-test, p = {max(p_values.values()):.2g})"
     named = f"configuration{'s' if len(noise) > 1 else ''} {first_of(noise, _MOST_NAMED)}"

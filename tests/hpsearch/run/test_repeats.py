@@ -177,6 +177,51 @@ def test_the_lead_is_noise_unless_the_test_says_otherwise(whole):
     assert ("the lead is more than noise" in text) == (len(noise) == 1)
 
 
+def test_a_quantile_decides_and_is_not_tested():
+    study = hpsearch.search(
+        Noisy,
+        {"x": Uniform(0.0, 1.0)},
+        metric="loss",
+        max_iter=2,
+        run_cap=9,
+        repeats={"n": 3, "quantile": 1},
+        resources={"workers": 2},
+        directory=":memory:",
+        backend="simulated",
+        progress=False,
+    )
+    worst = [max(study.repeated_values(configuration)) for configuration in range(3)]
+    assert study.best_value == min(worst)
+    assert list(study.trials_dataframe()["quantile"]) == [value for value in worst for _ in range(3)]
+    assert "(quantile of 3); next is configuration" in lead_text(study)
+    assert "noise" not in lead_text(study)
+
+
+def test_of_configurations_that_break_a_constraint_none_is_in_the_lead():
+    def study_with(constraint: str) -> hpsearch.Study:
+        return hpsearch.search(
+            Noisy,
+            {"parameters": {"x": Uniform(0.0, 1.0)}, "outcome_constraints": [constraint]},
+            metric="loss",
+            max_iter=2,
+            run_cap=9,
+            repeats=3,
+            resources={"workers": 2},
+            directory=":memory:",
+            backend="simulated",
+            progress=False,
+        )
+
+    assert lead_text(study_with("loss <= 0.1")) == ""
+    free = study_with("loss <= 9")
+    middle = sorted(row.repeated.values[0] for row in free.configurations if row.repeated)[1]
+    bounded = study_with(f"loss >= {middle}")
+    first = bounded.configurations[0].repeated
+    assert first is not None
+    assert first.values[0] == middle
+    assert lead_text(bounded).startswith(f"configuration {first.configuration}, loss {middle:.4g} ±")
+
+
 def test_the_page_and_tensorboard_show_mean_spread_and_n(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = write_sweep(tmp_path / "sweep.yaml", NOISY, run_cap=6, repeats=3)
@@ -321,6 +366,46 @@ def test_what_would_mix_the_repeats_of_a_configuration_is_refused(capsys, whole,
     assert answer.code != 0
     assert re.search(message, answer.err), answer.err
     assert table_of(study) == before
+
+
+def test_who_asks_for_trials_gets_repeats_and_a_race_waits_for_what_is_told(tmp_path):
+    sweep = sweep_of(trainable=None, max_iter=1, run_cap=12, repeats=Repeats(4, racing=True))
+    with hpsearch.AskTell(sweep, directory=tmp_path / "s") as study:
+        asked: list[hpsearch.AskedTrial] = []
+        while not study.finished:
+            trial = study.ask()
+            if trial is not None:
+                asked.append(trial)
+            elif asked:
+                told = asked.pop()  # the newest first: the order doesn't matter
+                study.tell(told, {"loss": told.params["x"] + told.seed % 7 / 100 + told.number % 5 / 1000})
+    loaded = hpsearch.load(tmp_path / "s")
+    assert loaded.state == "finished"
+    assert [row.number for row in loaded.trials if "goes on" in row.reason] == [7]
+    assert [row.repeated.configuration for row in loaded.trials[9:] if row.repeated] == [1]
+    assert lead_text(loaded).endswith("(mean of 4); the race eliminated all others")
+
+
+@pytest.mark.exhaustive
+def test_repeats_that_are_trained_as_lanes_give_what_each_gives_alone(tmp_path):
+    def values(lanes: int) -> list[object]:
+        study = hpsearch.search(
+            "hpsearch_trainers.digits:mlp",
+            {"lr": hpsearch.LogUniform(0.01, 1.0), "hidden": 32},
+            metric={"name": "accuracy", "goal": "maximize"},
+            max_iter=1,
+            run_cap=6,
+            repeats=3,
+            resources={"workers": 1, "trials_per_worker": lanes},
+            directory=tmp_path / str(lanes),
+            backend="inline",
+            observers=[],
+            progress=False,
+        )
+        assert max(row.lanes for row in study.trials) == lanes
+        return [(row.value, row.repeated) for row in study.trials]
+
+    assert values(4) == values(1)
 
 
 @pytest.mark.exhaustive
