@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from hpsearch.sweep.file import load_sweep
     from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Parallel, Resources, Scaling, Search
     from hpsearch.sweep.sweep import Sweep
+    from hpsearch.trainable.alone import try_out
     from hpsearch.trainable.current import current_trial
     from hpsearch.trainable.restoring import restore
     from hpsearch.trainable.running_trial import RunningTrial
@@ -130,6 +131,7 @@ __all__ = [
     "rerun",
     "restore",
     "search",
+    "try_out",
 ]
 
 _PLACES = {
@@ -159,6 +161,7 @@ _PLACES = {
     "hpsearch.sweep.file": "load_sweep",
     "hpsearch.sweep.parts": "Checkpoints Limits Metric Parallel Resources Scaling Search",
     "hpsearch.sweep.sweep": "Sweep",
+    "hpsearch.trainable.alone": "try_out",
     "hpsearch.trainable.current": "current_trial",
     "hpsearch.trainable.restoring": "restore",
     "hpsearch.trainable.running_trial": "RunningTrial",
