@@ -36,7 +36,7 @@ $(DOCS_STAMP): $(DEV_STAMP)
 	touch $@
 
 demo: $(STAMP)
-	$(BIN)/hpsearch run configs/digits.yaml
+	$(BIN)/hpsearch demo
 
 # The parts of tests/run_parts.py side by side, but for what is exhaustive, and with few draws of the property tests.
 test: $(DEV_STAMP)
