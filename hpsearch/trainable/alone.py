@@ -214,8 +214,9 @@ def _check(directory: Path, iteration: int, state: object, random_state: RandomS
 def _newest(folder: Path) -> tuple[int, str | None]:
     """Return the iteration and the path of a folder's newest checkpoint; (0, None) if there is none."""
     prefix = checkpoints.name_of(0).removesuffix("0")
-    found = [int(path.name.removeprefix(prefix)) for path in folder.glob(f"{prefix}*") if path.name[-1].isdecimal()]
-    return (max(found), str(folder / checkpoints.name_of(max(found)))) if found else (0, None)
+    endings = (path.name.removeprefix(prefix) for path in folder.glob(f"{prefix}*"))
+    newest = max((int(ending) for ending in endings if ending.isdecimal()), default=0)
+    return newest, str(folder / checkpoints.name_of(newest)) if newest else None
 
 
 class _Params(dict[str, Any]):

@@ -45,4 +45,4 @@ def train(trial):
 
 
 if __name__ == "__main__":  # python train.py: one trial, without a sweep
-    hpsearch.try_out(train, lr=0.1, hidden=64)
+    hpsearch.try_out(train, lr=0.1, hidden=64, max_iter=3)

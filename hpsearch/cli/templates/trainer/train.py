@@ -26,4 +26,4 @@ class Training(Trainer):  # the training loop is hpsearch's, on one worker or se
 
 
 if __name__ == "__main__":  # python train.py: one trial, without a sweep
-    hpsearch.try_out(Training, lr=0.1, hidden=64)
+    hpsearch.try_out(Training, lr=0.1, hidden=64, max_iter=3)
