@@ -7,42 +7,50 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
+DEV_STAMP := $(VENV)/installed-dev
 BENCH_STAMP := $(VENV)/installed-bench
 DOCS_STAMP := $(VENV)/installed-docs
 
 .PHONY: install demo test test-all fuzz check bench docs gpu clean
 
+# What running a sweep needs; the tests need more.
 install: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
 	touch $@
 
-$(BENCH_STAMP): $(STAMP)
+$(DEV_STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $(STAMP) $@
+
+$(BENCH_STAMP): $(DEV_STAMP)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,bench]"
 	touch $@
 
-$(DOCS_STAMP): $(STAMP)
+$(DOCS_STAMP): $(DEV_STAMP)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,docs]"
 	touch $@
 
 demo: $(STAMP)
-	$(BIN)/hpsearch run configs/digits.yaml
+	$(BIN)/hpsearch demo
 
 # The parts of tests/run_parts.py side by side, but for what is exhaustive, and with few draws of the property tests.
-test: $(STAMP)
+test: $(DEV_STAMP)
 	$(BIN)/python -m tests.run_parts -m "not exhaustive" --hypothesis-profile=few
 
 # The rest, and the property tests with all their draws.
-test-all: $(STAMP)
+test-all: $(DEV_STAMP)
 	$(BIN)/python -m tests.run_parts -m "exhaustive or hypothesis"
 
 # The property tests alone, with examples that no run before has drawn, and more of them.
-fuzz: $(STAMP)
+fuzz: $(DEV_STAMP)
 	$(BIN)/python -m tests.run_parts -m hypothesis --hypothesis-profile=fresh
 
-check: $(STAMP)
+check: $(DEV_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

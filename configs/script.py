@@ -4,40 +4,40 @@ from __future__ import annotations
 
 import argparse
 
-import numpy as np
-from sklearn.datasets import load_digits
-from sklearn.linear_model import SGDClassifier
-from sklearn.model_selection import train_test_split
+import torch
+from torch import nn
+from torch.nn import functional
 
 import hpsearch
+from hpsearch_trainers.digits import digits
 
 
 def main() -> None:
     """Train where the last segment ended, and report after each epoch."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--alpha", type=float, required=True)
-    parser.add_argument("--eta0", type=float, required=True)
-    parser.add_argument("--loss", required=True)
+    parser.add_argument("--lr", type=float, required=True)
+    parser.add_argument("--weight_decay", type=float, required=True)
+    parser.add_argument("--loss", required=True, help="a function of torch.nn.functional")
     args = parser.parse_args()
     trial = hpsearch.current_trial()
 
-    features, labels = load_digits(return_X_y=True)
-    split = train_test_split(features / 16.0, labels, test_size=0.25, random_state=0, stratify=labels)
-    train_x, valid_x, train_y, valid_y = split
-    model = SGDClassifier(
-        loss=args.loss, alpha=args.alpha, eta0=args.eta0, learning_rate="constant", random_state=trial.seed
-    )
-    # Without this first call there are no coefficients for a checkpoint to fill.
-    model.partial_fit(train_x[:1], train_y[:1], classes=np.arange(10))
+    data, loss = digits(), getattr(functional, args.loss)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
     if trial.checkpoint is not None:
-        model.coef_ = np.array(trial.checkpoint["coef"])
-        model.intercept_ = np.array(trial.checkpoint["intercept"])
+        model.load_state_dict(trial.checkpoint["model"])
+        optimizer.load_state_dict(trial.checkpoint["optimizer"])
 
     for _ in trial.iterations():
-        model.partial_fit(train_x, train_y)
+        for rows in torch.randperm(len(data.labels)).split(32):
+            optimizer.zero_grad()
+            loss(model(data.images[rows]), data.labels[rows]).backward()
+            optimizer.step()
+        with torch.no_grad():
+            correct = model(data.validation_images).argmax(1) == data.validation_labels
         trial.report(
-            {"accuracy": float(model.score(valid_x, valid_y))},
-            checkpoint=lambda: {"coef": model.coef_.tolist(), "intercept": model.intercept_.tolist()},
+            {"accuracy": correct.float().mean()},
+            checkpoint=lambda: {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
         )
 
 

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from hpsearch.cli.arguments import add_study, number, positive, target
+from hpsearch.config.import_paths import installing, is_installed
 from hpsearch.errors import DesignError, HpsearchError
 
 INTERRUPTED = 130
@@ -41,6 +42,8 @@ def design_network_arguments(command: argparse.ArgumentParser) -> None:
 
 def design_network(args: argparse.Namespace) -> int:
     """Design a network, or resume a design."""
+    if not is_installed("sklearn"):
+        raise DesignError(f"design: needs scikit-learn, which isn't installed: {installing('design')}")
     from hpsearch.design.design import Surroundings, design, resume  # torch takes seconds
     from hpsearch.design.folder import DesignRequest, read_limits, read_seconds
     from hpsearch.observers.progress import choose_progress

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 from pathlib import Path
 
 from hpsearch.cli.arguments import add_study, directory_of, loaded, target
+from hpsearch.config.import_paths import installing
 from hpsearch.errors import HpsearchError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.filesystem import writing
@@ -26,7 +28,7 @@ def export(args: argparse.Namespace) -> int:
     """Write the study for other programs, or replay it to observers."""
     if args.observer:
         return _show(args)
-    from hpsearch.export.export import OPTUNA_NAME, export_study
+    from hpsearch.export.export import OPTUNA_NAME, PARQUET_NAME, export_study
 
     study = loaded(directory_of(args))
     directory = args.to or study.directory / "export"
@@ -41,6 +43,9 @@ def export(args: argparse.Namespace) -> int:
         )
     for path in written:
         print(path)
+    if (parquet := directory / PARQUET_NAME) not in written:
+        needed = f"needs pyarrow, which isn't installed: {installing('parquet')}"
+        print(f"note: {parquet} isn't written, as Parquet {needed}", file=sys.stderr)
     if (storage := directory / OPTUNA_NAME) in written:  # a study without a metric has none
         print(f"look at it with: optuna-dashboard {shlex.quote(str(storage))}")
     return 0

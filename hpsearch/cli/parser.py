@@ -12,6 +12,8 @@ import hpsearch
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("run:run", "run a sweep"),
+    "demo": ("run:demo", "run a sweep that comes with hpsearch: Hyperband over a network for digits"),
+    "init": ("init:init", "write a train.py and a sweep.yaml to start from"),
     "plan": ("plan:plan", "show what a sweep would run, without running it"),
     "check": (
         "plan:check",
@@ -78,6 +80,38 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 The function `<function>_arguments` of the same module adds the command's arguments.
 """
 
+_GROUPS: Mapping[str, Sequence[str]] = {
+    "run": ("run", "demo", "init", "plan", "check", "resume", "retry", "rerun", "design", "predict"),
+    "look": (
+        *("list", "status", "watch", "trials", "best", "trial", "logs", "show", "lineage"),
+        *("compare", "report", "tensorboard", "history"),
+    ),
+    "steer": ("pause", "stop", "cancel", "extend", "add", "prune", "ask", "tell", "give-up"),
+    "tools": (),
+}
+"""The groups of commands in the help. Commands that no group names are in the last one."""
+
+
+class _GroupedHelp(argparse.RawDescriptionHelpFormatter):
+    """Lists commands in groups."""
+
+    def _format_action(self, action: argparse.Action) -> str:
+        if not isinstance(action, argparse._SubParsersAction):
+            return super()._format_action(action)
+        grouped = {name for names in _GROUPS.values() for name in names}
+        commands = {command.dest: command for command in action._get_subactions()}
+        *_, last = _GROUPS
+        text = ""
+        for title, names in _GROUPS.items():
+            members = names if title != last else [name for name in COMMANDS if name not in grouped]
+            text += f"{'':{self._current_indent}}{title}:\n"
+            self._indent()
+            for name in filter(commands.__contains__, members):
+                text += self._format_action(commands[name])
+            self._dedent()
+        return text
+
+
 _EPILOG = """\
 exit codes:
   0    done; a sweep ran to its end, to its target, or out of patience
@@ -102,7 +136,7 @@ def build_parser(chosen: str | None = None, first: bool = False) -> argparse.Arg
         prog="hpsearch",
         description="Hyperparameter and architecture search for PyTorch.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_GroupedHelp,
     )
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the versions of hpsearch, torch and Ray")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")

@@ -1,4 +1,4 @@
-"""Commands that run a sweep: `run`, `resume`, `retry` for failed trials, and `rerun` for the best configurations."""
+"""Commands that run a sweep: `run`, `demo`, `resume`, `retry` for failed trials, `rerun` for the best params."""
 
 from __future__ import annotations
 
@@ -32,6 +32,10 @@ from hpsearch.run.study_run import create_study, warm_start_of
 from hpsearch.sweep.file import SweepFile
 from hpsearch.sweep.overrides import change_sweep
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.tables.wording import shown_path
+
+DEMO = Path(__file__).parent / "templates" / "demo" / "digits.yaml"
+"""The sweep of `hpsearch demo`."""
 
 _MOST_PLANNED = 1_000
 """Largest number of trials of a sweep that is planned before it runs."""
@@ -40,13 +44,34 @@ _MOST_PLANNED = 1_000
 def run_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch run`."""
     add_sweep(command)
-    command.add_argument("--dir", type=Path, help="the study's directory (default: the next free runs/<name>-<n>)")
+    _add_directory(command)
     text = "begin with results that exist: a study's directory, a CSV file, or sqlite:///study.db#name of Optuna's"
     command.add_argument("--from", dest="warm_start", action="append", default=[], metavar="SOURCE", help=text)
     command.add_argument("--tag", action="append", default=[], metavar="TAG", help="put a tag on it; may be repeated")
     command.add_argument("--note", metavar="TEXT", help="write a note on it, such as why it is run")
     add_place(command)
     add_output(command)
+
+
+def _add_directory(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--dir", type=Path, help="the study's directory (default: the next free runs/<name>-<n>)")
+
+
+def demo_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `hpsearch demo`."""
+    _add_directory(command)
+    add_place(command)
+    add_output(command)
+    command.set_defaults(sweep=DEMO, overrides=[], warm_start=[], tag=[], note=None)
+
+
+def demo(args: argparse.Namespace) -> int:
+    """Run the sweep of the digits that comes with hpsearch, and print where to look."""
+    code = run(args)
+    if code == 0:
+        print(f"sweep file:  {shown_path(args.sweep, Path.cwd())}")
+        print("your own:    hpsearch init")
+    return code
 
 
 def run(args: argparse.Namespace) -> int:

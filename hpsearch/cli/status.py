@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hpsearch.cli.arguments import add_format, add_study, directory_of, loaded, pasted
 from hpsearch.cli.steer import amounts
+from hpsearch.config.import_paths import installing, is_installed
 from hpsearch.errors import HpsearchError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.history import HistoryEntry
@@ -46,6 +47,8 @@ def watch_arguments(command: argparse.ArgumentParser) -> None:
 
 def watch(args: argparse.Namespace) -> int:
     """Show a study's state live, until the user quits."""
+    if not is_installed("textual"):
+        raise HpsearchError(f"watch: needs textual, which isn't installed: {installing('watch')}")
     study_dir = StudyDirectory(directory_of(args))
     shown = pasted(study_dir.path)
     streams = (sys.stdin, sys.stdout, sys.stderr)

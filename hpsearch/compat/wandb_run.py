@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from hpsearch.errors import HpsearchError, TrainableError
-from hpsearch.trainable.current import current_trial
+from hpsearch.trainable.current import current_trial, in_trial
 from hpsearch.trainable.metrics import lacking
 from hpsearch.trainable.running_trial import RunningTrial, SegmentEnd
 
@@ -31,12 +31,7 @@ def say_once(text: str) -> None:
 
 def trial_here() -> RunningTrial | None:
     """Return the trial that this process runs; None outside of a sweep."""
-    try:
-        return current_trial()
-    except TrainableError:
-        if "HPSEARCH_TRIAL" in os.environ:
-            raise
-        return None
+    return current_trial() if in_trial() else None
 
 
 class Config(MutableMapping[str, Any]):

@@ -1,4 +1,4 @@
-"""Import paths such as `package.module:name`: importing, and checking without import; paths of recorded tables."""
+"""Import paths such as `package.module:name`: importing, checking without import; tables; packages of extras."""
 
 from __future__ import annotations
 
@@ -25,6 +25,17 @@ _TABLE = re.compile(r"(.+?\.ya?ml)(?:#(.*))?", re.DOTALL)
 def is_import_path(text: str) -> bool:
     """Return whether a text has the form `package.module:name`."""
     return _IMPORT_PATH.fullmatch(text) is not None
+
+
+def is_installed(package: str) -> bool:
+    """Return whether a package can be imported. A folder with the same name, such as W&B's `wandb/`, doesn't count."""
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
+
+
+def installing(extra: str) -> str:
+    """Return the command that installs what an extra of hpsearch needs."""
+    return f'pip install "hpsearch[{extra}]"'
 
 
 def is_table(trainable: object) -> bool:

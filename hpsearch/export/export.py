@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpsearch.config.import_paths import is_installed
 from hpsearch.errors import HpsearchError
 from hpsearch.journal.filesystem import put_in_place
 from hpsearch.objective import Objective, excesses_of
@@ -40,7 +41,7 @@ def export_study(
 ) -> list[Path]:
     """Write `trials.csv`, `trials.parquet`, `optuna.log` and `reports.csv` into a directory; return their paths.
 
-    Each file is replaced atomically.
+    Each file is replaced atomically. Without pyarrow, `trials.parquet` is left out.
 
     Args:
         rows: All trials, by number.
@@ -57,8 +58,10 @@ def export_study(
     _check_replaceable(directory / OPTUNA_NAME, identity)
     directory.mkdir(parents=True, exist_ok=True)
     names = sweep.parameters.columns(row.params for row in rows)
-    frame = trials_dataframe(rows, names, metrics=True, objective=sweep.objective)
-    files = {TRIALS_NAME: trials_csv(rows, sweep).encode(), PARQUET_NAME: _for_parquet(frame).to_parquet(index=False)}
+    files = {TRIALS_NAME: trials_csv(rows, sweep).encode()}
+    if is_installed("pyarrow"):
+        frame = trials_dataframe(rows, names, metrics=True, objective=sweep.objective)
+        files[PARQUET_NAME] = _for_parquet(frame).to_parquet(index=False)
     if sweep.objective.goals:  # an Optuna study has at least one
         # Written to a temporary directory: Optuna syncs its file for each trial, and a study's directory may be on a
         # network file system.

@@ -107,8 +107,11 @@ class _Reporting:
     def _begin_like_any(self, trainer: Any) -> None:
         """Begin the epoch after a checkpoint as in an uninterrupted run.
 
-        Lightning creates its iterator of batches before the generators are restored.
+        Lightning creates its iterator of batches before the generators are restored, and counts the epoch that begins
+        after a checkpoint as ready in the total alone.
         """
+        progress = trainer.fit_loop.epoch_progress.current
+        progress.ready = progress.completed + 1
         trainer.fit_loop.on_iteration_done()
         trainer.fit_loop.restarting = False
         _ = self._trial.checkpoint  # restores the random number generators

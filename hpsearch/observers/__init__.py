@@ -5,12 +5,11 @@ A new observer is its own file here and a line in `config/observer_names.py`.
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 from collections.abc import Callable, Sequence
 
 from hpsearch.config.checks import InvalidKey, shown
-from hpsearch.config.import_paths import import_object
+from hpsearch.config.import_paths import import_object, installing, is_installed
 from hpsearch.config.observer_names import KNOWN_OBSERVERS, OPTIONAL
 from hpsearch.errors import SweepError, exception_line
 from hpsearch.observers.base import Observed, Observer
@@ -27,9 +26,9 @@ def find_observer(name: str, search_path: Sequence[str] = ()) -> Callable[[Obser
             the observer needs isn't installed.
     """
     key = ("observers", name)
-    if name in OPTIONAL and not _is_installed(name):
+    if name in OPTIONAL and not is_installed(name):
         problem = f"needs the package {name}, which isn't installed"
-        raise InvalidKey(key, problem, f'install it: pip install "hpsearch[{name}]"')
+        raise InvalidKey(key, problem, f"install it: {installing(name)}")
     try:
         folders = () if name in KNOWN_OBSERVERS else search_path
         make: Callable[[Observed], Observer] = import_object(
@@ -90,9 +89,3 @@ def _check_class(key: tuple[str, ...], kind: type) -> None:
     missing = sorted(getattr(kind, "__abstractmethods__", ()))
     if missing:
         raise InvalidKey(key, f"must define {' and '.join(missing)}, which {kind.__name__} doesn't")
-
-
-def _is_installed(package: str) -> bool:
-    """Return whether a package can be imported. A folder with the same name, such as W&B's `wandb/`, doesn't count."""
-    spec = importlib.util.find_spec(package)
-    return spec is not None and spec.origin is not None

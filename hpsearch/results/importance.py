@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hpsearch.config.checks import is_number
+from hpsearch.config.import_paths import installing, is_installed
 from hpsearch.objective import values_of
 from hpsearch.results.optuna_distributions import OptunaParameter, optuna_parameter, quiet_optuna
 from hpsearch.results.study import Study
@@ -62,6 +63,8 @@ def importance_of(study: Study, index: int = 0) -> Importance:
     if iteration is None:
         needed = f"This takes {_LEAST_FITTED} trials with a finite {name} at one iteration"
         return Importance(missing=f"{needed}: {_had(reached)}.")
+    if not is_installed("sklearn"):
+        return Importance(missing=f"This needs scikit-learn, which isn't installed: {installing('design')}.")
     rows = [row for row in study.trials if iteration in curves.get(row.number, {})]
     chosen = rows[:: math.ceil(len(rows) / _MOST_FITTED)]
     values = [curves[row.number][iteration] for row in chosen]

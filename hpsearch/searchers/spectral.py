@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpsearch.config.checks import InvalidKey
+from hpsearch.config.import_paths import installing, is_installed
 from hpsearch.config.settings import AtLeast, Count, Settings
 from hpsearch.searchers.base import (
     Problem,
@@ -104,7 +105,10 @@ class Spectral(LearningSearcher):
 
     @classmethod
     def check(cls, problem: Problem) -> None:
-        """Check the options, that a parameter isn't constant, and that the monomials fit into memory."""
+        """Check the options, the installation, that a parameter varies, and that the monomials fit into memory."""
+        if not is_installed("sklearn"):
+            missing = "must be one that can run here, but spectral needs scikit-learn, which isn't installed"
+            raise InvalidKey(("method",), missing, installing("design"))
         options = options_as(_Options, problem.settings, cls.kind)
         refuse_conditions(problem, cls.kind)
         refuse_constraints(problem, cls.kind)

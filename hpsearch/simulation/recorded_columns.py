@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpsearch.config.checks import InvalidKey, KeyPath, nearest, plain
+from hpsearch.config.import_paths import installing, is_installed
 from hpsearch.simulation.description import Description, Quantity, check_task
 from hpsearch.simulation.lookup import identity
 from hpsearch.simulation.table import Floats, Recorded, each_iteration
@@ -80,6 +81,9 @@ def _lines(path: Path) -> pd.DataFrame:
                 warnings.simplefilter("error", pd.errors.ParserWarning)
                 lines = pd.read_csv(path, index_col=False, low_memory=False)
         else:
+            if not is_installed("pyarrow"):
+                problem = "must be a file that can be read here, but Parquet needs pyarrow, which isn't installed"
+                raise InvalidKey(("table",), problem, installing("parquet"))
             lines = pd.read_parquet(path)
     except (OSError, ValueError, NotImplementedError, pd.errors.ParserWarning) as error:
         raise InvalidKey(("table",), f"must be a readable {path.suffix} file: {error}") from None

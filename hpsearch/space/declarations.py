@@ -1,9 +1,13 @@
-"""Spaces declared in Python: mappings of names to distributions, structures, lists and plain values."""
+"""Spaces declared in Python: mappings of names to distributions, structures, lists and plain values.
+
+Distributions of Optuna and Ray Tune are converted. They are recognized by their module, so that neither is imported.
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +15,7 @@ from hpsearch.config.checks import InvalidKey, KeyPath, shown, under
 from hpsearch.space.choices import Categorical, Constant, list_advice
 from hpsearch.space.distribution import Distribution
 from hpsearch.space.expressions import Expression
+from hpsearch.space.numbers import IntUniform, LogIntUniform, LogUniform, Normal, Uniform
 from hpsearch.space.parameter import Declared, ParameterGroup, Structure
 
 # Names become command-line options, columns and TensorBoard tags.
@@ -19,6 +24,9 @@ _NAME = re.compile(r"\+{0,2}[^\W\d][\w./-]*")  # + and / as in Hydra: +trainer.l
 _DEEPEST_GROUP = 20
 
 # Keys of a parameter in W&B's notation. Without a check, Python mappings with them would be read as groups.
+_GRID = "grid_search"
+"""The only key of what `ray.tune.grid_search` returns."""
+
 _WANDB_KEYS = ("value", "values", "distribution", "min", "max", "parameters")
 
 
@@ -93,6 +101,8 @@ def _declared(parameters: Mapping[object, object], path: KeyPath, names: tuple[s
         here, names_here = (*path, name), (*names, name)
         if isinstance(value, When):
             yield _conditional(value, here, names_here)
+        elif isinstance(value, Mapping) and set(value) == {_GRID} and isinstance(value[_GRID], list):
+            yield Declared(names_here, _distribution(value[_GRID], here))
         elif isinstance(value, Mapping):
             _refuse_wandb(value, here)
             if not value:
@@ -116,6 +126,9 @@ def _conditional(when: When, path: KeyPath, names: tuple[str, ...]) -> Declared:
 def _distribution(value: object, path: KeyPath) -> Distribution | Structure:
     if isinstance(value, Distribution | Structure):
         return value
+    if (kind := type(value)).__module__ in _CONVERSIONS:
+        with under(path):
+            return _CONVERSIONS[kind.__module__](kind.__name__, value)
     if isinstance(value, tuple):
         first, last = (repr(value[0]), repr(value[-1])) if value else ("0.0", "1.0")
         raise InvalidKey(
@@ -128,6 +141,72 @@ def _distribution(value: object, path: KeyPath) -> Distribution | Structure:
         raise InvalidKey(path, problem, list_advice(value))
     with under(path):
         return Categorical(value) if isinstance(value, list) else Constant(value)
+
+
+def _of_optuna(kind: str, value: Any) -> Distribution:
+    """Convert a distribution of Optuna's."""
+    match kind:
+        case "FloatDistribution" if value.log:
+            return LogUniform(value.low, value.high)
+        case "FloatDistribution":
+            return Uniform(value.low, value.high, _optunas_step(value))
+        case "IntDistribution" if value.log:
+            return LogIntUniform(value.low, value.high)
+        case "IntDistribution":
+            return IntUniform(value.low, value.high, None if value.step == 1 else _optunas_step(value))
+        case "CategoricalDistribution":
+            return Categorical(list(value.choices))
+    raise _unknown("Optuna", kind)
+
+
+def _optunas_step(value: Any) -> Any:
+    """Return the step of a distribution whose values are multiples of it. Optuna counts its steps from `low`."""
+    if value.step is None:
+        return None
+    if not math.isclose(value.low / value.step, round(value.low / value.step), abs_tol=1e-9):
+        raise InvalidKey(
+            ("step",),
+            f"must divide low, as values are multiples of the step; got low={value.low}, step={value.step}, whose "
+            "values Optuna counts from low",
+            "write the values as a list, or hpsearch.Ordinal([...]), which keeps their order",
+        )
+    return value.step
+
+
+def _of_tune(kind: str, value: Any) -> Distribution:
+    """Convert a domain of Ray Tune's. The upper bound of its integers is exclusive, unless they have a step above 1."""
+    sampler, step = value.sampler, None
+    if type(sampler).__name__ == "Quantized":
+        sampler, step = sampler.get_sampler(), sampler.q
+    match kind, type(sampler).__name__.lstrip("_"):
+        case "Float", "Uniform":
+            return Uniform(value.lower, value.upper, step)
+        case "Float", "LogUniform":
+            return LogUniform(value.lower, value.upper, step)
+        case "Float", "Normal":
+            return Normal(sampler.mean, sampler.sd, step)
+        case "Integer", "Uniform" | "LogUniform" as scale:
+            inside = IntUniform if scale == "Uniform" else LogIntUniform
+            is_whole = step in (None, 1)
+            return inside(value.lower, value.upper - is_whole, None if is_whole else step)
+        case "Categorical", "Uniform" | "Grid":
+            return Categorical(list(value.categories))
+    raise _unknown("Ray Tune", kind)
+
+
+def _unknown(tool: str, kind: str) -> InvalidKey:
+    return InvalidKey(
+        (),
+        f"must be a distribution that has a counterpart here, got {tool}'s {kind}",
+        "write hpsearch.Uniform, LogUniform, IntUniform, Normal, Categorical, ... or hpsearch.Derived(expression)",
+    )
+
+
+_CONVERSIONS: Mapping[str, Callable[[str, Any], Distribution]] = {
+    "optuna.distributions": _of_optuna,
+    "ray.tune.search.sample": _of_tune,
+}
+"""The modules of other tools' distributions, and what converts them."""
 
 
 def is_wandbs(config: Mapping[Any, object]) -> bool:

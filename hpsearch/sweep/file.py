@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,17 @@ _REQUIRED = {"parameters": "parameters: {lr: {min: 0.001, max: 0.1}}"}
 
 WRAPPER = "sweep"
 """Key under which some projects put the whole sweep."""
+
+_TOOLS: Mapping[str, Callable[[Mapping[Any, object]], bool]] = {
+    "Katib": lambda file: "kubeflow.org" in str(file.get("apiVersion")),
+    "NNI": lambda file: (
+        any(key in file for key in ("searchSpace", "searchSpaceFile", "trialCommand"))
+        or any(isinstance(value, Mapping) and "_type" in value for value in file.values())
+    ),
+    "Determined": lambda file: "searcher" in file and any(key in file for key in ("entrypoint", "hyperparameters")),
+    "Hydra": lambda file: "hydra" in file or isinstance(file.get("defaults"), list),
+}
+"""Other tools, and whether a file is one of theirs."""
 
 _LIKELY_SPAN = 27
 """Ratio of max_iter to min_iter for three rungs with eta 3."""
@@ -95,6 +106,7 @@ class SweepFile:
             SweepError: Keys are wrong; the message names the line of each.
         """
         document = self._document
+        _refuse_other_tools(document)
         try:
             sweep = sweep_from_mapping(document.value, document.name, _default_name(Path(document.name)))
             if runs:
@@ -114,6 +126,23 @@ class SweepFile:
 
     def _line(self, key: KeyPath | str) -> int:
         return self._document.mark(dotted_path(self._document.value, key)).line
+
+
+def _refuse_other_tools(document: Document) -> None:
+    """Check that a file isn't one of another tool's, each of whose keys would be a mistake.
+
+    Raises:
+        SweepError: It is. The message names the tool, and where its example is in our keys.
+    """
+    value = document.value
+    if not isinstance(value, Mapping) or "method" in value:
+        return
+    for tool, is_theirs in _TOOLS.items():
+        if is_theirs(value):
+            raise SweepError(
+                f"{document.name}: must be a sweep file, but is one for {tool}: docs/coming-from.md#{tool.lower()} has "
+                "an example in its keys and in those of a sweep file"
+            )
 
 
 def load_sweep(path: str | Path, overrides: Sequence[str] = (), *, runs: bool = True) -> Sweep:

@@ -41,6 +41,7 @@ _LONGEST_NAP = 0.005
 """Maximum seconds between two polls for an answer."""
 
 _current: RunningTrial | None = None
+_is_worker = False
 
 
 def set_current_trial(trial: RunningTrial | None) -> RunningTrial | None:
@@ -50,28 +51,40 @@ def set_current_trial(trial: RunningTrial | None) -> RunningTrial | None:
     return previous
 
 
-def current_trial() -> RunningTrial:
+def current_trial(defaults: Mapping[str, Any] | None = None, *, max_iter: int | None = None) -> RunningTrial:
     """Return the trial that this process runs. Works in a script that the sweep started, and in a function or class.
 
     In a script, the first call seeds the global random generators. The generators of libraries that are imported later
     are seeded on import.
 
+    A script that no sweep started runs by itself: its parameters are `defaults`, changed by `--NAME=VALUE` on its
+    command line. It prints its reports. `HPSEARCH_END` in the environment is the last iteration, and
+    `HPSEARCH_DIRECTORY` keeps the last checkpoint, from which the script resumes.
+
+    Args:
+        defaults: Values of parameters that the sweep doesn't give, nested like the sweep's groups.
+        max_iter: The last iteration of a script that runs by itself; None: three, or for a loop of your own its end.
+
     Raises:
-        TrainableError: This process does not run a trial.
+        TrainableError: A sweep's worker does not run a trial; or the script's command line is wrong.
     """
-    if _current is not None:
-        return _current
-    assignment = os.environ.get("HPSEARCH_TRIAL")
-    if assignment is None:
+    trial, assignment = _current, os.environ.get("HPSEARCH_TRIAL")
+    if trial is None and assignment is not None:
+        trial = _open_script_trial(Path(assignment))
+        random_state.seed_all(trial.seed)
+        random_state.seed_when_imported(trial.seed)
+    elif trial is None and _is_worker:
         raise TrainableError(
-            "hpsearch.current_trial() must be called while a sweep runs this script or function, but "
-            "HPSEARCH_TRIAL isn't set: name the script as `program` in a sweep file, and start that with "
-            "`hpsearch run SWEEP.yaml`"
+            "hpsearch.current_trial() must be called while a trial runs, but this process of a sweep runs none: call "
+            "it in the trainable, not when its module is imported; or name the script as `program` in a sweep file, "
+            "and start that with `hpsearch run SWEEP.yaml`"
         )
-    trial = _open_script_trial(Path(assignment))
-    random_state.seed_all(trial.seed)
-    random_state.seed_when_imported(trial.seed)
+    elif trial is None:
+        from hpsearch.trainable.alone import script_alone
+
+        trial = script_alone(defaults or {}, max_iter)
     set_current_trial(trial)
+    _fill(trial.params, defaults or {})
     return trial
 
 
@@ -87,6 +100,23 @@ def trial_of_script() -> tuple[RunningTrial, bool]:
     return trial, False
 
 
+def _fill(params: dict[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Add the defaults of parameters that are missing."""
+    for name, default in defaults.items():
+        if isinstance(default, Mapping):
+            group = params.setdefault(name, {})
+            if isinstance(group, dict):
+                _fill(group, default)
+        else:
+            params.setdefault(name, default)
+
+
+def mark_worker() -> None:
+    """Record that this process runs trials of a sweep: outside of them it has no current trial."""
+    global _is_worker
+    _is_worker = True
+
+
 def in_trial() -> bool:
     """Return whether this process runs a trial, or is the script of a trial."""
     return _current is not None or "HPSEARCH_TRIAL" in os.environ
@@ -99,11 +129,11 @@ def _open_script_trial(assignment: Path) -> RunningTrial:
     form = _join_group if config.world_size > 1 else None
     trial = RunningTrial(config, _LineWriter(lines, Path(config.directory) / ANSWERS), form)
     _report_uncaught_errors(trial, lines)
-    atexit.register(_end_at_exit, trial)
+    atexit.register(end_at_exit, trial)
     return trial
 
 
-def _end_at_exit(trial: RunningTrial) -> None:
+def end_at_exit(trial: RunningTrial) -> None:
     """Send the delayed reports and the last checkpoint at the end of the script."""
     try:
         if trial.at_end is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from hpsearch.config.import_paths import import_object
 from hpsearch.errors import TrainableError
+from hpsearch.trainable.current import mark_worker
 
 Trainable = Callable[..., Any]
 """A function of the trial, or a class with `__init__(trial)` and `step()`; also as a `functools.partial`."""
@@ -37,6 +38,7 @@ def resolve_trainable(spec: str | Trainable, search_path: Sequence[str] = ()) ->
     Raises:
         TrainableError: The path cannot be imported, or the object is not a trainable.
     """
+    mark_worker()
     if isinstance(spec, str):
         named, target = spec, import_object(spec, "trainable", TrainableError, search_path)
     else:

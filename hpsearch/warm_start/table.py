@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpsearch.config.checks import InvalidKey, key_text, nearest
+from hpsearch.config.import_paths import installing, is_installed
 from hpsearch.errors import SweepError
 from hpsearch.space import Space
 from hpsearch.sweep.sweep import Sweep
@@ -60,8 +61,10 @@ def from_parquet(path: Path, sweep: Sweep) -> Source:
     of mixed types as text.
 
     Raises:
-        SweepError: The file isn't a Parquet file, or has no column for the metric.
+        SweepError: The file isn't a Parquet file, or has no column for the metric; or pyarrow isn't installed.
     """
+    if not is_installed("pyarrow"):
+        raise SweepError(f"--from {path}: Parquet needs pyarrow, which isn't installed: {installing('parquet')}")
     import pyarrow as pa
     import pyarrow.parquet as pq
 

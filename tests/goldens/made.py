@@ -121,7 +121,7 @@ def _make_studies(folder: Path) -> None:
 def help_texts() -> str:
     """Return what `--help` says of hpsearch and of each of its commands."""
     texts = [("hpsearch --help", _run("--help")[1])]
-    commands = re.findall(r"^    ([a-z][a-z-]+)", texts[0][1].partition("  COMMAND\n")[2], re.MULTILINE)
+    commands = re.findall(r"^    ([a-z][a-z-]+)", texts[0][1].partition("\ncommands:\n")[2], re.MULTILINE)
     texts += [(f"hpsearch {name} --help", _run(name, "--help")[1]) for name in commands]
     return "\n".join(f"$ {command}\n{text}" for command, text in texts)
 

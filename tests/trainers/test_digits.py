@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
 
 import hpsearch_trainers
 from hpsearch.trainable.trainables import resolve_trainable
@@ -47,6 +49,18 @@ def test_the_split_is_fixed_and_stratified() -> None:
     assert digits() is split
     digits.cache_clear()
     assert torch.equal(digits().validation_images, split.validation_images)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**32 - 1])
+def test_the_images_and_their_split_are_scikit_learns(seed: int) -> None:
+    pixels, classes = load_digits(return_X_y=True)
+    parts = train_test_split(pixels / 16, classes, test_size=360, stratify=classes, random_state=seed)
+    images, validation_images, labels, validation_labels = map(torch.from_numpy, parts)
+    split = digits(seed)
+    assert torch.equal(split.images.flatten(1), images.float())
+    assert torch.equal(split.validation_images.flatten(1), validation_images.float())
+    assert torch.equal(split.labels, labels)
+    assert torch.equal(split.validation_labels, validation_labels)
 
 
 @pytest.mark.parametrize(("name", "network"), [("mlp", MLP), ("cnn", CNN), ("MLP", MLP), ("CNN", CNN)])

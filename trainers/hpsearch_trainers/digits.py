@@ -1,6 +1,8 @@
 """Train a small network on scikit-learn's handwritten digits (1,797 images of 8 x 8 pixels).
 
-Every parameter has a default, so a sweep needs to list only the parameters that it searches over.
+Every parameter has a default, so a sweep needs to list only the parameters that it searches over. `digits.npz` has the
+images: the test set of E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning
+Repository, 1998, https://doi.org/10.24432/C50P49, CC BY 4.0.
 """
 
 from __future__ import annotations
@@ -9,16 +11,20 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.trainer import Trainer
+
+_VALIDATION = 360
+"""Number of validation images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +46,14 @@ def digits(split: int = 0) -> Digits:
     Args:
         split: The seed of the split. Use the same seed for trials whose accuracies are compared.
     """
-    pixels, classes = load_digits(return_X_y=True)
-    train, validation, train_classes, validation_classes = train_test_split(
-        pixels, classes, test_size=360, stratify=classes, random_state=split
-    )
+    with np.load(Path(__file__).with_name("digits.npz")) as arrays:
+        pixels, classes = arrays["pixels"], arrays["classes"].astype(np.int64)
+    training, validation = _stratified_split(classes, _VALIDATION, split)
     return Digits(
-        _images(train),
-        torch.from_numpy(train_classes),
-        _images(validation),
-        torch.from_numpy(validation_classes),
+        _images(pixels[training]),
+        torch.from_numpy(classes[training]),
+        _images(pixels[validation]),
+        torch.from_numpy(classes[validation]),
     )
 
 
@@ -134,5 +139,43 @@ def correct(output: Tensor, target: Tensor) -> Tensor:
     return (output.argmax(1) == target).float()
 
 
-def _images(pixels: Any) -> Tensor:
+def _images(pixels: NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(pixels).float().div(16).reshape(-1, 1, 8, 8)
+
+
+def _stratified_split(classes: NDArray[np.int64], held_out: int, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the rows of both parts, as scikit-learn's `train_test_split(stratify=classes)` splits them.
+
+    Args:
+        classes: Class of each row.
+        held_out: Number of rows of the second part.
+        seed: The `random_state`.
+    """
+    generator = np.random.RandomState(seed)
+    counts = np.bincount(classes)
+    first_counts = _proportional(counts, len(classes) - held_out, generator)
+    second_counts = _proportional(counts - first_counts, held_out, generator)
+    first: list[NDArray[Any]] = []
+    second: list[NDArray[Any]] = []
+    for number, (of_first, of_second) in enumerate(zip(first_counts, second_counts, strict=True)):
+        rows = np.flatnonzero(classes == number)
+        rows = rows[generator.permutation(len(rows))]
+        first.append(rows[:of_first])
+        second.append(rows[of_first : of_first + of_second])
+    return generator.permutation(np.concatenate(first)), generator.permutation(np.concatenate(second))
+
+
+def _proportional(counts: NDArray[np.int64], total: int, generator: np.random.RandomState) -> NDArray[np.int64]:
+    """Divide `total` in proportion to counts. The largest remainders are rounded up, equal ones at random."""
+    exact = counts / counts.sum() * total
+    whole: NDArray[np.int64] = np.floor(exact).astype(np.int64)
+    remainders = exact - whole
+    missing = int(total - whole.sum())
+    for remainder in np.unique(remainders)[::-1]:
+        if missing <= 0:
+            break
+        (equal,) = np.nonzero(remainders == remainder)
+        rounded_up = generator.choice(equal, size=min(len(equal), missing), replace=False)
+        whole[rounded_up] += 1
+        missing -= len(rounded_up)
+    return whole

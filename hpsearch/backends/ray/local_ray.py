@@ -38,6 +38,8 @@ busy, the import of torch takes minutes. On an idle machine both are equally fas
 configs/digits.yaml had medians of 10.2 s (5) and 10.5 s (15), and minima of 9.6 s and 9.4 s.
 """
 
+_WITHOUT_RAY = "`--backend inline` (backend='inline') runs trials one at a time in this process, without Ray"
+
 _WAY_ON = "A study's results are in its journal; `hpsearch resume` continues."
 
 _starting: list[Guardian] = []
@@ -81,7 +83,7 @@ def start_local(cpus: int, init: Callable[..., None]) -> ExitStack:
         raise
     except BaseException as error:
         reason = str(error) if isinstance(error, ChildProcessError) else first_line(error)
-        message = f"Ray can't be started on this machine: {reason}. {_advice(error, logs)}. {_WAY_ON}"
+        message = f"Ray can't be started on this machine: {reason}. {_advice(error, logs)}. {_WITHOUT_RAY}. {_WAY_ON}"
         # The thread may still be in Ray's code, which may end this process now: then the guardian writes the message.
         guardian.leave_message(f"hpsearch: {message}")
         thread.end()

@@ -23,6 +23,8 @@ from tests.hpsearch.support.optuna_journal import optuna_study
 from tests.hpsearch.support.wide_study import HARM, WIDENED, write_wide_study
 
 COMMANDS = [
+    "demo",
+    "init",
     "run",
     "design",
     "rerun",

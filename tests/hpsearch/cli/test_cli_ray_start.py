@@ -48,6 +48,7 @@ def test_whatever_rays_start_raises_is_one_message_with_the_way_on(here, hpsearc
     assert done.returncode == 1
     assert done.stderr.startswith(f"hpsearch: Ray can't be started on this machine: {told}")
     assert len(done.stderr.splitlines()) == 1
+    assert "`--backend inline` (backend='inline') runs trials one at a time in this process" in done.stderr
     assert "`hpsearch resume` continues" in done.stderr
     assert hpsearch_command("resume", "study", "--backend", "inline").code == 0
 

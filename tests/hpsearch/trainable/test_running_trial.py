@@ -17,7 +17,7 @@ from hpsearch.errors import CheckpointError, TrainableError
 from hpsearch.objective import Metric, Objective
 from hpsearch.trainable import checkpoints, random_state
 from hpsearch.trainable.assignment import Assignment
-from hpsearch.trainable.current import current_trial
+from hpsearch.trainable.current import current_trial, mark_worker
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trainable.running_trial import RunningTrial, SegmentEnd
 from tests.comm.thread_ranks import run_ranks
@@ -340,8 +340,9 @@ def test_the_state_of_a_checkpoint_that_an_object_took_over_is_let_go_of(
     assert trial.checkpoint is not before
 
 
-def test_outside_of_any_trial_there_is_no_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_between_the_trials_of_a_worker_there_is_no_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HPSEARCH_TRIAL", raising=False)
+    mark_worker()
     with pytest.raises(TrainableError, match="hpsearch run"):
         current_trial()
 
