@@ -165,6 +165,9 @@ def _trained_on(
             )
     if not any(isinstance(event, Continued) for event in events):
         raise SweepError("; ".join(notes))
+    if (met := sweep_state.stopping.met) is not None:
+        key = "metric.target" if met == "target" else "limits.patience"
+        notes.append(f"the sweep ended by {key}, and would end by it again: hpsearch resume {where} --set {key}=null")
     return events, notes
 
 

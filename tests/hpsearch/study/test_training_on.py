@@ -248,7 +248,8 @@ def test_a_target_that_a_trial_reached_stays_reached_though_it_fails_later():
     sweep = replace(FLAT, metric=Metric("loss", target=1.0))
     state = lived(sweep).sweep_state
     assert state.stopping.met == "target"
-    asked(state, max_iter=9)
+    (note,) = asked(state, max_iter=9).details["notes"]
+    assert note.endswith("by metric.target, and would end by it again: hpsearch resume DIR --set metric.target=null")
     start = state.next()
     assert isinstance(start, Started)
     state.apply(start)
