@@ -84,7 +84,8 @@ def current_trial(defaults: Mapping[str, Any] | None = None, *, max_iter: int | 
 
         trial = script_alone(defaults or {}, max_iter)
     set_current_trial(trial)
-    _fill(trial.params, defaults or {})
+    if defaults:
+        _fill(trial.params, defaults)
     return trial
 
 
