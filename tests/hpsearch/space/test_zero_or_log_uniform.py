@@ -16,6 +16,7 @@ from hpsearch.results.optuna_distributions import optuna_parameter
 from hpsearch.searchers.optuna_space import OptunaSpace
 from hpsearch.seeds import DRAW_BITS
 from hpsearch.space import LogUniform, Space, ZeroOrLogUniform, distribution_from_json
+from hpsearch.space.unit_space import UnitSpace
 from hpsearch.sweep.distributions import read_distribution, written_distribution
 
 DECAY = ZeroOrLogUniform(1e-6, 1e-1)
@@ -61,6 +62,11 @@ def test_models_see_one_number(value):
     encoded = optuna.encode(point)
     assert encoded is not None
     assert optuna.build(lambda name, _: encoded[name])["decay"] == pytest.approx(value, rel=1e-9, abs=0)
+    unit = UnitSpace(SPACE)
+    shares = unit.encode(point)
+    assert shares is not None
+    assert len(shares) == 2
+    assert unit.decode(shares)["decay"] == pytest.approx(value, rel=1e-9, abs=0)
     found = optuna_parameter(DECAY, [value])
     assert found is not None
     assert found.distribution._contains(value)
