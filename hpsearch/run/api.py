@@ -85,9 +85,8 @@ def search(
             "points_to_try": [...]}`: such a mapping has the key `parameters`, and no key that is also an argument.
         metric: The metric to optimize: its name, to minimize it, or `{"name": "accuracy", "goal": "maximize"}`; or a
             list of several.
-        method: `"random"` (as None), `"grid"`, `"qmc"`, `"tpe"`, `"gp"`, `"cmaes"`, `"bohb"`, `"curves"`,
-            `"evolution"`, `"spectral"`, `"pbt"`, or the import path of a searcher of your own or of one of Optuna's
-            samplers.
+        method: `"random"` (as None), `"grid"`, `"qmc"`, `"tpe"`, `"gp"`, `"cmaes"`, `"bohb"`, `"evolution"`,
+            `"spectral"`, `"pbt"`, or the import path of a searcher of your own or of one of Optuna's samplers.
         search: Settings of methods that learn, as in `{"lag": 4}`.
         early_terminate: `Hyperband(...)`, `SuccessiveHalving(...)`, `ASHA(...)`, `PASHA(...)`, `MedianStopping(...)`,
             `Bands(...)`, `PBT(...)`, or a mapping such as `{"type": "hyperband", "max_iter": 27}`.

@@ -167,11 +167,6 @@ class Searcher(ABC):
         self.problem = problem
 
     @classmethod
-    def over_settings(cls, max_iter: int) -> dict[str, Any]:
-        """Return the settings of `over` that differ from its defaults, without `max_iter`."""
-        return {}
-
-    @classmethod
     def build(cls, problem: Problem) -> Searcher:
         """Build the searcher for a sweep whose settings were checked."""
         return cls(problem)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from hpsearch.objective import Objective, is_valid, values_of
+from hpsearch.objective import Objective, is_valid
 from hpsearch.searchers.base import Observation, Past
 from hpsearch.trial import Params, Score, Trial
 
@@ -20,20 +20,6 @@ class Evidence:
     params: Params
     value: Score | None
     """Never NaN: a trial that failed or has no valid value gets the worst value of all. None: the trial is running."""
-
-
-@dataclass(frozen=True, slots=True)
-class LearningCurve:
-    """The values of one trial at the lengths of training that it has reached."""
-
-    trial: int
-    """Trial number; negative for a trial of another search."""
-    params: Params
-    values: Mapping[int, float]
-    """Iterations, rising, to the trial's value by then: at the ends of its segments and at its newest report (for a
-    trial of another search, where segments of this search end). Always finite: an invalid value is replaced by the
-    worst of all, and a failed trial gets the worst value at the longest length. Empty: the trial is running and hasn't
-    reported."""
 
 
 @dataclass(slots=True)
@@ -114,61 +100,6 @@ class History:
             return []
         return list(self._compared(trials, length, self._objective.worst(valid)))
 
-    def curves(self) -> list[LearningCurve]:
-        """Return the learning curve of each trial for a single goal, sorted by number; empty if no value is finite.
-
-        If the trainable returned early, its segment counts as run to the end. The segments of a trial of another search
-        aren't known, so it gets a value at each length at which a segment of this search ended.
-        """
-        records = (record for number, record in self._trials.items() if number >= 0)
-        rungs = {int(until) for record in records for until in record.ends if until < math.inf}
-        ends = {
-            number: self._lengths(record) if number >= 0 else self._passed(record, rungs)
-            for number, record in sorted(self._trials.items())
-        }
-        curves = {
-            number: {length: _number(self._by_then(self._trials[number], last)) for length, last in lengths.items()}
-            for number, lengths in ends.items()
-        }
-        finite = [
-            value
-            for values in curves.values()
-            for value in values.values()
-            if value is not None and math.isfinite(value)
-        ]
-        if not finite:
-            return []
-        low, high = min(finite), max(finite)
-        worst = max(low, high, key=lambda value: self._objective.sort_key(value))
-        longest = max(length for values in curves.values() for length in values)
-
-        def settled(value: float | None) -> float:
-            return worst if value is None or math.isnan(value) else min(max(value, low), high)
-
-        return [
-            LearningCurve(
-                number,
-                self._trials[number].params,
-                {length: settled(value) for length, value in values.items()}
-                | ({longest: worst} if self._trials[number].failed else {}),
-            )
-            for number, values in curves.items()
-        ]
-
-    def _lengths(self, record: _TrialHistory) -> dict[int, int]:
-        """Return lengths of training, rising, each with the last iteration that counts for it."""
-        ends = {last if until == math.inf else int(until): last for until, last in record.ends.items()}
-        newest = max(record.values, default=0)
-        if newest and newest > max(ends.values(), default=0):
-            ends[newest] = newest
-        return dict(sorted(ends.items()))
-
-    def _passed(self, record: _TrialHistory, rungs: Collection[int]) -> dict[int, int]:
-        """Return the lengths of a trial of another search, including the rungs of this search that it passed."""
-        ends = self._lengths(record)
-        first, last = min(record.values), max(ends)
-        return dict(sorted(({rung: rung for rung in rungs if first <= rung < last} | ends).items()))
-
     def _compared(
         self, trials: list[tuple[int, _TrialHistory, Score | None]], length: float, worst: Score
     ) -> Iterator[Evidence]:
@@ -181,20 +112,11 @@ class History:
                 yield Evidence(trial, record.params, None)
 
     def _value(self, record: _TrialHistory, length: float) -> Score | None:
-        """Return a trial's value at a length; None if the trial failed or hasn't reached the length."""
+        """Return a trial's value at a length; None if it failed, hasn't reached the length, or has no value there."""
         if record.failed or not any(until >= length for until in record.ends):
             return None
-        return self._by_then(record, length)
-
-    def _by_then(self, record: _TrialHistory, length: float) -> Score | None:
-        """Return a trial's value from its reports up to a length; None if it has no value there."""
         value = None
         for iteration in sorted(record.values):
             if iteration <= length and self._objective.replaces(record.values[iteration], value):
                 value = record.values[iteration]
         return value
-
-
-def _number(score: Score | None) -> float | None:
-    """Return the value of the only goal; None without a score."""
-    return None if score is None else values_of(score)[0]

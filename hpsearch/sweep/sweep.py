@@ -273,7 +273,7 @@ class Sweep:
         if self.max_iter is None:
             problem = f"or early_terminate is required where method is {self.method}: what the best trials get"
             raise InvalidKey(("max_iter",), problem, add=((), "max_iter: 27"))
-        halving = settings_named(searcher.over)(self.max_iter, **searcher.over_settings(self.max_iter))
+        halving = settings_named(searcher.over)(self.max_iter)
         object.__setattr__(self, "early_terminate", halving)
         object.__setattr__(self, "max_iter", None)
         return True

@@ -53,7 +53,7 @@ def suite(tmp_path: Path) -> Suite:
 
 
 def test_a_suite_knows_the_methods_of_hpsearch_and_its_own(suite):
-    searchers = ["random", "qmc", "tpe", "bohb", "gp", "cmaes", "nsga2", "curves", "evolution", "spectral"]
+    searchers = ["random", "qmc", "tpe", "bohb", "gp", "cmaes", "nsga2", "evolution", "spectral"]
     schedulers = ["hyperband", "successive_halving", "asha", "pasha", "median"]
     assert list(suite.known) == [*searchers, *schedulers, "asha_from_3"]
     suite.check([name for name in suite.known if name != "cmaes"])  # which needs two numbers to move

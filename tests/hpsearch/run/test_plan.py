@@ -269,7 +269,7 @@ def test_a_plan_says_how_large_a_structured_space_is_and_who_can_search_it():
     assert "space        3 parameters, 1 of which don't always apply; 9 points" in lines
     kept = next(line for line in lines if "draws keep the constraints" in line)
     assert 700 <= int(kept.split()[0]) <= 800
-    assert "methods      random, grid, tpe, bayes, bohb, gp, nsga2, curves, evolution, pbt" in lines
+    assert "methods      random, grid, tpe, bayes, bohb, gp, nsga2, evolution, pbt" in lines
     assert any(line.startswith("             not qmc: must not be given for qmc") for line in lines)
     assert any(line.startswith("             not cmaes: ") for line in lines)
 

@@ -46,12 +46,12 @@ def lagging(method: str, sweep: str, lag: int) -> Sweep:
 
 
 def skip_without_rungs(method: str, sweep: str) -> None:
-    if method in ("bohb", "curves") and SWEEPS[sweep]["early_terminate"] is None:
+    if method == "bohb" and SWEEPS[sweep]["early_terminate"] is None:
         pytest.skip("it takes asha, which refuses a lag")
 
 
 OFTEN = [(Climbing.kind, "halving"), ("tpe", "full length"), ("evolution", "hyperband"), ("spectral", "halving")]
-METHODS_AND_SWEEPS = [(method, sweep) for method in [*METHODS, "curves"] for sweep in SWEEPS]
+METHODS_AND_SWEEPS = [(method, sweep) for method in METHODS for sweep in SWEEPS]
 
 
 @pytest.mark.some_cases(2)

@@ -39,9 +39,8 @@ SPACE = Space.from_parameters(
     }
 )
 
-# bayes is tpe by another word and bohb asks it, gp and curves take time; what is Optuna's own is as nsga2.
-RARELY = ("bayes", "bohb", "gp", "curves", *FOREIGN)
-SLOW = ("gp", "curves")
+# bayes is tpe by another word and bohb asks it, gp takes time; what is Optuna's own is as nsga2.
+RARELY = ("bayes", "bohb", "gp", *FOREIGN)
 OFTEN = [("nsga2", "two goals"), ("evolution", "constrained")]
 """Where more than one goal decides: tpe takes longest, bohb asks it, and the third version of NSGA is as the second."""
 
@@ -65,7 +64,7 @@ pytestmark = pytest.mark.parametrize(
 
 def examples(method: str, count: int) -> settings:
     """A suggestion of gp takes a tenth of a second."""
-    return settings(deadline=None, max_examples=2 if method == "gp" else min(count, 4) if method in SLOW else count)
+    return settings(deadline=None, max_examples=2 if method == "gp" else count)
 
 
 def plain(value: object) -> bool:
@@ -107,7 +106,7 @@ def test_a_finite_space_is_tried_to_the_last_point_and_then_there_is_none(method
     @examples(method, 5)
     @given(spaces(FINITE, most=2), st.integers(0, 99))
     def check(space, seed):
-        points = space.every_point(10 if method in SLOW else 30)
+        points = space.every_point(10 if method == "gp" else 30)
         if points is None:
             return
         *given, last = Asking(method, problem_of(space, seed, kind=kind), seed, 0.3).run(len(points) + 1)
@@ -128,7 +127,7 @@ def test_over_parameters_that_hang_on_each_other_it_does_so_too(method, kind):
     searcher_named(method).check(problem)
     for seed, trouble in ((2, 0.4),) if method == "gp" else ((1, 0.0), (2, 0.4)):
         asking = Asking(method, problem, seed, trouble)
-        given = [found for found in asking.run(4 if method in SLOW else 16) if found is not None]
+        given = [found for found in asking.run(4 if method == "gp" else 16) if found is not None]
         for suggestion in given:
             assert json.dumps(space.check(suggestion.params)) == json.dumps(suggestion.params)
             assert tuple(suggestion.params) == space.columns([suggestion.params])
@@ -143,7 +142,7 @@ def test_a_finite_space_of_structures_is_tried_to_the_last_point(method, kind):
     space = FINITE_STRUCTURES
     if method in ("cmaes", "spectral"):
         pytest.skip("it takes no choices, or no constraints")
-    if method in SLOW:
+    if method == "gp":
         space = Space.from_parameters({"a": [1, 2], "b": When("a == 2", Repeat([3, 4], 0, 1))}, ["b < 1 or b.0 == 3"])
     points = space.every_point(100)
     assert points is not None
@@ -159,7 +158,7 @@ def test_it_learns(method, kind):
         pytest.skip("it draws")
     space = Space.from_parameters({"x": Uniform(0.0, 1.0), "y": Uniform(0.0, 1.0)})
     options = {"population_size": 10} if "nsga" in method.lower() else None
-    count = 25 if method in SLOW else 90
+    count = 25 if method == "gp" else 90
     for goal, sign in (("minimize", 1.0), ("maximize", -1.0)):
         problem = problem_of(space, 3, goal, kind, options=options)
         asking = Asking(method, problem, 3, value=functools.partial(reported, sign=sign))
@@ -209,7 +208,7 @@ def both(method: str, count: int, kind: str) -> list[object]:
 
 
 def count_of(method: str) -> int:
-    return 5 if method == "gp" else 12 if method in SLOW else 16
+    return 5 if method == "gp" else 16
 
 
 @pytest.mark.exhaustive

@@ -30,13 +30,12 @@ class Case:
 
 
 CASES = {
-    "curves": Case(Search(startup=1)),
     "evolution": Case(Search(startup=1)),
     "spectral": Case(Search(startup=1, options={"samples": 4}), proposed=10),  # it draws until something stands out
 }
 
 
-@pytest.fixture(params=["evolution", "spectral", pytest.param("curves", marks=pytest.mark.exhaustive)])
+@pytest.fixture(params=["evolution", "spectral"])
 def method(request: pytest.FixtureRequest) -> str:
     reason = CASES[request.param].skipped.get(request.node.originalname)
     if reason is not None:
@@ -67,7 +66,7 @@ def test_behind_the_adapter_the_searcher_suggests_and_nobody_draws_in_its_place(
 
 
 LEARNING = [("evolution", "minimize"), ("spectral", "maximize")]
-RARELY = [("evolution", "maximize"), ("spectral", "minimize"), ("curves", "minimize"), ("curves", "maximize")]
+RARELY = [("evolution", "maximize"), ("spectral", "minimize")]
 
 
 @pytest.mark.parametrize(

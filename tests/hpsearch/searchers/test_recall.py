@@ -77,15 +77,11 @@ def test_values_of_another_scale_are_compared_as_they_are(scale):
     "method",
     [
         *("tpe", "cmaes", "bohb", "evolution", "spectral", "optuna.samplers:TPESampler"),
-        *(pytest.param(rare, marks=pytest.mark.exhaustive) for rare in ("bayes", "gp", "curves")),
+        *(pytest.param(rare, marks=pytest.mark.exhaustive) for rare in ("bayes", "gp")),
     ],
 )
 def test_it_follows_from_what_was_recalled(method):
-    changes = (
-        {"early_terminate": SuccessiveHalving(2, eta=2, min_iter=1), "max_iter": None}
-        if method in ("bohb", "curves")
-        else {}
-    )
+    changes = {"early_terminate": SuccessiveHalving(2, eta=2, min_iter=1), "max_iter": None} if method == "bohb" else {}
     sweep = warm_sweep(method=method, **changes)
     one, same, other = (build_searcher(sweep, past_of(12, seed)) for seed in (1, 1, 2))
     numbers = range(3, 7)

@@ -35,7 +35,7 @@ METHODS = ["tpe", "bohb", "cmaes", "evolution", "spectral", "optuna.samplers:NSG
 
 
 def sweep_of_kind(method: str, early: str, run_cap: int = 16) -> Sweep:
-    changes = EARLY["asha"] if method in ("bohb", "curves") and early == "none" else EARLY[early]
+    changes = EARLY["asha"] if method == "bohb" and early == "none" else EARLY[early]
     options = {"samples": 4} if method == "spectral" else {"population_size": 5} if "NSGA" in method else None
     search = Search(startup=None if method == Climbing.kind else 3, options=options)
     return sweep_over(method, run_cap=run_cap, search=search, **changes)
@@ -61,8 +61,7 @@ def go_on(sweep_state: SweepState, events: list[Event]) -> None:
         pytest.param(method, early, marks=() if (place - number) % len(EARLY) == 0 else pytest.mark.exhaustive)
         for number, method in enumerate(METHODS)
         for place, early in enumerate(EARLY)
-    ]
-    + [pytest.param("curves", early, marks=pytest.mark.exhaustive) for early in EARLY],
+    ],
 )
 def test_cut_at_any_event_a_search_goes_on_as_the_undisturbed_one(method, early):
     sweep = sweep_of_kind(method, early)
@@ -87,7 +86,7 @@ def test_over_structures_and_constraints_it_does_so_too(method):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("early", EARLY)
-@pytest.mark.parametrize("method", [*METHODS, "curves"])
+@pytest.mark.parametrize("method", METHODS)
 def test_cut_at_every_event_a_search_goes_on_as_the_undisturbed_one(method, early):
     for seed in range(3):  # each cuts its life at every third event, and all together at every one
         sweep = sweep_of_kind(method, early, 12)
@@ -103,7 +102,7 @@ def test_cut_at_every_event_a_search_goes_on_as_the_undisturbed_one(method, earl
     ("method", "early"),
     [
         ("evolution", "hyperband"),
-        *rarely(("tpe", "asha"), ("cmaes", "halving"), ("curves", "asha"), ("gp", "none")),
+        *rarely(("tpe", "asha"), ("cmaes", "halving"), ("gp", "none")),
     ],
 )
 def test_in_a_process_of_its_own_a_search_goes_on_from_any_event_too(method, early):
@@ -120,7 +119,7 @@ def test_in_a_process_of_its_own_a_search_goes_on_from_any_event_too(method, ear
 
 
 @pytest.mark.some_cases(1)
-@pytest.mark.parametrize("method", ["tpe", "evolution", *rarely("cmaes", METHODS[-2], "bohb", "curves")])
+@pytest.mark.parametrize("method", ["tpe", "evolution", *rarely("cmaes", METHODS[-2], "bohb")])
 def test_lives_with_losses_reverts_and_drops_replay_and_go_on(method):
     """Whatever happens to attempts, what is resumed gives the same next suggestions."""
     for seed, early in enumerate(["none", "asha", "hyperband", "median", "halving"]):

@@ -48,7 +48,6 @@ HANGING = Space.from_parameters({"a": [1, 2], "b": When("a == 2", [1, 2])})
             UNBOUNDED,
             r"parameters\.\S+\.max: is required where the method is gp.*\n.*random, tpe or",
         ),
-        ("curves", UNBOUNDED, r"parameters\.\S+\.max: is required .* curves.*\n.*random, tpe or"),
         ("optuna.samplers:TPESampler", UNBOUNDED, r"\S+\.max: is required .*\n.*random, tpe or"),
         ("qmc", GRID, r"parameters\.\S+\.max: is required .* qmc.*\n.*random, tpe or"),
         ("cmaes", GRID, r"parameters\.\S+\.max: is required .* cmaes.*\n.*random, tpe or"),
@@ -80,7 +79,7 @@ def test_a_grid_holds_each_point_once():
     assert searcher.suggest(size) is None
 
 
-@pytest.mark.parametrize(("method", "count"), [("tpe", 30), *rarely(("gp", 16), ("curves", 12))])
+@pytest.mark.parametrize(("method", "count"), [("tpe", 30), *rarely(("gp", 16))])
 def test_a_model_goes_on_where_the_best_that_it_hopes_for_breaks_a_constraint(method, count):
     """It is told of what it suggested in vain, or each further suggestion would be the same, and in the end a draw."""
     space = Space.from_parameters({"x": Uniform(0.0, 1.0), "y": Uniform(0.0, 1.0)}, ["x + y <= 1"])
@@ -99,7 +98,7 @@ def test_any_sampler_keeps_constraints(name):
     assert asking.repeated() == asking.suggestions
 
 
-@pytest.mark.parametrize("method", ["tpe", "evolution", *rarely("bohb", "curves", "gp")])
+@pytest.mark.parametrize("method", ["tpe", "evolution", *rarely("bohb", "gp")])
 def test_a_condition_that_has_no_value_is_a_point_that_is_not_suggested(method):
     space = Space.from_parameters({"x": IntUniform(0, 3), "y": When("1 / x > 0.4", Uniform(0.0, 1.0))})
     found = Asking(method, problem_of(space), value=lambda params: float(params["x"])).run(10)
@@ -160,7 +159,7 @@ def loss(params: Params) -> float:
     ("method", "count"),
     [
         ("evolution", 80),
-        *(pytest.param(*slow, marks=pytest.mark.exhaustive) for slow in (("tpe", 40), ("curves", 20), ("gp", 16))),
+        *(pytest.param(*slow, marks=pytest.mark.exhaustive) for slow in (("tpe", 40), ("gp", 16))),
     ],
 )
 def test_the_best_branch_and_its_own_number_are_found(method, count):
