@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -266,3 +267,18 @@ def test_the_suites_of_the_configs_load(path):
         for task in suite.tasks:
             assert Path(suite.trainable(task).partition("#")[0]).is_file()
         json.dumps(suite.sweep)
+
+
+def test_the_table_of_cells_is_the_one_that_is_made():
+    tables = ROOT / "configs" / "tables"
+    made = runpy.run_path(str(tables / "make_cells.py"))
+    suite = load_suite(tables.parent / "benchmarks" / "cells.yaml")
+    assert len(suite.tasks) == made["TASKS"]
+    cells = made["all_cells"]()
+    for seed, name in enumerate(suite.tasks):
+        table = task_of(suite, name).table
+        columns = [table.recorded.columns[f"cell.{edge}"] for edge in made["EDGES"]]
+        assert list(zip(*columns, strict=True)) == [tuple(made["OPERATIONS"][op] for op in cell) for cell in cells]
+        accuracy = table.recorded.metrics["accuracy"][:, 0]
+        np.testing.assert_allclose(accuracy, made["curves"](cells, seed) / 100, rtol=0, atol=0.00051)
+        assert set(table.recorded.seconds[0, 0]) == {1.0}  # of the cell without operations
