@@ -60,10 +60,10 @@ if TYPE_CHECKING:
     from hpsearch.sweep.file import load_sweep
     from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Parallel, Repeats, Resources, Scaling, Search
     from hpsearch.sweep.sweep import Sweep
-    from hpsearch.trainable.alone import try_out
     from hpsearch.trainable.current import current_trial
     from hpsearch.trainable.restoring import restore
     from hpsearch.trainable.running_trial import RunningTrial
+    from hpsearch.trainable.trying_out import try_out
     from hpsearch.trial import TrialRow
 
 __version__ = "0.1.0"
@@ -166,7 +166,7 @@ _PLACES = {
     "hpsearch.sweep.file": "load_sweep",
     "hpsearch.sweep.parts": "Checkpoints Limits Metric Parallel Repeats Resources Scaling Search",
     "hpsearch.sweep.sweep": "Sweep",
-    "hpsearch.trainable.alone": "try_out",
+    "hpsearch.trainable.trying_out": "try_out",
     "hpsearch.trainable.current": "current_trial",
     "hpsearch.trainable.restoring": "restore",
     "hpsearch.trainable.running_trial": "RunningTrial",

@@ -83,6 +83,7 @@ def current_trial(defaults: Mapping[str, Any] | None = None, *, max_iter: int | 
         from hpsearch.trainable.alone import script_alone
 
         trial = script_alone(defaults or {}, max_iter)
+        atexit.register(_end_at_exit, trial)
     set_current_trial(trial)
     if defaults:
         _fill(trial.params, defaults)
@@ -130,11 +131,11 @@ def _open_script_trial(assignment: Path) -> RunningTrial:
     form = _join_group if config.world_size > 1 else None
     trial = RunningTrial(config, _LineWriter(lines, Path(config.directory) / ANSWERS), form)
     _report_uncaught_errors(trial, lines)
-    atexit.register(end_at_exit, trial)
+    atexit.register(_end_at_exit, trial)
     return trial
 
 
-def end_at_exit(trial: RunningTrial) -> None:
+def _end_at_exit(trial: RunningTrial) -> None:
     """Send the delayed reports and the last checkpoint at the end of the script."""
     try:
         if trial.at_end is not None:
