@@ -86,7 +86,7 @@ _GROUPS: Mapping[str, Sequence[str]] = {
         *("list", "status", "watch", "trials", "best", "trial", "logs", "show", "lineage"),
         *("compare", "report", "tensorboard", "history"),
     ),
-    "steer": ("pause", "stop", "cancel", "extend", "add", "prune", "ask", "tell", "give-up"),
+    "steer": ("pause", "stop", "cancel", "extend", "add", "prune", "change", "ask", "tell", "give-up"),
     "tools": (),
 }
 """The groups of commands in the help. Commands that no group names are in the last one."""

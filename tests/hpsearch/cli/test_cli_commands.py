@@ -39,6 +39,7 @@ COMMANDS = [
     "extend",
     "add",
     "prune",
+    "change",
     "history",
     "list",
     "tag",

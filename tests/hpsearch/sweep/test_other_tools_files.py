@@ -38,5 +38,5 @@ def test_a_search_space_of_nni_is_known_too(tmp_path: Path) -> None:
 def test_another_file_is_read_as_a_sweep_with_mistakes(text: str, tmp_path: Path) -> None:
     path = tmp_path / "sweep.yaml"
     path.write_text(text)
-    with pytest.raises(SweepError, match=r"sweep.yaml:1: method: is required"):
+    with pytest.raises(SweepError, match=r"sweep.yaml:1: parameters: is required"):
         load_sweep(path)
