@@ -142,8 +142,14 @@ def fitted(params: Params, space: Space, earlier: Sequence[Space] = ()) -> Param
         and isinstance(known.distribution, Constant)
         and any((former := one.find(name)) is not None and former.distribution.searched for one in earlier)
     }
+    own = {name: value for name, value in {**params, **settled}.items() if space.find(name) is not None}
     try:
-        return space.fitted({**params, **settled})
+        for name in space.with_defaults(own).keys() - own.keys():
+            # The change that added a parameter says what earlier trials had. A later one may have another default.
+            added = next((known for one in earlier if (known := one.find(name)) is not None), None)
+            if added is not None and added.distribution.default is not None:
+                own[name] = added.distribution.default
+        return space.fitted(own)
     except InvalidKey:
         return None
 

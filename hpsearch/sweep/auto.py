@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpsearch.objective import Objective
+from hpsearch.objective.repeats import Repeats
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.space import Categorical, Space
 
@@ -16,7 +17,12 @@ _GP_UP_TO = 100
 
 
 def choose_method(
-    space: Space, objective: Objective, early: EarlyTerminate | None, max_iter: int | None, run_cap: int | None
+    space: Space,
+    objective: Objective,
+    early: EarlyTerminate | None,
+    max_iter: int | None,
+    run_cap: int | None,
+    repeats: Repeats,
 ) -> tuple[str, str]:
     """Return the method for a sweep, and why: `("tpe", "there are several metrics")`.
 
@@ -29,6 +35,7 @@ def choose_method(
         early: The section `early_terminate`, if there is one.
         max_iter: Iterations of every trial, without `early`.
         run_cap: Maximum number of trials.
+        repeats: Trials of each configuration. They are whole trainings, so none is stopped early.
     """
     if early is not None and early.capabilities.forks:
         return "pbt", f"early_terminate is of type {early.kind}, which forks trials"
@@ -37,11 +44,13 @@ def choose_method(
     searched = [item.distribution for item in space.parameters if item.distribution.searched] if space.bounded else None
     if searched == []:
         return "random", "no parameter has several values"
+    if repeats.racing:
+        return "random", "a race begins with all its configurations"
     if objective.several or objective.constraints:
         return "tpe", "it learns from several metrics and from outcome constraints"
     if early is not None:
         return "bohb", f"{early.kind} ends trials early"
-    if max_iter is not None and max_iter >= _RUNGS_FROM:
+    if max_iter is not None and max_iter >= _RUNGS_FROM and not repeats.several:
         return "bohb", f"trials of {max_iter} iterations can be compared early, at rungs of asha"
     numbers = sum(not isinstance(distribution, Categorical) for distribution in searched or ())
     is_short = run_cap is not None and run_cap <= _GP_UP_TO

@@ -146,6 +146,16 @@ def test_the_new_searcher_is_told_the_trials_that_fit_as_its_space_has_them():
     assert set(range(5)) - set(fitting)
 
 
+def test_the_change_that_added_a_parameter_says_what_earlier_trials_had_not_a_later_one():
+    later = Space.from_parameters({**dict_of(WIDER), "d": Uniform(0, 1, default=0.9)})
+    told, state, _ = told_after(later, (), Changed(WIDER.to_json(), 5))
+    assert [row.params["d"] for row in state.rows()][:5] == [0.5] * 5
+    assert [told.params[number]["d"] for number in range(5) if number in told.params] == [0.5] * 5
+    without = Space.from_parameters({**dict_of(WIDER), "d": Uniform(0.6, 1, default=0.9)})
+    told, _, _ = told_after(without, (), Changed(WIDER.to_json(), 5))
+    assert not set(range(5)) & set(told.params)
+
+
 def test_results_of_other_searches_are_told_as_far_as_they_fit():
     past = [Past({"x": x, "n": 3, "c": "b"}, {2: 1.0}, 2) for x in (0.25, 0.75)]
     _, _, known = told_after(Space.from_parameters({**dict_of(SPACE), "x": Uniform(0.5, 1)}), past)

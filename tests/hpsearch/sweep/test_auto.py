@@ -23,17 +23,22 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"max_iter": 27, "parameters": CHOICES},
         {"early_terminate": {"type": "median", "max_iter": 27}},
     ],
-    "gp": [{"max_iter": 8, "run_cap": 100}, {"run_cap": 20}],
+    "gp": [{"max_iter": 8, "run_cap": 100}, {"run_cap": 20}, {"max_iter": 27, "run_cap": 20, "repeats": 5}],
     "tpe": [
         {"max_iter": 8, "run_cap": 101},
         {"max_iter": 8},
+        {"max_iter": 27, "repeats": 5},
         {"run_cap": 20, "parameters": CHOICES},
         {"run_cap": 20, "parameters": CELL},
         {"max_iter": 27, "metric": SEVERAL},
         {"max_iter": 27, "outcome_constraints": "seconds <= 3"},
         {"run_cap": 20, "parameters": {"layers": {"repeat": {"values": [16, 32]}, "min": 1}}},
     ],
-    "random": [{"metric": None}, {"max_iter": 27, "parameters": {"lr": {"value": 0.1}}}],
+    "random": [
+        {"metric": None},
+        {"max_iter": 27, "parameters": {"lr": {"value": 0.1}}},
+        {"max_iter": 27, "run_cap": 20, "repeats": {"n": 5, "racing": True}},
+    ],
     "pbt": [{"early_terminate": {"type": "pbt", "max_iter": 27}}],
 }
 
