@@ -19,6 +19,9 @@ from hpsearch.trainable.running_trial import SegmentEnd
 _mirrors: WeakKeyDictionary[Any, Run] = WeakKeyDictionary()
 """W&B's runs that are mirrored, to our run that reports."""
 
+_begun: list[Run] = []
+"""All of our runs in this process, in order. The newest reports."""
+
 
 def mirror(wandb: Any) -> None:
     """Make W&B's library mirror its runs to the trial that this script runs.
@@ -40,11 +43,14 @@ def _mirrored_init(init: Callable[..., Any]) -> Callable[..., Any]:
         run = init(*args, **kwargs)
         if run in _mirrors:  # it was begun before, and W&B returned it again
             return run
-        trial, reports_itself = trial_of_script()
+        for earlier in list(_mirrors):  # a `with` block has ended it, or it is replaced
+            _mirrors.pop(earlier).finish()
+        trial, was_begun = trial_of_script()
         # As W&B does it in its own sweeps: what the script sets later for these names isn't taken.
         run.config.update_locked(dict(trial.params), user="sweep", _allow_val_change=True)
-        if not reports_itself:
+        if _begun or not was_begun:  # otherwise the script reports itself
             ours = _mirrors[run] = Run(trial, Config(), {})
+            _begun.append(ours)
             trial.at_end = functools.partial(_end, run, ours)
         return run
 
@@ -61,7 +67,7 @@ def _log(
 ) -> None:
     log(run, data, step=step, commit=commit, **more)
     if (ours := _mirrors.get(run)) is not None:
-        _check_one_way(ours)
+        _check_one_way()
         try:
             ours.log(data, step, commit)
         except SegmentEnd:
@@ -74,8 +80,8 @@ def _finish(run: Any, finish: Callable[..., None], exit_code: int | None = None,
     logged = {} if ours is None else dict(run.summary)
     finish(run, exit_code, **more)
     if ours is not None:
-        _check_one_way(ours)
-        if ours.step == 0:
+        _check_one_way()
+        if ours.step == 0 and not ours.is_whole:
             ours.summary.update(logged)  # a script may set the metric there alone
         ours.finish(exit_code)
 
@@ -87,14 +93,14 @@ def _end(run: Any, ours: Run, error: BaseException | None) -> None:
     ours.at_end(error)
 
 
-def _check_one_way(ours: Run) -> None:
+def _check_one_way() -> None:
     """Check that nothing but W&B's run has reported.
 
     Raises:
         TrainableError: Both did, so that reports would count twice.
     """
     trial, _ = trial_of_script()
-    if trial.iteration != trial.start + ours.step:
+    if trial.iteration != trial.start + sum(run.step for run in _begun):
         raise TrainableError(
             "a script must report in one way, but this one logs to a run of W&B's, which hpsearch reports, and also "
             "reports itself: remove one, or set HPSEARCH_WANDB=off, and W&B's run is not reported"

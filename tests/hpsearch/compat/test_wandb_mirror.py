@@ -101,6 +101,24 @@ def test_a_run_ends_as_its_script_does(run_script, script, value, message):
 
 
 @pytest.mark.exhaustive
+def test_runs_after_one_another_are_all_reported(run_script):
+    script = """\
+        import wandb
+
+        for fold in range(2):
+            with wandb.init() as run:
+                for epoch in range(2):
+                    run.log({"val_loss": 10.0 * fold + epoch})
+        run = wandb.init()
+        run.log({"val_loss": 20.0})
+        run.finish()
+    """
+    answer, study = run_script(script, ONE)
+    assert answer.code == 0, answer.err
+    assert study.curves()[0] == [(1, 0.0), (2, 1.0), (3, 10.0), (4, 11.0), (5, 20.0)]
+
+
+@pytest.mark.exhaustive
 def test_another_name_of_the_metric_ends_the_sweep(run_script):
     answer, _ = run_script(BEGIN + "run.log({'loss': 1.0})\n", ONE)
     assert answer.code == 1
