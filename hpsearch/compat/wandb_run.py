@@ -186,15 +186,15 @@ class Run:
         if step is not None and step == self._committed:
             say_once(f"step {step} is reported already: what is logged to it later is not kept")
             return
-        if self._is_whole and self._begins_row(logged, step):
+        if self.is_whole and self._begins_row(logged, step):
             self._report()
         self._row_step = step if step is not None else self._row_step
         self._row.update(logged)
         self._row_time = time.perf_counter()
-        if self._is_whole and not self._leading:
+        if self.is_whole and not self._leading:
             self._leading = frozenset(self._row)
         self._open = commit is False
-        if self._is_whole and (commit or (commit is None and step is None and not names)):
+        if self.is_whole and (commit or (commit is None and step is None and not names)):
             self._report()
 
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
@@ -208,7 +208,7 @@ class Run:
         """
         if self._finished:
             return
-        if self._is_whole:
+        if self.is_whole:
             self._report()
         self._finished = True
         self._exit_code = exit_code or 0
@@ -218,7 +218,7 @@ class Run:
         numbers = _numbers(self.summary)
         if names and all(name in numbers for name in names):
             self._row.update(numbers)
-        if self._is_whole:
+        if self.is_whole:
             self._report()
         elif self.step == 0 and self._named and (lacked := [name for name in names if name not in self._named]):
             problem = f"a run must log {lacking(lacked[0], self._named, 'this one logged')}"
@@ -237,7 +237,7 @@ class Run:
                 raise TrainableError(problem, f"metric.{name}")
 
     @property
-    def _is_whole(self) -> bool:
+    def is_whole(self) -> bool:
         """Whether the row can be reported: it has all of the sweep's metrics."""
         if self._trial is None or not self._row:
             return False

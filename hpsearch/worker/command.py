@@ -170,7 +170,7 @@ class CommandRunner:
             "HPSEARCH_CHECKPOINT": _user_path(assignment.checkpoint),
             "HPSEARCH_PARENT_CHECKPOINT": _user_path(assignment.parent_checkpoint),
         }
-        if mirrors_wandb(self._command, environment):
+        if assignment.world_size == 1 and mirrors_wandb(self._command, environment):
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, (_HOOK, environment.get("PYTHONPATH"))))
             environment.setdefault("WANDB_MODE", "offline")
             environment.setdefault("WANDB_DIR", assignment.directory)

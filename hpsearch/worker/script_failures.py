@@ -80,7 +80,10 @@ def no_report(names: tuple[str, ...], command: CommandLine) -> str:
     lines = f"append a line such as {example(names)} to $HPSEARCH_REPORTS, or use hpsearch.current_trial()"
     wandb = ""
     if mirrors_wandb(command, os.environ) and "wandb" in f"{_text_of(command)} {' '.join(command.command)}":
-        wandb = "; what it logs to W&B is reported if hpsearch is installed in the Python that runs it"
+        wandb = (
+            "; what it logs to W&B is reported if hpsearch is installed in the Python that runs it, and WANDB_MODE "
+            "isn't disabled"
+        )
     return f"a script must report at least once in a segment, but ended without: {lines}{wandb}"
 
 

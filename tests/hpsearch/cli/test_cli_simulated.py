@@ -193,15 +193,15 @@ def test_a_search_over_strategies_ends_with_a_table_by_strategy(here, hpsearch_c
 
 def test_a_file_without_a_method_has_the_one_that_auto_chose_and_keeps_it(table, hpsearch_command):
     keys = {key: value for key, value in SWEEP.items() if key not in ("method", "early_terminate")}
-    (table / "t.yaml").write_text(yaml.safe_dump({**keys, "max_iter": 9, "run_cap": 12}))
+    (table / "t.yaml").write_text(yaml.safe_dump({**keys, "max_iter": 9, "run_cap": 30}))
     reason = "as trials of 9 iterations can be compared early, at rungs of asha"
     assert hpsearch_command("plan", "t.yaml").out.startswith(f"t: bohb (chosen by auto, {reason}), ASHA from ")
     answer = hpsearch_command("run", "t.yaml", "--backend", "simulated", "--workers", 2)
     assert answer.code == 0
     assert f"method auto is bohb, {reason}" in answer.out + answer.err
-    resumed = hpsearch_command("resume", "runs/t-1", "--backend", "simulated", "--set", "run_cap=20")
+    resumed = hpsearch_command("resume", "runs/t-1", "--backend", "simulated", "--set", "run_cap=40")
     assert resumed.code == 0
     study = hpsearch.load("runs/t-1")
-    assert len(study.trials) == 20
+    assert len(study.trials) == 40
     assert study.sweep.method == "bohb"
     assert {row.origin for row in study.trials} >= {"random", "bohb"}

@@ -101,6 +101,24 @@ def test_a_run_ends_as_its_script_does(run_script, script, value, message):
 
 
 @pytest.mark.exhaustive
+def test_runs_after_one_another_are_all_reported(run_script):
+    script = """\
+        import wandb
+
+        for fold in range(2):
+            with wandb.init() as run:
+                for epoch in range(2):
+                    run.log({"val_loss": 10.0 * fold + epoch})
+        run = wandb.init()
+        run.log({"val_loss": 20.0})
+        run.finish()
+    """
+    answer, study = run_script(script, ONE)
+    assert answer.code == 0, answer.err
+    assert study.curves()[0] == [(1, 0.0), (2, 1.0), (3, 10.0), (4, 11.0), (5, 20.0)]
+
+
+@pytest.mark.exhaustive
 def test_another_name_of_the_metric_ends_the_sweep(run_script):
     answer, _ = run_script(BEGIN + "run.log({'loss': 1.0})\n", ONE)
     assert answer.code == 1
@@ -147,6 +165,38 @@ def test_a_sitecustomize_of_the_users_runs_too(run_script, tmp_path, monkeypatch
     script = BEGIN + "run.log({'val_loss': users_own})\n"
     _, study = run_script(script, ONE)
     assert study.trials[0].value == 7.0
+
+
+@pytest.mark.exhaustive
+def test_a_process_of_the_script_reports_nothing_beside_it(run_script):
+    script = """\
+        import os, subprocess, sys
+        import wandb
+
+        run = wandb.init()
+        run.log({"val_loss": 3.0})
+        if child := os.fork():
+            os.waitpid(child, 0)
+        else:
+            try:
+                run.log({"val_loss": 99.0})
+            finally:
+                os._exit(0)
+        again = "import wandb; run = wandb.init(); assert run.config.lr == 0.5; run.log({'val_loss': 77.0})"
+        subprocess.run([sys.executable, "-c", again], check=True)
+        run.log({"val_loss": 2.0})
+    """
+    answer, study = run_script(script, ONE)
+    assert answer.code == 0, answer.err
+    assert study.curves()[0] == [(1, 3.0), (2, 2.0)]
+
+
+@pytest.mark.exhaustive
+def test_two_runs_at_a_time_are_an_error(run_script):
+    script = "wandb.init(reinit='create_new').log({'val_loss': 1})\nrun.log({'val_loss': 2})\n"
+    answer, _ = run_script(BEGIN + script, ONE)
+    assert answer.code == 1
+    assert "a script must log to one run of W&B's after the other" in answer.err
 
 
 LIGHTNING = """\

@@ -18,12 +18,19 @@ SEVERAL = [{"name": "loss"}, {"name": "seconds"}]
 CASES: dict[str, list[dict[str, Any]]] = {
     "bohb": [
         {"max_iter": 9},
+        {"max_iter": 9, "run_cap": 27},
         {"early_terminate": {"type": "hyperband", "max_iter": 27}},
         {"early_terminate": {"type": "asha", "max_iter": 4}, "run_cap": 30},
         {"max_iter": 27, "parameters": CHOICES},
         {"early_terminate": {"type": "median", "max_iter": 27}},
     ],
-    "gp": [{"max_iter": 8, "run_cap": 100}, {"run_cap": 20}, {"max_iter": 27, "run_cap": 20, "repeats": 5}],
+    "gp": [
+        {"max_iter": 8, "run_cap": 100},
+        {"run_cap": 20},
+        {"max_iter": 27, "run_cap": 20, "repeats": 5},
+        {"max_iter": 27, "run_cap": 26},
+        {"max_iter": 27, "run_cap": 30, "search": {"lag": 2}},
+    ],
     "tpe": [
         {"max_iter": 8, "run_cap": 101},
         {"max_iter": 8},
@@ -37,6 +44,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "random": [
         {"metric": None},
         {"max_iter": 27, "parameters": {"lr": {"value": 0.1}}},
+        {"max_iter": 27, "parameters": {"lr": {"values": [3]}}},
         {"max_iter": 27, "run_cap": 20, "repeats": {"n": 5, "racing": True}},
     ],
     "pbt": [{"early_terminate": {"type": "pbt", "max_iter": 27}}],
