@@ -22,7 +22,6 @@ SEARCHES = [
     pytest.param("inline", "structures", (1, 4), marks=pytest.mark.exhaustive),
     pytest.param("inline", "tpe", (1, 4), marks=pytest.mark.exhaustive),
     pytest.param("inline", "evolution", (1, 4), marks=pytest.mark.exhaustive),
-    pytest.param("inline", "curves", (1, 4), marks=pytest.mark.exhaustive),
     pytest.param("inline", "spectral", (1, 4), marks=pytest.mark.exhaustive),
     pytest.param("ray", "tpe", (1, 4), marks=[pytest.mark.ray, pytest.mark.slow, pytest.mark.exhaustive]),
 ]

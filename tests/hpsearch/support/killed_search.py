@@ -39,7 +39,6 @@ METHODS: dict[str, dict[str, Any]] = {
         "parameters": STRUCTURES,
         "constraints": ["width <= 6"],
     },
-    "curves": LEARNING,
     "evolution": LEARNING,
     "spectral": {**LEARNING, "search": Search(startup=3, lag=1, options={"samples": 4})},
     "pbt": {"early_terminate": hpsearch.PBT(8, population=4, interval=1, quantile=0.25)},
