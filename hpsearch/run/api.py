@@ -197,7 +197,7 @@ def search(
 def change(directory: str | Path, parameters: Space | Mapping[str, Any], *, from_trial: int | None = None) -> Study:
     """Change the search space of a study that no process runs; return the study. `search` or `resume` continues it.
 
-    Trials that have begun stay. Each gets the `default` of a parameter that it lacks. A new searcher is told the trials
+    Trials that have begun stay. Each gets the `default` of a parameter that it lacks. A new searcher gets the trials
     that fit the new space.
 
     Args:

@@ -96,7 +96,7 @@ class Turns:
         if sweep is not None and sweep.resource is not None:
             raise SweepError(
                 f"early_terminate.resource: must not be given with ask and tell, got {sweep.resource}: who asks for "
-                "trials is told the iteration at which they end. Leave it out, or run the sweep"
+                "trials needs to know the iteration at which they end. Leave it out, or run the sweep"
             )
         self._study_dir = study_dir
         self._lock = threading.Lock()

@@ -1,7 +1,7 @@
 """Change of the search space of a study that has begun.
 
 A study's trials are divided by number: those before `from_trial` are from the space before, the others from the
-changed one. Each space has a searcher of its own. A new searcher is told all events from the first on, with the params
+changed one. Each space has a searcher of its own. A new searcher gets all events from the first on, with the params
 of earlier trials as the new space has them, and without the trials that don't fit.
 """
 
@@ -168,14 +168,14 @@ def translator(space: Space, earlier: Sequence[Space]) -> Translate:
     """Return a function that converts a study's trials to a space; see `fitted`."""
     known: dict[int, Trial | None] = {}
 
-    def translate(told: Trial | Observation) -> Trial | Observation | None:
-        trial = told.trial if isinstance(told, Observation) else told
+    def translate(subject: Trial | Observation) -> Trial | Observation | None:
+        trial = subject.trial if isinstance(subject, Observation) else subject
         if trial.number not in known:
             params = fitted(trial.params, space, earlier)
             known[trial.number] = None if params is None else replace(trial, params=params)
         translated = known[trial.number]
-        if translated is None or isinstance(told, Trial):
+        if translated is None or isinstance(subject, Trial):
             return translated
-        return replace(told, trial=translated)
+        return replace(subject, trial=translated)
 
     return translate

@@ -81,11 +81,11 @@ class SweepState:
         self._searches = [Suggestions(sweep, self._journaled, calls_of, past)]
         """Those of each space: the first one, and that of each change."""
         self._changes: list[Changed] = []
-        """The changes of the space; a journal's are known before it is replayed, so that each searcher is told all."""
+        """Changes of the space; a journal's are known before it is replayed, so that each searcher gets all events."""
         self._changed = 0
         """Number of applied changes."""
         self.is_stale = False
-        """Whether the space was changed after events that the new searcher wasn't told: replay the journal."""
+        """Whether the space was changed after events that the new searcher didn't get: replay the journal."""
         self._closed = 0
         """Number of searchers that are closed, as the next trial is from a later space."""
         self.records = self._journaled.records
