@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.benchmark.suite import Suite
 from hpsearch.errors import StorageError, SweepError
 from hpsearch.events import Failed, Finished, Started
+from hpsearch.journal.provenance import code_version
 from hpsearch.objective import Objective, is_valid
 from hpsearch.observers.base import Record
 from hpsearch.run.simulate import Nobody, simulate
@@ -50,6 +51,8 @@ class RunCourse:
     hit: Sequence[bool]
     """Whether each new best report is as good as the final values of the best rows."""
     trials: int
+    commit: str = ""
+    """The code that carried it out, see `code_version`."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,7 @@ class Results:
         self._path = directory / _FILE
         self._suite = suite
         self.courses: dict[RunKey, RunCourse] = {}
+        self._commit = code_version()
         try:
             directory.mkdir(parents=True, exist_ok=True)
             lines = self._path.read_text("utf-8", "replace").splitlines() if self._path.exists() else []
@@ -201,6 +205,7 @@ class Results:
     def add(self, key: RunKey, course: RunCourse) -> None:
         """Store a run's result."""
         digest = {"digest": self._suite.digest(key.method, key.task)}
+        course = replace(course, commit=self._commit)
         line = json.dumps(key._asdict() | digest | asdict(course))
         try:
             with self._path.open("a", encoding="utf-8") as file:

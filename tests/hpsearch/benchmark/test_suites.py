@@ -6,6 +6,7 @@ import json
 import math
 import random
 import runpy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hpsearch.benchmark.report import aligned, hits_at, markdown, over_tasks, pa
 from hpsearch.benchmark.runs import Results, RunCourse, RunKey, carry_out, keys_of, run_missing, task_of
 from hpsearch.benchmark.suite import Suite, load_suite, load_suites
 from hpsearch.errors import StorageError, SweepError
+from hpsearch.journal.provenance import code_version
 from tests.hpsearch.support.command_line import ROOT
 
 ROWS, EPOCHS = 40, 9
@@ -136,7 +138,7 @@ def test_results_are_kept_and_gone_on_with(suite, tmp_path):
     assert again.courses == results.courses
     run_missing(suite, again, keys, 2, lambda done, total: told.append((done, total)))
     assert told[6:] == [(done, 8) for done in range(5, 9)]
-    assert again.courses == {key: carry_out(suite, key) for key in keys}
+    assert again.courses == {key: replace(carry_out(suite, key), commit=code_version()) for key in keys}
 
 
 def test_a_line_that_a_kill_cut_off_is_run_again(suite, tmp_path):
@@ -144,7 +146,7 @@ def test_a_line_that_a_kill_cut_off_is_run_again(suite, tmp_path):
     results = Results(tmp_path / "r", suite)
     run_missing(suite, results, keys, 1, lambda done, total: None)
     path = tmp_path / "r" / "runs.jsonl"
-    names = ["task", "method", "workers", "seed", "digest", "at", "regret", "hit", "trials"]
+    names = ["task", "method", "workers", "seed", "digest", "at", "regret", "hit", "trials", "commit"]
     assert [[*json.loads(line)] for line in path.read_text().splitlines()] == [names] * len(keys)
     path.write_text(path.read_text()[:-30])
     cut = Results(tmp_path / "r", suite)
