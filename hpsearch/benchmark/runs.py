@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -53,6 +54,17 @@ class RunCourse:
     trials: int
     commit: str = ""
     """The code that carried it out, see `code_version`."""
+
+
+def hits_at(course: RunCourse, budget: float) -> float:
+    """Return 1.0 if a run had a report as good as the final values of the best rows within the budget, else 0.0."""
+    return float(any(course.hit[: bisect_right(course.at, budget)]))
+
+
+def regret_at(course: RunCourse, budget: float) -> float:
+    """Return the regret of a run's best report within the budget; 1 without a report."""
+    count = bisect_right(course.at, budget)
+    return course.regret[count - 1] if count else 1.0
 
 
 @dataclass(frozen=True)
@@ -229,11 +241,11 @@ class Results:
         self.courses = {key: self.courses[key] for key in keys if key in self.courses}
 
 
-def keys_of(suite: Suite, methods: Sequence[str], workers: Sequence[int], seeds: int) -> list[RunKey]:
+def keys_of(tasks: Sequence[str], methods: Sequence[str], workers: Sequence[int], seeds: int) -> list[RunKey]:
     """Return the runs, ordered so that the first part of them already compares all methods."""
     return [
         RunKey(task, method, count, seed)
-        for seed, count, task, method in product(range(seeds), workers, suite.tasks, methods)
+        for seed, count, task, method in product(range(seeds), workers, tasks, methods)
     ]
 
 

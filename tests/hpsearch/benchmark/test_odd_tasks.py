@@ -120,9 +120,9 @@ def test_results_of_another_table_share_or_task_do_not_count(tmp_path):
 def test_results_that_were_not_asked_for_are_left_aside(tmp_path):
     suite = load_suite(write(tmp_path))
     results = Results(tmp_path / "r", suite)
-    for key in keys_of(suite, ["random", "asha"], [2, 3], 4):
+    for key in keys_of(suite.tasks, ["random", "asha"], [2, 3], 4):
         results.add(key, RunCourse([1.0], [0.5], [False], 3))
-    asked = keys_of(suite, ["asha"], [2], 2)
+    asked = keys_of(suite.tasks, ["asha"], [2], 2)
     results.keep(asked)
     assert list(results.courses) == asked
 

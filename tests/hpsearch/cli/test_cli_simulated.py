@@ -101,6 +101,7 @@ def test_methods_are_compared_over_a_suite(here, hpsearch_command):
         [method, str(workers), "2"] for workers in (2, 4) for method in ("random", "asha")
     ]
     assert {path.name for path in (here / "b").iterdir()} == {
+        "rows.csv",
         "runs.jsonl",
         "table.md",
         *(f"{kind}-{workers}.svg" for kind in ("hits", "regret") for workers in (2, 4)),
