@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import product
@@ -235,10 +235,6 @@ class Results:
     def of(self, method: str, workers: int) -> Mapping[RunKey, RunCourse]:
         """Return the runs of a method."""
         return {key: course for key, course in self.courses.items() if key[1:3] == (method, workers)}
-
-    def keep(self, keys: Iterable[RunKey]) -> None:
-        """Keep only the results of these runs."""
-        self.courses = {key: self.courses[key] for key in keys if key in self.courses}
 
 
 def keys_of(tasks: Sequence[str], methods: Sequence[str], workers: Sequence[int], seeds: int) -> list[RunKey]:

@@ -137,12 +137,14 @@ def _run_suite(
     results = Results(directory, suite)
     keys = [key for key in keys_of(tasks, methods, workers, max(seeds.values())) if key.seed < seeds[key.method]]
     jobs = args.jobs or os.cpu_count() or 1
+    run_as = {method: suite.run_as(method) for method in methods}
+    stored = {key: key._replace(method=run_as[key.method]) for key in keys}
     try:
-        run_missing(suite, results, keys, jobs, _Progress())
+        run_missing(suite, results, list(dict.fromkeys(stored.values())), jobs, _Progress())
     except KeyboardInterrupt:
         print(f"interrupted; the results so far are in {directory}, and the same command continues", file=sys.stderr)
         return None
-    results.keep(keys)
+    results.courses = {key: results.courses[stored[key]] for key in keys}
     ordered = sorted(keys, key=lambda key: (tasks.index(key.task), methods.index(key.method), key.workers, key.seed))
     rows = [run_row(suite, key, results.courses[key]) for key in ordered]
     table = list(suite_rows(rows, methods, workers))

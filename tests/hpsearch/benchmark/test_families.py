@@ -190,6 +190,8 @@ def test_the_command_runs_each_family_and_prints_one_table(tmp_path, capsys):
     ):
         wrong = call(capsys, "benchmark", rows, *more)
         assert (wrong.code, problem in wrong.err) == (1, True)
+    assert call(capsys, *words, "--half", "report", "--seeds", 1).code == 0
+    assert [row.seed for row in read_rows([rows])] == [0] * 4  # the results of other seeds are left aside
     assert "must be one suite, or rows" in call(capsys, "benchmark", rows, path).err
 
 

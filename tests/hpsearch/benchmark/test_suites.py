@@ -80,6 +80,14 @@ def test_a_suite_knows_the_methods_of_hpsearch_and_its_own(suite):
     assert suite.sweep_of("random", "one.yaml", 0, 1, 1.0).max_iter == EPOCHS
 
 
+def test_auto_has_the_runs_of_the_method_that_it_chooses(tmp_path):
+    suite = load_suite(write(tmp_path, methods={"short": {"method": "auto", "run_cap": 20}}))
+    assert {name: suite.run_as(name) for name in ("auto", "bohb", "short")} == {
+        **{"auto": "bohb", "bohb": "bohb"},
+        "short": "short",  # it chooses gp, but gp has no run_cap here
+    }
+
+
 def test_the_target_of_a_suites_sweep_ends_no_run_before_its_last_budget(tmp_path):
     suite = load_suite(write(tmp_path, sweep={**SUITE["sweep"], "metric": {"name": "loss", "target": 1e9}}))
     assert suite.sweep_of("random", "one.yaml", 0, 1, 1.0).objective.goals[0].target is None
