@@ -133,7 +133,7 @@ def test_of_a_benchmark_that_is_killed_no_process_is_left(here, number):
 def test_quick_is_three_seeds_on_the_first_number_of_workers(here, hpsearch_command):
     suite = ROOT / "configs" / "benchmarks" / "digits.yaml"
     answer = hpsearch_command("benchmark", suite, "--methods", "random", "--workers", "2,4", "--quick", "--jobs", 1)
-    assert [line.split()[:3] for line in answer.out.splitlines()[3:-1]] == [["random", "2", "3"]]
+    assert [line.split()[:3] for line in answer.out.splitlines()[3:-2]] == [["random", "2", "3"]]
     assert (here / "runs" / "benchmark-digits" / "table.md").is_file()
 
 
