@@ -146,6 +146,10 @@ class ServedStudy:
             labels=self._labels,
         )
 
+    def want(self) -> None:
+        """Keep the state up to date for a while, as somebody looks at it."""
+        self._wanted = time.monotonic()
+
     @contextmanager
     def reading(self) -> Iterator[LiveStudy]:
         """Yield the current state, which doesn't change within the block.
@@ -154,7 +158,7 @@ class ServedStudy:
             HpsearchError: The study can't be read.
         """
         with self._lock:
-            self._wanted = time.monotonic()
+            self.want()
             if self._live is None:
                 self.look()
             if self._live is None:
@@ -170,7 +174,7 @@ class ServedStudy:
 
     def drawn(self, name: str, draw: Callable[[], str]) -> str:
         """Return what takes long to draw; several clients with the same version share a drawing."""
-        self._wanted = time.monotonic()
+        self.want()
         with self._drawing:
             version = self.slow_version
             known = self._drawn.pop(name, None)
