@@ -14,7 +14,14 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 
 from hpsearch.errors import HpsearchError
@@ -33,6 +40,7 @@ from hpsearch.serve.pages import (
 from hpsearch.serve.steering import DONE, read_request, steering_part, trial_buttons
 from hpsearch.serve.trials import TableQuery, filters, log_part, log_stamp, trial_part, trials_part
 from hpsearch.serving.access import ROLES, Access, Policy, Rule, Tokens
+from hpsearch.tables.wording import counted
 from hpsearch.trial import TrialState
 
 _TICK = 5.0
@@ -41,6 +49,9 @@ _LOOK_SECONDS = 0.5
 _ALIVE_SECONDS = 15.0
 """Seconds without news after which the browser gets a sign of life, so that neither side drops the connection."""
 _MOST_FIELDS = 10
+
+_WAITS = {"head": "journal", "trials": "trials", "charts": "journal, to draw it", "trial": "journal"}
+"""What is read for a part of a page."""
 
 _Versions = Callable[[], Mapping[str, Any]]
 
@@ -56,7 +67,7 @@ def application(studies: Studies, tokens: Tokens, *, is_local: bool, is_secure: 
         names: Names of the server.
     """
     pages = _Pages(studies, tokens, is_secure)
-    app = Starlette(routes=pages.routes(), exception_handlers={HTTPException: _not_found, HpsearchError: _problem})
+    app = Starlette(routes=pages.routes(), exception_handlers={HTTPException: _not_found, HpsearchError: _unreadable})
     policy = Policy(tokens, _rule, reads_freely=is_local, names=names, sign_in="/sign-in")
     return Access(app, policy)
 
@@ -72,11 +83,18 @@ def _rule(method: str, path: str) -> Rule:
 
 async def _not_found(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return HTMLResponse(problem_page(error.detail), error.status_code, headers=error.headers)
+    return _problem(request, error.detail, error.status_code)
 
 
-async def _problem(request: Request, error: Exception) -> Response:
-    return HTMLResponse(problem_page(str(error)), 404)
+async def _unreadable(request: Request, error: Exception) -> Response:
+    return _problem(request, str(error), 404)
+
+
+def _problem(request: Request, message: str, status: int) -> Response:
+    """Return an error: text for the page's script, a page for everybody else."""
+    if "/parts/" in request.url.path or request.method == "POST":
+        return PlainTextResponse(message, status)
+    return HTMLResponse(problem_page(message), status)
 
 
 class _Pages:
@@ -173,21 +191,28 @@ class _Pages:
 
     def _study_page(self, request: Request) -> Response:
         study, base = self._study(request), _base(request)
-        versions = self._study_versions(study)["parts"]
-        with study.reading() as live:
-            title = live.sweep.name
-        parts = [
-            part(name, f"{base}/parts/{name}", self._study_html(request, name), versions[name])
-            for name in ("head", "steering")
-        ]
-        # Pictures take longer, and are filled in by the page's script.
-        parts.append(part("charts", f"{base}/parts/charts", "<p>Drawing ...</p>"))
-        trials = filters(TableQuery.read(request.query_params), base)
-        table = self._study_html(request, "trials")
-        trials += part("trials", f"{base}/parts/trials", table, versions["trials"], query=True)
-        heading = f'<h1>{escaped(title)}</h1><p class="crumbs"><a href="/">All studies</a></p>'
-        body = f"{heading}{''.join(parts[:2])}<section><h2>Trials</h2>{trials}</section>{parts[2]}"
+        title = study.line.name or study.path.name
+        query = TableQuery.read(request.query_params)
+        head, steering, trials, charts = (
+            self._part(request, study, name, base) for name in ("head", "steering", "trials", "charts")
+        )
+        body = (
+            f'<h1>{escaped(title)}</h1><p class="crumbs"><a href="/">All studies</a></p>{head}{steering}'
+            f"<section><h2>Trials</h2>{filters(query, base)}{trials}</section>{charts}"
+        )
         return HTMLResponse(shell(f"{title}: hpsearch", body, live=f"{base}/live", may_steer=_may_steer(request)))
+
+    def _part(self, request: Request, study: ServedStudy, name: str, base: str) -> str:
+        """Return a part of a new page. What takes long is left to the page's script."""
+        source = f"{base}/parts/{name}"
+        if name in ("charts", "trial") or not study.is_read:
+            waits = "" if name in ("steering", "log") else f'<p class="soft">Reading the {_WAITS[name]} ...</p>'
+            return part(name, source, waits, query=name == "trials")
+        if "trial" in request.path_params:
+            version, inside = self._trial_versions(study, request.path_params["trial"]), self._trial_html(request, name)
+        else:
+            version, inside = self._study_versions(study), self._study_html(request, name)
+        return part(name, source, inside, version["parts"][name], query=name == "trials")
 
     async def study_fragment(self, request: Request) -> Response:
         return HTMLResponse(await run_in_threadpool(self._study_html, request, request.path_params["name"]))
@@ -230,24 +255,16 @@ class _Pages:
 
     def _trial_page(self, request: Request) -> Response:
         study, number = self._study(request), request.path_params["trial"]
-        base = _base(request)
-        with study.reading() as live:
-            title = live.sweep.name
-            if number >= len(live.rows):
-                raise HTTPException(404, f"{title} has {len(live.rows):,} trials, so none has the number {number}.")
-        versions = self._trial_versions(study, number)["parts"]
-        above = base.rpartition("/trials/")[0]
-        beside = "".join(
-            f' <a href="{escaped(above)}/trials/{other}">Trial {other}</a>'
-            for other in (number - 1, number + 1)
-            if 0 <= other < len(live.rows)
-        )
-        crumbs = (
-            f'<p class="crumbs"><a href="/">All studies</a> <a href="{escaped(above)}">{escaped(title)}</a>{beside}</p>'
-        )
-        body = f"<h1>Trial {number}</h1>{crumbs}"
-        for name in ("steering", "trial", "log"):
-            body += part(name, f"{base}/parts/{name}", self._trial_html(request, name), versions[name])
+        base, count = _base(request), sum(study.line.counts.values())
+        if study.is_read and number >= count:
+            raise HTTPException(404, f"{study.line.name} has no trial {number}, but {counted(count, 'trial')}")
+        above, title = base.rpartition("/trials/")[0], study.line.name or study.path.name
+        links = [("/", "All studies"), (above, title)]
+        links += [(f"{above}/trials/{number - 1}", f"Trial {number - 1}")] if number else []
+        links += [(f"{above}/trials/{number + 1}", f"Trial {number + 1}")] if number + 1 < count else []
+        crumbs = " ".join(f'<a href="{escaped(address)}">{escaped(text)}</a>' for address, text in links)
+        parts = "".join(self._part(request, study, name, base) for name in ("steering", "trial", "log"))
+        body = f'<h1>Trial {number}</h1><p class="crumbs">{crumbs}</p>{parts}'
         heading = f"Trial {number} of {title}: hpsearch"
         return HTMLResponse(shell(heading, body, live=f"{base}/live", may_steer=_may_steer(request)))
 
@@ -260,7 +277,9 @@ class _Pages:
             return study.drawn(f"trial {number}", lambda: trial_part(study.path, number))
         with study.reading() as live:
             if number >= len(live.rows):
-                raise HTTPException(404, f"there is no trial {number}")
+                raise HTTPException(
+                    404, f"{live.sweep.name} has no trial {number}, but {counted(len(live.rows), 'trial')}"
+                )
             if name == "steering":
                 action = f"{_base(request).rpartition('/trials/')[0]}/requests"
                 return trial_buttons(live, live.rows[number], action, _may_steer(request))

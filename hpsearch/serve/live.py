@@ -150,6 +150,11 @@ class ServedStudy:
         """Keep the state up to date for a while, as somebody looks at it."""
         self._wanted = time.monotonic()
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the state is in memory, so that reading it takes no time."""
+        return self._live is not None
+
     @contextmanager
     def reading(self) -> Iterator[LiveStudy]:
         """Yield the current state, which doesn't change within the block.
@@ -193,6 +198,8 @@ class ServedStudy:
         Raises:
             HpsearchError: No process runs the study, or the journal can't be written.
         """
+        self.want()
+        self.look()
         with self.reading() as live:
             if not live.is_live or live.is_ask_tell:
                 raise JournalError(f"{self.path}: no process runs this study now; there is nothing to {verb}")

@@ -150,7 +150,7 @@ def table_html(
     rows: Sequence[Sequence[str]],
     sort: str,
     descending: bool,
-    link: Callable[[str, str], str],
+    link: Callable[[str], str],
 ) -> str:
     """Return a table with links that sort it.
 
@@ -160,17 +160,16 @@ def table_html(
         rows: Cells as HTML. The first cell of each row is its header.
         sort: Name of the column that the rows are sorted by.
         descending: Whether in descending order.
-        link: Returns the address of the table sorted by a column, in an order: `asc` or `desc`.
+        link: Returns the address that a column's head leads to.
     """
     cells = []
     for index, head in enumerate(heads):
         order = ("descending" if descending else "ascending") if head.name == sort else ""
         aria = f' aria-sort="{order}"' if order else ""
         arrow = f'<span aria-hidden="true"> {"▼" if descending else "▲"}</span>' if order else ""
-        address = link(head.name, "asc" if order == "descending" or not order else "desc")
         kind = "" if head.is_text else ' class="number"'
         cells.append(
-            f'<th scope="col"{aria}{kind}><a id="sort-{index}" data-same href="{escaped(address)}">'
+            f'<th scope="col"{aria}{kind}><a id="sort-{index}" data-same href="{escaped(link(head.name))}">'
             f"{escaped(head.name)}{arrow}</a></th>"
         )
     lines = []
@@ -249,9 +248,12 @@ def studies_part(
     if not rows:
         return f"{told}<p>No study in {escaped(str(folder))} so far. <code>hpsearch run</code> makes one.</p>"
     heads = [Head(name, name in _TEXTS) for name in _STUDY_KEYS]
-    table = table_html(
-        "Studies", heads, rows, sort, descending, lambda name, order: f"/?{urlencode({'sort': name, 'order': order})}"
-    )
+
+    def link(name: str) -> str:
+        down = not descending if name == sort else name == "started"
+        return f"/?{urlencode({'sort': name, 'order': 'desc' if down else 'asc'})}"
+
+    table = table_html("Studies", heads, rows, sort, descending, link)
     return f"{told}{table}"
 
 
@@ -322,7 +324,7 @@ def charts_part(path: Path) -> str:
             *curves(study),
             history(study),
             brackets(study),
-            workers(study),
+            workers(study, time.time() if study.state == "running" else None),
             parallel(study),
             strategies(study),
             failures(study),

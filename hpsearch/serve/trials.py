@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from hpsearch.errors import HpsearchError
 from hpsearch.objective import Objective
-from hpsearch.page.charts import Chart, Linear, Log, Marked, scale_of_good
+from hpsearch.page.charts import Chart, Linear, Log, Marked, scale_of
 from hpsearch.page.html import Section, SectionTable, escaped
 from hpsearch.results.over_time import over_iterations
 from hpsearch.results.study import load
@@ -113,14 +113,14 @@ def trials_part(live: LiveStudy, base: str, query: TableQuery) -> str:
     first = (page - 1) * ROWS
     where_to = f"{first + 1:,} to {first + len(shown):,} of {len(rows):,}" if shown else "none"
     heads = [Head(each.head, each.is_text) for each in columns.all]
-    table = table_html(
-        "Trials",
-        heads,
-        lines,
-        column.head,
-        query.descending,
-        lambda name, order: query.link(base, sort=name, order=order if order == "desc" else ""),
-    )
+    # The best values come first, which are the largest ones if the metric is maximized.
+    is_maximized = any(goal.name == column.head and goal.goal == "maximize" for goal in live.sweep.objective.goals)
+
+    def link(name: str) -> str:
+        down = not query.descending if name == column.head else False
+        return query.link(base, sort=name, order="desc" if down else "")
+
+    table = table_html("Trials", heads, lines, column.head, query.descending != is_maximized, link)
     return f"{problem}<p>Trials: {where_to}.{_pages(query, base, page, pages)}</p>{table}"
 
 
@@ -230,7 +230,7 @@ def _curve(name: str, curve: Sequence[tuple[int, float]], objective: Objective) 
     if len(finite) < 2:
         return None
     goal = next(goal for goal in objective.goals if goal.name == name)
-    up, _ = scale_of_good(finite, goal.goal == "minimize")
+    up = scale_of(finite, log=min(finite) > 0 and max(finite) > 20 * min(finite))
     first, last = float(curve[0][0]), float(curve[-1][0])
     across = Marked(
         Log(1, last) if last >= 30 and first >= 1 else Linear(min(first, 1), last, is_integer=True), (last,)
@@ -251,7 +251,7 @@ def _reports(reports: Sequence[Report]) -> Section:
     columns.append([duration(report.seconds) for report in shown])
     told = [f"The last {len(shown)} of {len(reports):,}."] if len(shown) < len(reports) else []
     table = SectionTable(("iteration", *metrics, "time"), list(zip(*columns, strict=True)))
-    return Section("Reports", told, table=table)
+    return Section("Reports", told or [counted(len(reports), "report") + "."], table=table, folded=True)
 
 
 def log_stamp(path: Path, trial: int) -> str:

@@ -29,6 +29,10 @@ async function refresh(part) {
       const text = await answer.text();
       if (!answer.ok) {
         if (answer.status === 401) return location.assign("/sign-in");
+        if (answer.status === 404) {
+          part.textContent = text;
+          return;
+        }
         throw new Error(text);
       }
       await untilIdle(part);
