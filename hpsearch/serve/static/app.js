@@ -162,10 +162,10 @@ function say(text, isProblem) {
 function ask(question) {
   const dialog = document.getElementById("question");
   document.getElementById("asked").textContent = question;
-  dialog.returnValue = "no";
   dialog.showModal();
   return new Promise((resolve) => {
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+    dialog.querySelector("form").onsubmit = (event) => resolve(event.submitter.value === "yes");
+    dialog.oncancel = () => resolve(false);
   });
 }
 
