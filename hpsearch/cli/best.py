@@ -21,7 +21,7 @@ from hpsearch.tables.trials import rows_to_table
 
 def best_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch best`."""
-    add_study(command, newest=True)
+    add_study(command, newest=True, reads=True)
     add_weights(command, "one of several metrics' best: what a unit of each is worth, e.g. accuracy=1,ms=0.01")
     add_format(command, "json")
     text = "write trial.json, with its parameters, and its checkpoint to this folder; or all to one file, NAME.pt"
