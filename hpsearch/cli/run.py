@@ -170,7 +170,7 @@ def _resume(args: argparse.Namespace, failed: Sequence[int] | None) -> int:
     """
     check_launched_once("hpsearch resume" if failed is None else "hpsearch retry")
     if is_url(args.dir):
-        study_dir = StudyDirectory(directory_to_resume(args.dir, args.to))
+        study_dir = StudyDirectory(directory_to_resume(args.dir, args.to, print))
     elif args.to is not None:
         raise HpsearchError(
             f"--dir {args.to}: names where to resume a study from a bucket, but {args.dir} is a directory"

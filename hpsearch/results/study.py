@@ -287,6 +287,11 @@ class Study:
         except UnreadableCheckpointError:
             return None
 
+    @property
+    def needed_checkpoints(self) -> set[str]:
+        """Addresses of the checkpoints that are kept: the best ones, and those of trials that may run on."""
+        return self._journaled.records.checkpoints()
+
     def why_no_checkpoint(self, trial: int) -> str:
         """Return why a trial has no readable checkpoint."""
         try:

@@ -199,6 +199,8 @@ def run_study(
             run.on_locked()
             if more is None and retry is None and history and history[-1].event == Ended("finished"):
                 run.display.note(f"{study_dir.path}: this sweep is finished")
+                if mirror is not None:
+                    mirror.fetch(load(study_dir.path).needed_checkpoints, history)
                 record = journal.study()
                 with _observers(study_dir, sweep, record, run, history) as threads:
                     catch_up(threads, Sweep.from_json(record["sweep"]), history)

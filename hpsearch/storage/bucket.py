@@ -135,13 +135,14 @@ class Bucket:
         with self._explained():
             self._client.download_fileobj(self._name, self._prefix + name, file, Config=self._transfer)
 
-    def names(self, folder: str = "") -> list[str]:
-        """Return the names of the objects below a folder, in order.
+    def names(self, folder: str = "") -> dict[str, str]:
+        """Return the names of the objects below a folder, in order, and of each a tag that changes with its content.
 
         Raises:
             StorageError: The store can't be read.
         """
-        return [entry["Key"][len(self._prefix) :] for page in self._pages(folder) for entry in page.get("Contents", ())]
+        entries = (entry for page in self._pages(folder) for entry in page.get("Contents", ()))
+        return {entry["Key"][len(self._prefix) :]: entry["ETag"].strip('"') for entry in entries}
 
     def folders(self) -> list[str]:
         """Return the names of the folders in this one, in order.

@@ -73,15 +73,16 @@ class Mirror:
         self._stored: dict[str, set[str]] = {}
         """Objects of each checkpoint, by the path of its directory, from before they are uploaded."""
         for name in bucket.names(_CHECKPOINTS):
-            self._stored.setdefault(name.removeprefix(_CHECKPOINTS).rpartition("/")[0], set()).add(name)
+            self._stored.setdefault(_path_in(name), set()).add(name)
         self._uploaded: set[str] = set()  # since the last batch
-        self._garbage: list[str] = []  # deleted once the bucket is this process's
+        self._garbage: set[str] = set()  # objects to delete once the bucket is this process's
         self._is_ours = self._link is None
         self._freed: deque[tuple[int, str]] = deque()
         """Checkpoints in the bucket that aren't needed after an event, by its number."""
         self._pinned: Collection[str] | None = ()
         """Paths of checkpoints and packs that mustn't be deleted here now; None: all."""
         self._deferred: list[str] = []  # addresses to delete here once they aren't pinned
+        self._going: Collection[str] = ()  # paths that are being deleted here, or were
         self._fence: str | None = None
         self._wake, self._closing, self._abandoned = threading.Event(), False, False
         self._thread = threading.Thread(target=self._work, name="hpsearch-mirror", daemon=True)
@@ -119,7 +120,7 @@ class Mirror:
         named = [entry.event.checkpoint for entry in history if isinstance(entry.event, Saved | Finished)]
         events = [seq for seq, entry in enumerate(history, 1) if isinstance(entry.event, Saved | Finished)]
         seqs = {address: seq for seq, address in zip(events, named, strict=True) if address in missing}
-        batches = [] if self._link is None else self._bucket.names(FOLDER)
+        batches = [] if self._link is None else list(self._bucket.names(FOLDER))
         drivers: dict[str, str] = {}
 
         def fetch_one(address: str) -> None:
@@ -148,7 +149,7 @@ class Mirror:
         paths = {path_of(address) for address in needed}
         with self._lock:
             others = [path for path in self._stored if path not in paths]
-            self._garbage = [n for path in others for n in self._stored[path] if not n.endswith(self._suffix)]
+            self._garbage = {n for path in others for n in self._stored[path] if not n.endswith(self._suffix)}
         self._wake.set()
 
     def discard(self, addresses: Sequence[str]) -> None:
@@ -158,9 +159,11 @@ class Mirror:
         with self._lock:
             for address in addresses:
                 path = path_of(address)
-                if path in self._stored:
+                is_pinned = self._pinned is None or path in self._pinned
+                if is_pinned or path in self._stored:
                     self._freed.append((self._journal.end[0], path))
-                (self._deferred if self._pinned is None or path in self._pinned else now).append(address)
+                (self._deferred if is_pinned else now).append(address)
+            self._going = {path_of(address) for address in now}
         self._study_dir.discard(now)
 
     def close(self, wait: Callable[[str], None]) -> None:
@@ -188,18 +191,23 @@ class Mirror:
 
     def _join(self) -> Link:
         """Return the chain's end in the bucket, if it is a prefix of the journal; create the study there if missing."""
-        names = self._bucket.names(FOLDER)
+        names = list(self._bucket.names(FOLDER))
         if not names:
             sweep_file = self._study_dir.path / "sweep.yaml"
             claim(self._bucket, self._journal.study(), sweep_file.read_text("utf-8") if sweep_file.exists() else None)
             record = self._bucket.read(RECORD)
             assert record is not None, "it exists now"
             return Link(digest_of(record))
-        content = self._bucket.read(names[-1]) or b""
-        last = Batch.decode(names[-1], content)
-        if self._journal.rows(last.end, 0) is None:
-            raise StudyInUseError(self._in_use(last.rows))
-        return Link(digest_of(content), last.end)
+        other = None
+        for name in reversed(names):
+            content = self._bucket.read(name) or b""
+            batch = Batch.decode(name, content)
+            if self._journal.rows(batch.end, 0) is not None:
+                break
+            other = batch
+        if other is not None:
+            raise StudyInUseError(self._in_use(other.rows))
+        return Link(digest_of(content), batch.end)
 
     def _in_use(self, rows: Sequence[Row]) -> str:
         events = [decode(kind, trial, body) for _, _, kind, trial, body, *_ in rows]
@@ -233,21 +241,22 @@ class Mirror:
             if is_last and not failures and not more:
                 return
             if not more:
-                self._wake.wait(min(2.0 ** (failures - 1), _LONGEST_PAUSE) if failures else _INTERVAL)
+                self._wake.wait(min(2.0 ** min(failures - 1, 9), _LONGEST_PAUSE) if failures else _INTERVAL)
 
     def _step(self, reader: Journal) -> bool:
         """Mirror the next events, and delete what isn't needed; return whether there may be more events."""
         with self._lock:
-            self._pinned = None
+            self._pinned, going = None, self._going
         present: list[str] = []
         try:
-            # What is gone by now isn't needed after the newest event, and nothing is deleted between these lines.
+            # What is gone by now isn't needed after the newest event, and until `_pin` nothing else goes.
             rows = reader.rows(self._mirrored, _MOST_EVENTS)
             if rows is None:
                 raise StorageError(
                     f"{self._study_dir.journal}: expected the journal that was mirrored, got another one."
                 )
-            present = [address for address in _named(rows) if self._study_dir.has_checkpoint(address)]
+            named = [address for address in _named(rows) if path_of(address) not in going]
+            present = [address for address in named if self._study_dir.has_checkpoint(address)]
             self._pin({path for address in present for path in (path_of(address), pack_of(address)) if path})
             in_parallel(self._upload, present)
             if rows and self._link is not None:
@@ -302,13 +311,18 @@ class Mirror:
             return
         with self._lock:
             freed = [path for seq, path in self._freed if seq <= self._mirrored[0]]
-            names = [*self._garbage, *(name for path in freed for name in self._stored.get(path, ()))]
-        in_parallel(lambda name: self._bucket.delete([name]), names)
+            names = self._garbage.union(*(self._stored.get(path, ()) for path in freed))
+        in_parallel(self._delete, sorted(names))
         with self._lock:
-            self._garbage.clear()
             for path in freed:  # in order of their events
                 self._freed.popleft()
                 self._stored.pop(path, None)
+
+    def _delete(self, name: str) -> None:
+        self._bucket.delete([name])
+        with self._lock:  # at once: the next deletion may fail
+            self._garbage.discard(name)
+            self._stored[_path_in(name)].discard(name)
 
     @property
     def _suffix(self) -> str:
@@ -319,6 +333,11 @@ class Mirror:
 
     def _scratch(self) -> IO[bytes]:
         return tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=str(self._study_dir.trials))
+
+
+def _path_in(name: str) -> str:
+    """Return the path of a checkpoint's directory from the name of its object."""
+    return name.removeprefix(_CHECKPOINTS).rpartition("/")[0]
 
 
 def _named(rows: Sequence[Row]) -> list[str]:

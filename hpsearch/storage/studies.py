@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,12 +107,13 @@ def copy_of(url: str) -> Path:
     return path
 
 
-def directory_to_resume(url: str, directory: Path | None) -> Path:
+def directory_to_resume(url: str, directory: Path | None, say: Callable[[str], object]) -> Path:
     """Return the directory in which a study from a bucket is resumed; create it if it is missing.
 
     Args:
         url: The study in the bucket.
         directory: The directory; None: `runs/<name in the bucket>`.
+        say: Shows a line to the user.
 
     Raises:
         JournalError: There is no study in the bucket, or another one in the directory.
@@ -123,6 +124,8 @@ def directory_to_resume(url: str, directory: Path | None) -> Path:
     study_dir = StudyDirectory(path)
     if not study_dir.exists():
         study_dir.create(stored.record, stored.sweep_text, stored.rows())
+        if (process := stored.process()) is not None:
+            say(f"{stored.url} was run by {process}: if that runs on, it ends once this run has begun")
         return path
     with Journal.read(study_dir.journal) as journal:
         if journal.study().get("storage") != stored.url:
@@ -143,10 +146,10 @@ class _StoredStudy:
     sweep_text: str | None
     digest: str
     """SHA-256 of the object with the record, with which the chain begins."""
-    batches: tuple[str, ...]
-    """Names of all batches, in order."""
+    batches: Mapping[str, Path]
+    """Names of all batches, in order, and their files in the cache."""
     cache: Path
-    """Folder with the batches."""
+    """The folder of the cache."""
 
     @property
     def name(self) -> str:
@@ -155,14 +158,15 @@ class _StoredStudy:
     @property
     def head(self) -> str:
         """Identifies all events."""
-        return digest_of((self.cache / self.batches[-1]).read_bytes()) if self.batches else self.digest
+        *_, last = (None, *self.batches.values())
+        return self.digest if last is None else digest_of(last.read_bytes())
 
     def rows(self) -> Iterator[Row]:
         """Yield all events, after checking the chain."""
         link = Link(self.digest)
-        for name in self.batches:
+        for name, file in self.batches.items():
             try:
-                batch, link = link.after(name, (self.cache / name).read_bytes())
+                batch, link = link.after(name, file.read_bytes())
             except StorageError as error:
                 raise StorageError(f"{self.url}/{error}") from error
             yield from batch.rows
@@ -194,19 +198,19 @@ def _download(url: str) -> _StoredStudy:
     stored = json.loads(content)
     record = {**stored["study"], "storage": bucket.url, "sweep": {**stored["study"]["sweep"], "storage": parent}}
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    # By the record's digest: another study may have had this URL.
-    cache = root / "hpsearch" / f"{hashlib.sha256(bucket.url.encode()).hexdigest()[:16]}-{digest[:16]}"
-    names = bucket.names(FOLDER)
+    cache = root / "hpsearch" / hashlib.sha256(bucket.url.encode()).hexdigest()[:16]
+    # With the tag: the bucket may have been restored from a copy, or had another study at this URL.
+    files = {name: cache / f"{name}-{tag}" for name, tag in bucket.names(FOLDER).items()}
 
     def fetch(name: str) -> None:
-        put_in_place(bucket.read(name) or b"", cache / name)
+        put_in_place(bucket.read(name) or b"", files[name])
 
     try:
         (cache / FOLDER).mkdir(parents=True, exist_ok=True)
-        in_parallel(fetch, [name for name in names if not (cache / name).exists()])
+        in_parallel(fetch, [name for name, file in files.items() if not file.exists()])
     except OSError as error:
         raise StorageError(
             f"{cache}: expected a folder that can be written, for a copy of the study, got: {error.strerror}. Set "
             "XDG_CACHE_HOME to another one."
         ) from error
-    return _StoredStudy(bucket.url, record, stored["sweep_file"], digest, tuple(names), cache)
+    return _StoredStudy(bucket.url, record, stored["sweep_file"], digest, files, cache)
