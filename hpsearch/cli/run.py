@@ -137,7 +137,7 @@ def resume_arguments(command: argparse.ArgumentParser) -> None:
     text = "the study's directory, or where it is in a bucket: s3://bucket/folder/name"
     command.add_argument("dir", metavar="DIR", help=text)
     text = "of a study in a bucket: the directory to resume it in (default: runs/<name>)"
-    command.add_argument("--dir", dest="to", type=Path, help=text)
+    command.add_argument("--dir", dest="to", type=Path, metavar="NEW", help=text)
     add_place(command)
     loosened = "run_cap, early_terminate.brackets, limits.*, metric.target, resources.max_workers_per_trial, ..."
     add_set(command, f"extend or loosen it: {loosened}")
