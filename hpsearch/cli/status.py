@@ -22,7 +22,7 @@ from hpsearch.tables.wording import shortened, trials_named
 
 def status_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch status`."""
-    add_study(command, newest=True)
+    add_study(command, newest=True, reads=True)
     command.add_argument("--json", action="store_true", help="for programs")
 
 
@@ -73,7 +73,7 @@ _LONGEST_ASKED, _LONGEST_ANSWER = 50, 80
 
 def history_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch history`."""
-    add_study(command)
+    add_study(command, reads=True)
     add_format(command, "json")
 
 
