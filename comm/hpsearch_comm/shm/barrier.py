@@ -82,8 +82,8 @@ class Words:
 class Barrier:
     """A barrier: no member passes before all have arrived.
 
-    Each member has a word that counts its arrivals, modulo 2^32, which the others read. A member can be ahead of another
-    by one barrier at most. One more word says whether somebody sleeps on it:
+    Each member has a word that counts its arrivals, modulo 2^32, which the others read. A member can be ahead of
+    another by one barrier at most. One more word says whether somebody sleeps on it:
 
         who arrives               who sleeps
         counts its arrival        says that it sleeps
