@@ -24,7 +24,7 @@ from hpsearch.sweep.goals import check_forks, check_ranking, checked_metric, che
 from hpsearch.sweep.parallel import Parallel, Strategies
 from hpsearch.sweep.parameters import SpaceField
 from hpsearch.sweep.parts import SECTIONS, Checkpoints, Limits, Metric, Repeats, Resources, Scaling, Search
-from hpsearch.sweep.reader import command_or_line
+from hpsearch.sweep.reader import bucket_url, command_or_line
 from hpsearch.trainable.macros import check_command
 from hpsearch.trial import Params, Value
 
@@ -35,6 +35,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "parallel": None,
     "search": {},
     "on_end": None,
+    "storage": None,
     "outcome_constraints": (),
     "auto_reason": None,
     "repeats": {},
@@ -105,6 +106,8 @@ class Sweep:
     """Names of observers, or import paths `package.module:Class`. Do not affect results."""
     on_end: str | tuple[str, ...] | None = None
     """A command to run at the end of each run: words, or a shell command line. Does not affect results."""
+    storage: str | None = None
+    """A folder of an S3 bucket, `s3://bucket/folder`, to which the journal and checkpoints are copied."""
     source: str | None = None
     """Path of the sweep file."""
     auto_reason: str | None = None
@@ -153,6 +156,8 @@ class Sweep:
         object.__setattr__(self, "observers", tuple(observers))
         if self.on_end is not None:
             object.__setattr__(self, "on_end", command_or_line(self.on_end, ("on_end",)))
+        if self.storage is not None:
+            object.__setattr__(self, "storage", bucket_url(self.storage, ("storage",)))
         partial = searcher is None or searcher.capabilities.completes_points
         points = tuple(
             # Derived values of a recorded sweep are not computed again: their functions may need files that are gone.
