@@ -19,9 +19,9 @@ from tests.chromium import COMMAND, ENVIRONMENT, Browser, browser, small
 from tests.watch_pictures import sweep
 
 TOKENS = {f"HPSEARCH_{role}_TOKEN": f"{role.lower()}-{'x' * 30}" for role in ("READ", "STEER", "AGENT")}
-_MAX_ITER = 81
+_MAX_ITER = 27
 _SHOWN = "document.querySelector('[data-part=charts] [data-values]') !== null"
-_MIDST = f"{_SHOWN} && document.querySelectorAll('.state.running, .state.waiting').length > 3"
+_MIDST = f"{_SHOWN} && document.querySelectorAll('.state.running, .state.waiting').length > 1"
 _COMPLETE = "document.querySelectorAll('.state.complete').length"
 
 
@@ -41,12 +41,14 @@ def server(folder: Path) -> Iterator[str]:
             process.terminate()
 
 
-async def look(page: Browser, address: str, folder: Path) -> None:
+async def look(page: Browser, address: str, runs: Path, folder: Path) -> None:
     """Take the pictures."""
     await page.open(f"{address}/sign-in", "document.querySelector('#token') !== null", still=0.0)
     await page.value(f"document.querySelector('#token').value = '{TOKENS['HPSEARCH_STEER_TOKEN']}'")
     await page.value("document.querySelector('.sign-in button').click()")
     await page.wait("document.body.innerText.includes('Sign out')")
+    while not (runs / "digits-1" / "study.db").exists():
+        await asyncio.sleep(0.2)
     await page.size(1200, 1480)
     study = f"{address}/studies/digits-1"
     await page.open(study, f"{_MIDST} && {_COMPLETE} > 0", still=1.0, patience=900.0)
@@ -82,7 +84,7 @@ def main() -> None:
             server(runs) as address,
         ):
             async with browser() as page:
-                await look(page, address, given.folder)
+                await look(page, address, runs / "runs", given.folder)
 
     with tempfile.TemporaryDirectory(dir=given.folder) as runs:
         (Path(runs) / "runs").mkdir()
