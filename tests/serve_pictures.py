@@ -20,7 +20,7 @@ from tests.watch_pictures import sweep
 
 TOKENS = {f"HPSEARCH_{role}_TOKEN": f"{role.lower()}-{'x' * 30}" for role in ("READ", "STEER", "AGENT")}
 _MAX_ITER = 27
-_SHOWN = "document.querySelector('[data-part=charts] [data-values]') !== null"
+_SHOWN = "document.querySelector('[data-part=curves] [data-values]') !== null"
 _MIDST = f"{_SHOWN} && document.querySelectorAll('.state.running, .state.waiting').length > 1"
 _COMPLETE = "document.querySelectorAll('.state.complete').length"
 
@@ -41,19 +41,18 @@ def server(folder: Path) -> Iterator[str]:
             process.terminate()
 
 
-async def look(page: Browser, address: str, runs: Path, folder: Path) -> None:
+async def look(page: Browser, address: str, folder: Path) -> None:
     """Take the pictures."""
     await page.open(f"{address}/sign-in", "document.querySelector('#token') !== null", still=0.0)
     await page.value(f"document.querySelector('#token').value = '{TOKENS['HPSEARCH_STEER_TOKEN']}'")
     await page.value("document.querySelector('.sign-in button').click()")
     await page.wait("document.body.innerText.includes('Sign out')")
-    while not (runs / "digits-1" / "study.db").exists():
-        await asyncio.sleep(0.2)
-    await page.size(1200, 1480)
+    await page.wait("document.querySelector('[href=\"/studies/digits-1\"]') !== null", 900.0)
+    await page.size(1200, 1180)
     study = f"{address}/studies/digits-1"
     await page.open(study, f"{_MIDST} && {_COMPLETE} > 0", still=1.0, patience=900.0)
     x, y = await page.value(
-        "(() => { const lines = [...document.querySelectorAll('[data-part=charts] [data-values]')];"
+        "(() => { const lines = [...document.querySelectorAll('[data-part=curves] [data-values]')];"
         "const line = lines.reduce((one, other) => (other.points.length > one.points.length ? other : one));"
         "const point = line.points[Math.floor(line.points.length / 3)];"
         "const place = new DOMPoint(point.x, point.y).matrixTransform(line.getScreenCTM());"
@@ -84,7 +83,7 @@ def main() -> None:
             server(runs) as address,
         ):
             async with browser() as page:
-                await look(page, address, runs / "runs", given.folder)
+                await look(page, address, given.folder)
 
     with tempfile.TemporaryDirectory(dir=given.folder) as runs:
         (Path(runs) / "runs").mkdir()

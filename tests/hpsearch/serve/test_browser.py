@@ -203,6 +203,6 @@ def test_events_are_sent_on_change_and_whole_after_a_reconnect(tmp_path: Path):
             assert later["parts"] != first["parts"]
         with urlopen(f"{address}/studies/{KEY}/live", timeout=120) as stream:
             again = read(stream)
-            assert again["parts"].keys() == {"head", "steering", "trials", "charts"}
+            assert again["parts"].keys() == {"head", "steering", "curves", "trials", "charts"}
         with pytest.raises(HTTPError, match="421"):
             urlopen(Request(f"{address}/", headers={"Host": "evil.example"}), timeout=120)
