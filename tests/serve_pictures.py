@@ -20,6 +20,9 @@ from tests.watch_pictures import sweep
 
 TOKENS = {f"HPSEARCH_{role}_TOKEN": f"{role.lower()}-{'x' * 30}" for role in ("READ", "STEER", "AGENT")}
 _MAX_ITER = 27
+_LONGEST = (
+    "Math.max(...[...document.querySelectorAll('[data-part=curves] [data-values]')].map((one) => one.points.length))"
+)
 _SHOWN = "document.querySelector('[data-part=curves] [data-values]') !== null"
 _MIDST = f"{_SHOWN} && document.querySelectorAll('.state.running, .state.waiting').length > 1"
 _COMPLETE = "document.querySelectorAll('.state.complete').length"
@@ -48,9 +51,9 @@ async def look(page: Browser, address: str, folder: Path) -> None:
     await page.value("document.querySelector('.sign-in button').click()")
     await page.wait("document.body.innerText.includes('Sign out')")
     await page.wait("document.querySelector('[href=\"/studies/digits-1\"]') !== null", 900.0)
-    await page.size(1200, 1180)
+    await page.size(1200, 1560)
     study = f"{address}/studies/digits-1"
-    await page.open(study, f"{_MIDST} && {_COMPLETE} > 0", still=1.0, patience=900.0)
+    await page.open(study, f"{_MIDST} && {_COMPLETE} > 1 && {_LONGEST} >= {_MAX_ITER}", still=1.0, patience=900.0)
     x, y = await page.value(
         "(() => { const lines = [...document.querySelectorAll('[data-part=curves] [data-values]')];"
         "const line = lines.reduce((one, other) => (other.points.length > one.points.length ? other : one));"
@@ -63,9 +66,12 @@ async def look(page: Browser, address: str, folder: Path) -> None:
     await page.save(folder / "serve.png")
     await page.call("Input.dispatchMouseEvent", type="mouseMoved", x=2, y=2)
     await page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
-    await page.size(390, 860, mobile=True)
-    for name, where in {"home": address, "phone": study}.items():
-        await page.open(where, "document.querySelector('table.rows') !== null", still=1.0)
+    await page.size(390, 1000, mobile=True)
+    for name, where, until in (
+        ("home", address, "document.querySelector('table.rows') !== null"),
+        ("phone", study, _SHOWN),
+    ):
+        await page.open(where, until, still=1.0)
         await page.save(folder / f"serve-{name}.png")
 
 
