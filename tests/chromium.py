@@ -29,6 +29,10 @@ PATIENCE = 150.0
 """Seconds to wait for what is to be seen."""
 
 
+class NoAnswerError(Exception):
+    """The browser couldn't carry out a method."""
+
+
 class Browser:
     """A page of headless Chromium, by its DevTools protocol."""
 
@@ -44,6 +48,8 @@ class Browser:
         while True:
             answer = await self._socket.receive_json()
             if answer.get("id") == self._number:
+                if "error" in answer:
+                    raise NoAnswerError(answer["error"])
                 return answer["result"]
             told = answer.get("params", {})
             if answer.get("method") in ("Runtime.exceptionThrown", "Page.javascriptDialogOpening") or (
@@ -69,7 +75,10 @@ class Browser:
     async def wait(self, until: str, patience: float = PATIENCE) -> None:
         """Wait until an expression holds."""
         began = time.monotonic()
-        while not await self.value(until):
+        while True:
+            with contextlib.suppress(NoAnswerError):  # the page is just left for another one
+                if await self.value(until):
+                    return
             if time.monotonic() - began > patience:
                 raise TimeoutError(f"it never came to {until}: {await self.value('document.body.innerText')}")
             await asyncio.sleep(0.1)

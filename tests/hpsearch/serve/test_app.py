@@ -293,6 +293,8 @@ def test_the_page_offers_what_a_client_may_do(tmp_path: Path):
             assert [verb for verb in ("pause", "resume", "stop", "cancel") if f'value="{verb}"' in shown] == [
                 *("pause", "stop", "cancel")
             ]
+            assert 'name="run_cap"' in shown
+            assert 'name="brackets"' not in shown, "this sweep has none"
 
 
 def many(count: int, folder: Path) -> None:
