@@ -263,7 +263,7 @@ class Study:
 
         return None if self._rerun is None else Rerun(self, self._rerun)
 
-    def trials_dataframe(self, times: bool = False, metrics: bool = False) -> pd.DataFrame:
+    def trials_dataframe(self, times: bool = False, metrics: bool = False, notes: bool = False) -> pd.DataFrame:
         """Return every trial as a row: `trial, state, iterations, value, params.<name>, width`.
 
         With several goals the columns `values.<name>` replace `value`. Outcome constraints add a column `feasible`.
@@ -271,10 +271,11 @@ class Study:
         Args:
             times: Add the running time in seconds.
             metrics: Add all metrics reported at `iterations`, as `metrics.<name>`.
+            notes: Add what the trials noted, as `notes.<name>`.
         """
         from hpsearch.tables.trials import trials_dataframe
 
-        return trials_dataframe(self.trials, self.names, times, metrics, self.sweep.objective)
+        return trials_dataframe(self.trials, self.names, times, metrics, self.sweep.objective, notes)
 
     def checkpoint_path(self, row: TrialRow) -> Path | None:
         """Return the path of a trial's checkpoint as the user saved it; None if it is missing, deleted or damaged.

@@ -129,15 +129,7 @@ class Sweep:
             if self.search.options:
                 problem = "must not be given with method auto: which options there are depends on the method"
                 raise InvalidKey(("search", "options"), problem, "name the method that they are for, or remove them")
-            method, reason = choose_method(
-                self.parameters,
-                self.objective,
-                self.early_terminate,
-                self.max_iter,
-                self.run_cap,
-                self.repeats,
-                self.search.lag,
-            )
+            method, reason = choose_method(self)
             object.__setattr__(self, "method", method)
             object.__setattr__(self, "auto_reason", reason)
         searcher = self._searcher_to_check_by(read_back)
@@ -145,7 +137,7 @@ class Sweep:
         if not 0 <= self.seed < SEED_LIMIT:
             raise InvalidKey(("seed",), f"must be between 0 and {SEED_LIMIT - 1}, got {self.seed}")
         is_implied = self._set_default_scheduler(searcher)
-        self._check_how_long(searcher)
+        self._check_how_long()
         self.strategies.check(self.resources.workers_per_trial, self.resources.widest, self.early_terminate)
         check_ranking(self.objective, self.method, searcher, self.early_terminate)
         check_forks(self.objective, self.method, searcher, self.early_terminate)
@@ -385,7 +377,7 @@ class Sweep:
                 "remove them; a searcher of your own takes them if its capabilities say has_options=True",
             )
 
-    def _check_how_long(self, searcher: type[Searcher] | None) -> None:
+    def _check_how_long(self) -> None:
         if self.max_iter is not None:
             object.__setattr__(self, "max_iter", at_least(1, integer, self.max_iter, ("max_iter",)))
             if self.early_terminate is not None:
