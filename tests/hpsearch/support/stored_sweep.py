@@ -1,4 +1,4 @@
-"""A sweep on the inline backend whose study is in a bucket, for tests that kill its process; called in child processes."""
+"""A sweep on the inline backend whose study is in a bucket, for tests that kill its process; for child processes."""
 
 from __future__ import annotations
 
