@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 import secrets
@@ -182,7 +183,8 @@ class Bucket:
             StorageError: The store can't be written.
         """
         for name in names:
-            self._tried(lambda name=name: self._client.delete_object(Bucket=self._name, Key=self._prefix + name))
+            delete = functools.partial(self._client.delete_object, Bucket=self._name, Key=self._prefix + name)
+            self._tried(delete)
 
     def _pages(self, folder: str, **how: str) -> list[dict[str, Any]]:
         pages = self._client.get_paginator("list_objects_v2")
