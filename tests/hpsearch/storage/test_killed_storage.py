@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +17,11 @@ from hpsearch.results.study import load
 from hpsearch.storage.batches import FOLDER, Batch
 from hpsearch.storage.bucket import Bucket
 from hpsearch.tables.trials import rows_to_csv
+from hpsearch_comm.errors import ConfigurationError
+from tests.benchmarks.collectives.namespaces import Namespaces
+from tests.hpsearch.support.buckets import KEYS
 from tests.hpsearch.support.cli_trainables import GATE, OPEN, REACHED
-from tests.hpsearch.support.command_line import begin, wait_for, write_sweep
+from tests.hpsearch.support.command_line import PROGRAM, begin, environment, wait_for, write_sweep
 from tests.hpsearch.support.fork_server import ForkServer
 from tests.hpsearch.support.scripted import events_of
 
@@ -131,3 +137,75 @@ def test_two_commands_on_one_study_end_with_one_table(s3, tmp_path, processes):
 def events_in(url: str) -> int:
     *_, last = (None, *Bucket(url).names(FOLDER))
     return 0 if last is None else Batch.decode(last, Bucket(url).read(last) or b"").end[0]
+
+
+SERVER = """
+import logging, threading, warnings
+warnings.simplefilter("ignore")
+from moto.server import ThreadedMotoServer
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
+server = ThreadedMotoServer(ip_address="10.213.0.1", port=0, verbose=False)
+server.start()
+address, port = server.get_host_and_port()
+import boto3
+boto3.session.Session().client("s3", endpoint_url=f"http://{address}:{port}").create_bucket(Bucket="bucket")
+print(port, flush=True)
+threading.Event().wait()
+"""
+
+
+@pytest.fixture
+def hosts() -> Iterator[Namespaces]:
+    """Two network namespaces that are joined by a cable."""
+    try:
+        hosts = Namespaces()
+    except ConfigurationError as error:
+        pytest.skip(str(error))
+    with hosts:
+        yield hosts
+
+
+@pytest.mark.slow
+def test_a_study_goes_on_in_another_network_namespace_with_the_same_table(hosts, tmp_path, processes):
+    """The store and the first process are on one host. The other host sees nothing but the store."""
+    variables = {**KEYS, GATE: str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+
+    def started(host: int, cwd: Path, *words: object) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [*hosts.command(host), *map(str, words)],
+            cwd=cwd,
+            env=environment(**variables),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        return process
+
+    def answer(*words: object) -> str:
+        process = started(1, there, PROGRAM, *words)
+        out, err = process.communicate()
+        assert process.returncode == 0, err
+        return out
+
+    server = started(0, tmp_path, sys.executable, "-c", SERVER)
+    assert server.stdout is not None
+    variables["AWS_ENDPOINT_URL"] = f"http://10.213.0.1:{server.stdout.readline().strip()}"
+    folder, url = "s3://bucket/studies", "s3://bucket/studies/digits-1"
+    sweep = write_sweep(here / "digits.yaml", trainable="gated", storage=folder, observers=[])
+    first = started(0, here, PROGRAM, "run", sweep, "--backend", "inline")
+    wait_for((tmp_path / REACHED).exists, first)
+    wait_for(lambda: json.loads(answer("list", folder, "--format", "json"))[0]["trials"] == 3, first)
+    first.kill()
+    first.wait()
+    shutil.rmtree(here)
+    (tmp_path / OPEN).touch()
+    answer("resume", url, "--backend", "inline")
+    table = answer("trials", url, "--format", "csv")
+    assert answer("trials", "runs/digits-1", "--format", "csv") == table
+    write_sweep(there / "digits.yaml", trainable="gated", observers=[])
+    answer("run", "digits.yaml", "--dir", "alone", "--backend", "inline")
+    assert answer("trials", "alone", "--format", "csv") == table
