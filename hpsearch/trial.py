@@ -242,6 +242,8 @@ class TrialRow:
     """Its configuration in a sweep with repeats; None without repeats."""
     code: tuple[int, ...] = field(default=(), compare=False)
     """Versions of the trainable's code that produced the trial's reports, from 1; empty if unknown."""
+    notes: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Texts that the trial's code noted, by name; not part of a result."""
     address: str | None = field(default=None, compare=False, repr=False)
     """Address of `checkpoint`: its directory, or an entry of a file with several checkpoints; not part of a result."""
 
