@@ -114,6 +114,10 @@ class Report:
     """Number of trials that were trained together in this iteration and share its time; not part of a result."""
 
 
+CAPACITY = ("memory", "timeout")
+"""Kinds of failures of configurations that need too much."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why an attempt failed."""
@@ -136,6 +140,11 @@ class Failure:
     """The full traceback; empty if there is none."""
     key: str = ""
     """The key of the sweep that the failure is about, as in `TrainableError`."""
+
+    @property
+    def is_of_capacity(self) -> bool:
+        """Whether a smaller configuration would not have failed. An exception says nothing about other ones."""
+        return self.kind in CAPACITY
 
 
 @dataclass(frozen=True, slots=True)

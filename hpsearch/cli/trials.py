@@ -30,7 +30,7 @@ from hpsearch.trial import TrialRow
 
 def trials_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch trials`."""
-    add_study(command, newest=True)
+    add_study(command, newest=True, reads=True)
     add_format(command, "csv", "json")
     command.add_argument("--times", action="store_true", help="add each trial's running time in seconds")
     command.add_argument(

@@ -71,10 +71,6 @@ def _check(described: Description) -> None:
 
 
 def _lines(path: Path) -> pd.DataFrame:
-    kind, package, extra = ("CSV", "pandas", "pandas") if path.suffix == ".csv" else ("Parquet", "pyarrow", "parquet")
-    if missing := [package for package in (package, "pandas") if not is_installed(package)]:
-        problem = f"must be a file that can be read here, but {kind} needs {missing[0]}, which isn't installed"
-        raise InvalidKey(("table",), problem, installing(extra))
     import pandas as pd
 
     try:
@@ -85,6 +81,9 @@ def _lines(path: Path) -> pd.DataFrame:
                 warnings.simplefilter("error", pd.errors.ParserWarning)
                 lines = pd.read_csv(path, index_col=False, low_memory=False)
         else:
+            if not is_installed("pyarrow"):
+                problem = "must be a file that can be read here, but Parquet needs pyarrow, which isn't installed"
+                raise InvalidKey(("table",), problem, installing("parquet"))
             lines = pd.read_parquet(path)
     except (OSError, ValueError, NotImplementedError, pd.errors.ParserWarning) as error:
         raise InvalidKey(("table",), f"must be a readable {path.suffix} file: {error}") from None

@@ -12,8 +12,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hpsearch.config.import_paths import installing, is_installed
-from hpsearch.errors import HpsearchError
 from hpsearch.tables.wording import number
 from hpsearch.trial import Params, Value
 
@@ -75,16 +73,6 @@ def param_cell(value: Value) -> str:
 def param_cells(name: str, points: Iterable[Params]) -> list[str]:
     """Format a param of several trials for a terminal's table. A trial without the param has an empty cell."""
     return [param_cell(params[name]) if name in params else "" for params in points]
-
-
-def check_pandas() -> None:
-    """Check that data frames can be made.
-
-    Raises:
-        HpsearchError: pandas isn't installed.
-    """
-    if not is_installed("pandas"):
-        raise HpsearchError(f"a DataFrame needs pandas, which isn't installed: {installing('pandas')}")
 
 
 def frame_of(columns: Mapping[str, list[Any]]) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpsearch.objective import is_valid
 from hpsearch.results.rerun import OWN, SPREAD, Configuration, Rerun, result_of
-from hpsearch.tables.formats import check_pandas, frame_of, param_cells
+from hpsearch.tables.formats import frame_of, param_cells
 from hpsearch.tables.layout import WHOLE, Column, Screen, table_text
 from hpsearch.tables.wording import LONGEST_CELL, counted, numbers, shortened
 from hpsearch.trial import TrialState
@@ -21,7 +21,6 @@ _MOST_NAMED = 10
 
 def rerun_dataframe(rerun: Rerun) -> pd.DataFrame:
     """Return every configuration as a row: see `Rerun.dataframe` for the columns."""
-    check_pandas()
     import pandas as pd
 
     configurations = rerun.configurations

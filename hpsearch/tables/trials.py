@@ -134,11 +134,7 @@ def trials_dataframe(
 
     A missing param is NaN or NA, depending on its column's type. A param that is None stays None. In a column of
     metrics or notes, missing values are None.
-
-    Raises:
-        HpsearchError: pandas isn't installed.
     """
-    check_pandas()
     import pandas as pd
 
     frame = frame_of(_columns(rows, names, times, metrics, objective, notes, absent=pd.NA))

@@ -23,7 +23,7 @@ import stat
 import tarfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from hpsearch.errors import CheckpointError, StorageError, UnreadableCheckpointError, UnwritableError
 from hpsearch.trainable import addresses
@@ -222,9 +222,20 @@ def pack(checkpoint: Path) -> bytes:
         UnreadableCheckpointError: The checkpoint is missing or damaged.
         StorageError: The storage cannot be read.
     """
-    directory, parts = _directory(checkpoint), _packed(checkpoint)
     buffer = io.BytesIO()
-    with reading(directory), tarfile.open(fileobj=buffer, mode="w", dereference=True) as archive:
+    pack_into(buffer, checkpoint)
+    return buffer.getvalue()
+
+
+def pack_into(file: IO[bytes], checkpoint: Path) -> None:
+    """Write the bytes that `pack` returns to a file.
+
+    Raises:
+        UnreadableCheckpointError: The checkpoint is missing or damaged.
+        StorageError: The storage cannot be read.
+    """
+    directory, parts = _directory(checkpoint), _packed(checkpoint)
+    with reading(directory), tarfile.open(fileobj=file, mode="w", dereference=True) as archive:
         if parts is not None:
             for name, content in sorted(_with_manifest(parts).items()):
                 member = tarfile.TarInfo(name)
@@ -234,10 +245,9 @@ def pack(checkpoint: Path) -> bytes:
             _parts(directory)
             for path in sorted(directory.iterdir()):
                 archive.add(path, arcname=path.name, filter=_plain)
-    return buffer.getvalue()
 
 
-def unpack(packed: bytes, checkpoint: Path) -> None:
+def unpack(packed: bytes | IO[bytes], checkpoint: Path) -> None:
     """Write the bytes that `pack` returned to the directory of a checkpoint, and replace an existing one.
 
     Raises:
@@ -246,7 +256,8 @@ def unpack(packed: bytes, checkpoint: Path) -> None:
     """
     with _staged(_directory(checkpoint)) as staging:
         try:
-            with tarfile.open(fileobj=io.BytesIO(packed), mode="r:") as archive:
+            file = io.BytesIO(packed) if isinstance(packed, bytes) else packed
+            with tarfile.open(fileobj=file, mode="r:") as archive:
                 archive.extractall(staging, filter="data")
         except tarfile.TarError as error:
             raise CheckpointError(f"the checkpoint sent for {checkpoint} can't be unpacked: {error}") from error

@@ -16,7 +16,7 @@ from tests.hpsearch.support.pages import simulated
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make an environment in which no extra is installed."""
-    for package in ("sklearn", "joblib", "textual", "pyarrow", "pandas"):
+    for package in ("sklearn", "joblib", "textual", "pyarrow", "starlette"):
         monkeypatch.setitem(sys.modules, package, None)
 
 
@@ -26,10 +26,10 @@ def without(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["design", "flowers.csv", "--target", "species"], "scikit-learn", "design"),
         (["watch", "study"], "textual", "watch"),
+        (["serve"], "starlette", "serve"),
         (["run", "spectral.yaml"], "scikit-learn", "design"),
         (["run", "learns.yaml", "--from", "earlier.parquet", "--backend", "inline"], "pyarrow", "parquet"),
         (["run", "curves.yaml", "--backend", "simulated", "--workers", "2"], "pyarrow", "parquet"),
-        (["run", "lines.yaml", "--backend", "simulated", "--workers", "2"], "pandas", "pandas"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -41,9 +41,6 @@ def test_a_command_names_its_extra(command: list[str], package: str, extra: str,
     (here / "t.parquet").write_bytes(b"PAR1")
     path = write_sweep(here / "curves.yaml", None, max_iter=1)
     path.write_text(f"trainable: table.yaml\n{path.read_text()}")
-    (here / "lines.yaml").write_text(path.read_text().replace("table.yaml", "lines_table.yaml"))
-    (here / "lines_table.yaml").write_text((here / "table.yaml").read_text().replace("t.parquet", "t.csv"))
-    (here / "t.csv").write_text("x,i,loss\n0.5,1,0.1\n")
     answer = hpsearch_command(*command)
     assert answer.code == 1
     assert f"{package}, which isn't installed" in answer.err
@@ -58,11 +55,6 @@ def test_an_export_without_pyarrow_has_all_but_parquet(study: Path, without: Non
     assert len(Path("out/trials.csv").read_text().splitlines()) == 5
     assert "note: out/trials.parquet isn't written, as Parquet needs pyarrow" in answer.err
     assert 'pip install "hpsearch[parquet]"' in answer.err
-
-
-def test_a_data_frame_without_pandas_is_one_clear_error(study: Path, without: None):
-    with pytest.raises(hpsearch.HpsearchError, match=r'a DataFrame needs pandas, which .*: pip install "hpsearch\[pan'):
-        hpsearch.load(study).trials_dataframe()
 
 
 def test_a_report_without_scikit_learn_says_what_importance_needs(without: None):
