@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hpsearch.objective import Metric, Objective
 from hpsearch.results.segments import SegmentRow
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.tables.formats import check_pandas, csv_text, frame_of, json_text, param_cells
+from hpsearch.tables.formats import csv_text, frame_of, json_text, param_cells
 from hpsearch.tables.layout import WHOLE, Column, Screen, one_line, table_text
 from hpsearch.tables.wording import LONGEST_CELL, duration, numbers, shortened
 from hpsearch.trial import Report, TrialRow, TrialState, Value
