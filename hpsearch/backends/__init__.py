@@ -17,7 +17,7 @@ from hpsearch.trainable.metrics import names_reported
 
 __all__ = ["BackendName", "find_simulation", "make_backend"]
 
-BackendName = Literal["ray", "inline", "simulated"]
+BackendName = Literal["ray", "inline", "simulated", "agents"]
 
 
 def make_backend(
@@ -30,7 +30,7 @@ def make_backend(
     """Create a backend by name. Ray is imported only if it is requested.
 
     Args:
-        name: `ray`, `inline` or `simulated`.
+        name: `ray`, `inline`, `simulated` or `agents`.
         sweep: The sweep that it will run.
         trainable: The trainable; None: the one that the sweep names.
         address: A Ray cluster to join.
@@ -63,7 +63,11 @@ def make_backend(
         from hpsearch.backends.ray.backend import RayBackend
 
         return RayBackend(resources, address)
-    raise SweepError(f"backend must be ray, inline or simulated, got {name!r}")
+    if name == "agents":
+        from hpsearch.backends.agents.backend import AgentsBackend
+
+        return AgentsBackend(sweep)
+    raise SweepError(f"backend must be ray, inline, simulated or agents, got {name!r}")
 
 
 def _simulated(

@@ -246,8 +246,11 @@ def _what_is_best(study: Study, pasted: str) -> str:
 
 def add_place(command: argparse.ArgumentParser) -> None:
     """Add the options of the backend."""
-    backends = ["ray", "inline", "simulated"]
-    text = "inline runs in this process, for a debugger; simulated plays a recorded table back, on a virtual clock"
+    backends = ["ray", "inline", "simulated", "agents"]
+    text = (
+        "inline runs in this process, for a debugger; simulated plays a recorded table back, on a virtual clock; "
+        "agents runs trials in processes of `hpsearch agent` on any machines"
+    )
     command.add_argument("--workers", type=positive, metavar="N", help="workers: each runs a trial, or a part of one")
     command.add_argument("--backend", choices=backends, default="ray", help=text)
     command.add_argument("--address", help="a Ray cluster to join (default: RAY_ADDRESS, or a local Ray)")

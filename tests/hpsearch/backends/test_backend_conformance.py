@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from hpsearch.task import Message, Progress, Result, Task
 from hpsearch.trial import Costs, Parent, Segment, Trial
 from hpsearch.worker.job import Job
 from tests.hpsearch.support import backend_trainables as trainables
+from tests.hpsearch.support.agents import AnyJobBackend, agent_beside
 from tests.hpsearch.support.functions import simulated_backend
 from tests.hpsearch.support.packing import PackingBackend
 
@@ -89,6 +91,9 @@ def make_place(kind: str, request: pytest.FixtureRequest, study: StudyDirectory)
         backend = InlineBackend()
     elif kind == "simulated":
         backend = simulated_backend(2, lambda _, iteration: X * iteration, lambda _, segment: 1.0, name="value")
+    elif kind == "agents":
+        request.getfixturevalue("start_agents")(study.path, 2)
+        backend = AnyJobBackend()
     elif kind == "packing":
         backend = PackingBackend(2, metric=lambda _, iteration: X * iteration)
     else:
@@ -112,10 +117,18 @@ def warm_ray(ray_cluster: object, tmp_path_factory: pytest.TempPathFactory) -> C
     return lambda: RayBackend(Resources(workers=2))
 
 
+@pytest.fixture
+def start_agents() -> Iterator[Callable[[Path, int], object]]:
+    """A function that starts agents of a study; they are gone when the test ends."""
+    with ExitStack() as ending:
+        yield lambda study, count: [ending.enter_context(agent_beside(study)) for _ in range(count)]
+
+
 RAY = pytest.param("ray", marks=pytest.mark.ray)
+AGENTS = pytest.param("agents", marks=pytest.mark.exhaustive)
 
 
-@pytest.fixture(params=["inline", "simulated", "packing", RAY])
+@pytest.fixture(params=["inline", "simulated", "packing", RAY, AGENTS])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Every backend."""
     made = make_place(request.param, request, StudyDirectory(tmp_path / "study"))
@@ -123,7 +136,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     made.backend.close()
 
 
-@pytest.fixture(params=["inline", RAY])
+@pytest.fixture(params=["inline", RAY, AGENTS])
 def real(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Every backend that runs trainables."""
     made = make_place(request.param, request, StudyDirectory(tmp_path / "study"))
@@ -131,7 +144,7 @@ def real(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     made.backend.close()
 
 
-@pytest.fixture(params=["inline", "simulated", RAY])
+@pytest.fixture(params=["inline", "simulated", RAY, AGENTS])
 def shipped(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Every backend that a sweep may run on."""
     made = make_place(request.param, request, StudyDirectory(tmp_path / "study"))
@@ -218,7 +231,7 @@ def test_a_fork_goes_on_from_another_trials_checkpoint_at_any_iteration(place: P
         assert result.failure is None
         (report,) = result.reports
         assert report.iteration == start + 1
-        if place.backend.name in ("inline", "ray"):
+        if place.backend.name in ("inline", "ray", "agents"):
             # What goes on at an iteration finds its parent's state as its checkpoint, a child that starts at 0 nothing.
             assert report.metrics["value"] == (3 * X if start else X)
 
