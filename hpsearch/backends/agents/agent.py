@@ -140,6 +140,7 @@ class Agent:
         self._outbox = Outbox(agent, os.uname().nodename)
         self._terms: Announcement | None = None
         self._job: Job | None = None
+        self._ended = ""
         self._refusal = ""
         self._mistake = ""
         self._is_leaving = False
@@ -226,8 +227,8 @@ class Agent:
         Raises:
             HpsearchError: As in `run`.
         """
-        if self._outbox.stop:
-            return f"the driver has ended: {self._outbox.stop}"
+        if self._ended or self._outbox.stop:
+            return f"the driver has ended: {self._ended or self._outbox.stop}"
         if self._is_leaving and self._outbox.attempt is None and self._is_known(lambda state: state.leaving):
             return "left, with nothing open"
         if self._is_leaving and self._silence > self._lease:
@@ -264,7 +265,11 @@ class Agent:
             version = raw.get("version") if isinstance(raw, dict) and raw.get("format") == FORMAT else "another version"
             if version != VERSION:
                 raise ValueError(f"the driver must have hpsearch {VERSION}, as here, got {version}")
-            former, self._terms = self._terms, decode(Announcement, content)
+            terms = decode(Announcement, content)
+            if terms.stop:  # one that ended before this agent began may be resumed soon
+                self._ended = "" if self._terms is None else terms.stop
+                return
+            former, self._terms = self._terms, terms
             if former is not None and replace(former, driver="") == replace(self._terms, driver=""):
                 return
             self._drop_child()

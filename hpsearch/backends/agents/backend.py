@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.backends.agents.agent import check_command
-from hpsearch.backends.agents.desk import Desk
-from hpsearch.backends.agents.folder import DriverFolder
+from hpsearch.backends.agents.desk import AgentRow, Desk
+from hpsearch.backends.agents.folder import DriverFolder, write_rows
 from hpsearch.backends.agents.messages import FORMAT, VERSION, Announcement
 from hpsearch.backends.base import Backend
 from hpsearch.backends.replacing import MODULE_CHANGES_STAY
@@ -34,6 +34,9 @@ LEASE = "HPSEARCH_AGENT_LEASE"
 _LEASE_SECONDS = 30.0
 _PAUSE_SECONDS = 0.02
 """Time between two looks at the agents' documents."""
+_ROWS_SECONDS = 1.0
+"""Least time between two writes of the list of agents."""
+_ENDED = "the sweep is finished, or was stopped"
 _NOTICE_SECONDS = 60.0
 """Time between two notices that there are no agents."""
 
@@ -57,7 +60,8 @@ class AgentsBackend(Backend):
         self._lease = _lease(os.environ.get(LEASE))
         self._desk: Desk | None = None
         self._notices: list[Message] = []
-        self._next_notice = 0.0
+        self._next_notice = self._next_rows = 0.0
+        self._rows: list[AgentRow] = []
 
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
         """Announce the study, and wait for agents during `wait`."""
@@ -74,10 +78,10 @@ class AgentsBackend(Backend):
                 "which to compare them: write the trainable as a module or script of your own"
             )
         driver = secrets.token_hex(16)
-        study = Path(job.study)
+        study = self._study = Path(job.study)
         self._desk = Desk(driver, self._lease, self._sweep.resources.workers)
         self._link = DriverFolder(study)
-        announcement = Announcement(
+        self._announcement = Announcement(
             format=FORMAT,
             version=VERSION,
             driver=driver,
@@ -93,7 +97,7 @@ class AgentsBackend(Backend):
         )
         self._how = f"hpsearch agent {shlex.quote(job.study)} --code FOLDER"
         with writing(f"the agents' folder in {study}"):
-            self._link.open(announcement)
+            self._link.open(self._announcement)
 
     def capacity(self, lanes: int = 1) -> int:
         """Return the number of idle agents."""
@@ -133,10 +137,10 @@ class AgentsBackend(Backend):
         """Let the agents end."""
         desk, self._desk = self._desk, None
         if desk is not None:
-            desk.stop("its sweep is finished or was stopped")
+            desk.stop(_ENDED)
             with writing("the agents' folder"):
                 self._link.publish(desk.orders())
-                self._link.close()
+                self._link.close(replace(self._announcement, stop=_ENDED))
 
     @property
     def _opened(self) -> Desk:
@@ -156,8 +160,11 @@ class AgentsBackend(Backend):
                     mistakes.append(f"agent on {state.host}: {error}")
             desk.expire(now)
             self._link.publish(desk.orders())
-        for agent in desk.gone():
-            self._link.forget(agent)
+            for agent in desk.gone():
+                self._link.forget(agent)
+            if now >= self._next_rows and (rows := desk.agents()) != self._rows:
+                self._rows, self._next_rows = rows, now + _ROWS_SECONDS
+                write_rows(self._study, rows)
         if desk.mistake is not None:
             raise TrainableError(desk.mistake)
         messages = desk.take() + self._notices + [Notice(mistake) for mistake in mistakes]

@@ -3,6 +3,7 @@
 agents/driver.json            what the driver announces
 agents/<agent>.json           an agent's document
 agents/<agent>.orders.json    the driver's document for the agent
+agents/agents.json            the agents, for `hpsearch status`
 
 There are no locks: each file has one writer, and a reader takes what is there. Files are opened anew each time, as a
 network file system may show an old state of a file that stays open.
@@ -10,21 +11,30 @@ network file system may show an old state of a file that stays open.
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
+from hpsearch.backends.agents.desk import AgentRow
 from hpsearch.backends.agents.messages import AgentState, Announcement, Orders, decode, encode
 
 AGENTS = "agents"
 """Name of the folder."""
 
 _DRIVER = "driver.json"
+_ROWS = "agents.json"
 _AGENT = re.compile(r"([0-9a-f]{32})\.json")
 _LARGEST = 64 << 20
 """Bytes of the largest document that is read."""
+
+
+def write_rows(study: Path, rows: Sequence[AgentRow]) -> None:
+    """Write the agents of a study for `hpsearch status`, which is quicker without this package."""
+    _replace(study / AGENTS / _ROWS, json.dumps([asdict(row) for row in rows]).encode())
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -86,8 +96,7 @@ class DriverFolder:
             OSError: The folder can't be written.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        self.close()
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._clear()
         _replace(self._folder / _DRIVER, encode(announcement))
 
     def collect(self) -> tuple[list[AgentState], list[str]]:
@@ -130,11 +139,14 @@ class DriverFolder:
         self._files.pop(agent, None)
         self._written.pop(agent, None)
 
-    def close(self) -> None:
-        """Delete all documents, except the orders to end, which agents may read later."""
-        kept = {f"{agent}.orders.json" for agent in self._written}
+    def close(self, announcement: Announcement) -> None:
+        """Announce that this driver has ended. Orders stay, for agents that read them later, and then delete them."""
+        _replace(self._folder / _DRIVER, encode(announcement))
+        self._clear({_DRIVER, *(f"{agent}.orders.json" for agent in self._written)})
+
+    def _clear(self, kept: Collection[str] = ()) -> None:
         for path in self._folder.iterdir():
-            if path.name not in kept and (path.suffix in (".json", ".part")):
+            if path.name not in kept and path.suffix in (".json", ".part"):
                 with suppress(OSError):
                     path.unlink()
 

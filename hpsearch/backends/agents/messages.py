@@ -54,6 +54,8 @@ class Announcement:
     """Seconds without a new document of an agent after which its task is lost."""
     sees: bool
     """Whether the agents' folder is the study's directory, so that attempts are written there."""
+    stop: str = ""
+    """Why this driver has ended; empty: it hasn't."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,16 @@ import secrets
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from hpsearch.backends.agents.agent import Agent, Process
 from hpsearch.backends.agents.backend import AgentsBackend
 from hpsearch.backends.agents.child import serve
 from hpsearch.backends.agents.folder import AgentFolder
+from hpsearch.cli.parser import build_parser
 from hpsearch.sweep.parts import Checkpoints, Resources
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Message
@@ -22,6 +24,21 @@ from hpsearch.worker.job import Job
 from tests.forking import Forked
 from tests.hpsearch.support.command_line import ROOT, environment
 from tests.hpsearch.support.conditions import beside
+
+SCRIPT = """
+import json, os, time
+params, start, end = (json.loads(os.environ[f"HPSEARCH_{name}"]) for name in ("PARAMS", "START", "END"))
+saved = os.environ["HPSEARCH_CHECKPOINT"]
+total = float(open(saved).read()) if saved else 0.0
+for iteration in range(start + 1, end + 1):
+    time.sleep(0.05)
+    total += params["x"] / iteration
+    with open(os.path.join(os.environ["HPSEARCH_DIRECTORY"], f"model-{iteration}"), "w") as file:
+        file.write(repr(total))
+    with open(os.environ["HPSEARCH_REPORTS"], "a") as file:
+        print(json.dumps({"loss": total, "checkpoint": f"model-{iteration}"}), file=file)
+"""
+"""A script with checkpoints, which imports neither hpsearch nor torch."""
 
 
 @contextmanager
@@ -36,15 +53,19 @@ def agent(driver: str | Path, code: Path = ROOT, **variables: str) -> Iterator[s
 
 
 @contextmanager
-def agent_beside(study: Path, code: Path = ROOT) -> Iterator[None]:
-    """Run an agent in a thread; the process that runs its segments is forked from one that has imported torch."""
-    name, ends = secrets.token_hex(16), threading.Event()
+def agent_beside(study: Path, code: Path = ROOT) -> Iterator[Callable[[], None]]:
+    """Run an agent in a thread; the process that runs its segments is forked from one that has imported torch.
+
+    Yields:
+        A function that tells the agent to leave. It leaves at the end of the block at the latest.
+    """
+    name, leaves = secrets.token_hex(16), threading.Event()
     link = AgentFolder(study, name)
-    running = beside(lambda: Agent(link, name, code, 120.0, print, start_forked).run(ends.is_set))
+    running = beside(lambda: Agent(link, name, code, 120.0, print, start_forked).run(leaves.is_set))
     try:
-        yield
+        yield leaves.set
     finally:
-        ends.set()
+        leaves.set()
         running.exception()
 
 
@@ -89,16 +110,27 @@ def sweep_of(job: Job) -> Sweep:
 class AnyJobBackend(AgentsBackend):
     """Opens with a job alone, as other backends do."""
 
-    def __init__(self) -> None:
-        """Wait for the job."""
+    def __init__(self, live: bool = False) -> None:
+        """Wait for the job, in which the scheduler may stop a segment at any report if `live`."""
+        self._live = live
 
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
         """Open with the sweep of the job."""
+        self.job = replace(job, live=self._live)
         super().__init__(sweep_of(job))
-        super().open(job, deliver)
+        super().open(self.job, deliver)
 
 
-if __name__ == "__main__":
+def _main(words: Sequence[str]) -> int:
+    """Run the command of these words, or without any the process of an agent that runs segments."""
+    if words:
+        args = build_parser(words[0]).parse_args(words)
+        return int(args.command(args))
     channel = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     serve(channel)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))
