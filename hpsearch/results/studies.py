@@ -103,7 +103,7 @@ def newest_study(folder: Path, say: Callable[[str], None]) -> Path:
             best = when, path
     if best is None:
         raise JournalError(
-            f"{folder}: expected a study in this folder, as no directory is named; there is none. Name one: the "
+            f"{folder}: without a directory, the newest study in this folder is used, but there is none. Name the "
             "directory that `hpsearch run` printed."
         )
     return best[1]

@@ -90,11 +90,12 @@ class Shard:
         Yields:
             Row numbers, int64 and 1-D. They may be empty if the last batch has fewer rows than there are workers.
         """
-        order = self._order(number)
-        for step in range(start, self.steps):
-            part = rows_of_rank(self.rows_of(step), self.width, self.rank)
-            first = step * self.batch
-            yield order[first + part.start : first + part.stop]
+        for batch in torch.split(self._order(number), self.batch)[start:]:
+            if self.width == 1:
+                yield batch
+            else:
+                part = rows_of_rank(len(batch), self.width, self.rank)
+                yield batch[part.start : part.stop]
 
     def all_parts(self, number: int) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield all workers' parts of an epoch, except empty ones: the index of the global batch, and the part's rows.
@@ -102,9 +103,7 @@ class Shard:
         Args:
             number: Index of the epoch, from 0.
         """
-        order = self._order(number)
-        for step in range(self.steps):
-            batch = order[step * self.batch : step * self.batch + self.rows_of(step)]
+        for step, batch in enumerate(torch.split(self._order(number), self.batch)):
             for worker in range(min(self.width, len(batch))):
                 part = rows_of_rank(len(batch), self.width, worker)
                 yield step, batch[part.start : part.stop]

@@ -454,6 +454,8 @@ class Trainer(ABC):
         """
         if len(rows) == 0:
             return [rows if self._synchronized else torch.zeros(1, dtype=torch.int64)]
+        if self.parts.accumulate * self._strategy.passes == 1:
+            return [rows]
         fewest = self._shard.rows_of(step) // self._shard.width
         count = max(1, min(self.parts.accumulate * self._strategy.passes, fewest))
         if count == 1:

@@ -85,7 +85,7 @@ class Tasks:
 
 
 def sleep(seconds: float) -> Task[None]:
-    """Wait for some time."""
+    """Wait for this number of seconds while other tasks run."""
     yield None, 0, time.monotonic() + seconds
 
 

@@ -73,7 +73,7 @@ def read_table(path: Path, only: Sequence[str] | None = None) -> TextTable:
             return _read_csv(path, file, only)
     except UnicodeDecodeError as error:
         raise DataSetError(
-            f"{path}: must be text in UTF-8, got byte {error.object[error.start]:#04x}, which can't stand there: save "
+            f"{path}: must be text in UTF-8, got byte {error.object[error.start]:#04x}, which isn't valid there: save "
             "it in UTF-8"
         ) from error
     except (OSError, EOFError) as error:

@@ -73,7 +73,7 @@ def test_without_a_study_it_is_said_what_to_do(here, hpsearch_command, folder):
     answer = hpsearch_command("best")
     assert (answer.code, answer.out) == (1, "")
     assert answer.err == (
-        "hpsearch: runs: expected a study in this folder, as no directory is named; there is none. Name one: the "
+        "hpsearch: runs: without a directory, the newest study in this folder is used, but there is none. Name the "
         "directory that `hpsearch run` printed.\n"
     )
 

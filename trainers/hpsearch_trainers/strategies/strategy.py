@@ -31,7 +31,7 @@ from hpsearch_trainers.shards import Shard
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The `parallel` of a trial."""
+    """A trial's value of the sweep key `parallel`: its strategy and that strategy's own keys."""
 
     strategy: str = "allreduce"
     values: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
