@@ -1,0 +1,1 @@
+"""Services over HTTP: who may send which request, and the server."""
