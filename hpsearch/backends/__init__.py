@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from hpsearch.backends.base import Backend
 from hpsearch.backends.inline import InlineBackend
@@ -14,6 +14,9 @@ from hpsearch.errors import SweepError
 from hpsearch.simulation import Simulation
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trainable.metrics import names_reported
+
+if TYPE_CHECKING:
+    from hpsearch.serving.server import Listen
 
 __all__ = ["BackendName", "find_simulation", "make_backend"]
 
@@ -26,6 +29,7 @@ def make_backend(
     trainable: str | Callable[..., Any] | Simulation | None = None,
     address: str | None = None,
     folders: Sequence[str] = (),
+    listen: Listen | None = None,
 ) -> Backend:
     """Create a backend by name. Ray is imported only if it is requested.
 
@@ -35,6 +39,7 @@ def make_backend(
         trainable: The trainable; None: the one that the sweep names.
         address: A Ray cluster to join.
         folders: Folders in which simulations are searched for.
+        listen: Where agents reach the driver by HTTP; None: by files in the study's directory.
 
     Raises:
         SweepError: There is no backend of this name, or it can't run this sweep.
@@ -66,7 +71,7 @@ def make_backend(
     if name == "agents":
         from hpsearch.backends.agents.backend import AgentsBackend
 
-        return AgentsBackend(sweep)
+        return AgentsBackend(sweep, listen)
     raise SweepError(f"backend must be ray, inline, simulated or agents, got {name!r}")
 
 

@@ -23,7 +23,7 @@ import stat
 import tarfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hpsearch.errors import CheckpointError, StorageError, UnreadableCheckpointError, UnwritableError
 from hpsearch.trainable import addresses
@@ -222,9 +222,20 @@ def pack(checkpoint: Path) -> bytes:
         UnreadableCheckpointError: The checkpoint is missing or damaged.
         StorageError: The storage cannot be read.
     """
-    directory, parts = _directory(checkpoint), _packed(checkpoint)
     buffer = io.BytesIO()
-    with reading(directory), tarfile.open(fileobj=buffer, mode="w", dereference=True) as archive:
+    pack_into(checkpoint, buffer)
+    return buffer.getvalue()
+
+
+def pack_into(checkpoint: Path, file: BinaryIO) -> None:
+    """Write the bytes of `pack` to a file.
+
+    Raises:
+        UnreadableCheckpointError: The checkpoint is missing or damaged.
+        StorageError: The storage cannot be read.
+    """
+    directory, parts = _directory(checkpoint), _packed(checkpoint)
+    with reading(directory), tarfile.open(fileobj=file, mode="w", dereference=True) as archive:
         if parts is not None:
             for name, content in sorted(_with_manifest(parts).items()):
                 member = tarfile.TarInfo(name)
@@ -234,20 +245,24 @@ def pack(checkpoint: Path) -> bytes:
             _parts(directory)
             for path in sorted(directory.iterdir()):
                 archive.add(path, arcname=path.name, filter=_plain)
-    return buffer.getvalue()
 
 
-def unpack(packed: bytes, checkpoint: Path) -> None:
+def unpack(packed: bytes | BinaryIO, checkpoint: Path) -> None:
     """Write the bytes that `pack` returned to the directory of a checkpoint, and replace an existing one.
 
+    Args:
+        packed: The bytes, or a file with them.
+        checkpoint: The checkpoint.
+
     Raises:
-        CheckpointError: The bytes are not a checkpoint, or contain paths outside of it.
+        CheckpointError: The bytes are not a checkpoint, or contain links, devices, or paths outside of it.
         StorageError: The storage is full or failing.
     """
     with _staged(_directory(checkpoint)) as staging:
         try:
-            with tarfile.open(fileobj=io.BytesIO(packed), mode="r:") as archive:
-                archive.extractall(staging, filter="data")
+            file = io.BytesIO(packed) if isinstance(packed, bytes) else packed
+            with tarfile.open(fileobj=file, mode="r:") as archive:
+                archive.extractall(staging, filter=_inside)
         except tarfile.TarError as error:
             raise CheckpointError(f"the checkpoint sent for {checkpoint} can't be unpacked: {error}") from error
 
@@ -317,6 +332,14 @@ def _with_manifest(parts: Parts) -> Parts:
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     """Return a file or directory unchanged; return None, which skips the entry, for any other type."""
     return member if member.isfile() or member.isdir() else None
+
+
+def _inside(member: tarfile.TarInfo, staging: str) -> tarfile.TarInfo:
+    """Return a file or directory below the checkpoint's directory. `pack` writes nothing else."""
+    parts = Path(member.name).parts
+    if not (member.isreg() or member.isdir()) or member.issparse() or parts[:1] == ("/",) or ".." in parts:
+        raise tarfile.ReadError(f"it must hold files and directories alone, got {member.name!r}")
+    return tarfile.data_filter(member, staging)
 
 
 def _parts(checkpoint: Path) -> Collection[str]:

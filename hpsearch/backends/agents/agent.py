@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from hpsearch.backends.agents.child import Begun, Ended, Ready, Setup, Signal, ToParent
+from hpsearch.backends.agents.http import Client
 from hpsearch.backends.agents.messages import FORMAT, VERSION, AgentState, Announcement, Key, Orders, decode
 from hpsearch.backends.agents.outbox import Outbox
 from hpsearch.backends.gangs import CLOSE_SECONDS, Loss, LossKind
@@ -30,6 +31,7 @@ from hpsearch.events import Saved
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Result, Task
 from hpsearch.trainable.macros import DEFAULT_COMMAND
+from hpsearch.trial import Segment
 from hpsearch.worker.attempt import attempt_directory, file_log
 from hpsearch.worker.child_process import thread_environment
 from hpsearch.worker.guardian import MARK, Guardian, start_guardian
@@ -63,6 +65,10 @@ class Link(Protocol):
 
     root: Path
     """Where attempts are written."""
+    scratch: Path | None
+    """A folder to delete when this process has ended, in any way."""
+    client: Client | None
+    """Requests to the driver; None if it sees the root."""
     where: str
     """The driver's address for messages."""
 
@@ -70,7 +76,13 @@ class Link(Protocol):
         """Return what a driver announces, if it is new. Raises OSError if the driver can't be reached."""
 
     def exchange(self, state: AgentState) -> Orders | None:
-        """Send a document, and return orders. Raises OSError if the driver can't be reached, ValueError for others."""
+        """Send a document; return orders if there are new ones.
+
+        Raises OSError if the driver can't be reached, ValueError if it says something else.
+        """
+
+    def settle(self, segment: Segment) -> None:
+        """Send an attempt's output where the driver doesn't see it, and delete its files."""
 
     def close(self) -> None:
         """Leave."""
@@ -167,7 +179,7 @@ class Agent:
         Raises:
             HpsearchError: Its code differs from the driver's or can't be run, or there was no driver for too long.
         """
-        self._guardian = start_guardian(own_group=False)
+        self._guardian = start_guardian(self._link.scratch, own_group=False)
         try:
             while True:
                 self._is_leaving = self._is_leaving or self._note(leaves())
@@ -336,7 +348,7 @@ class Agent:
                 self._refusal = str(error)
                 self._note(True)
                 return
-            self._child = child = _Child(self._job, self._link.root, self._code, self._guardian, self._start)
+            self._child = child = _Child(self._job, self._link, self._code, self._guardian, self._start)
         if child is None:
             return
         task = outbox.next_task()
@@ -392,6 +404,7 @@ class Agent:
         assert task is not None, "a task was begun"
         assert self._job is not None, "the child was made for it"
         scripts = isinstance(self._job.trainable, CommandLine)
+        self._link.settle(task.segment)
         if self._is_leaving and result.failure is not None and result.failure.kind == "died":
             # A batch system ends a job's scripts with it.
             self._outbox.ended(task.key, Loss("its agent was told to end", "spared"))
@@ -431,7 +444,10 @@ class Agent:
 
     def _lose(self, key: Key, reason: str, kind: LossKind, seconds: float = 0.0) -> None:
         """End the child with its task."""
+        segment = None if self._child is None or self._child.task is None else self._child.task.segment
         self._drop_child()
+        if segment is not None:
+            self._link.settle(segment)
         self._outbox.ended(key, Loss(reason, kind, seconds))
         self._note(True)
 
@@ -465,12 +481,12 @@ class _Child:
     def __init__(
         self,
         job: Job,
-        root: Path,
+        link: Link,
         code: Path,
         guardian: Guardian | None,
         start: Callable[[int, Path, Mapping[str, str]], Process],
     ) -> None:
-        self._setup = Setup(job, root, uuid.uuid4().hex)
+        self._setup = Setup(job, link.root, uuid.uuid4().hex, link.client)
         self._connection, other = Pipe()
         environment = {**os.environ, **thread_environment(job.threads)}
         environment["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
+import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,13 +14,15 @@ from typing import Any
 
 from hpsearch.backends.agents.agent import check_command
 from hpsearch.backends.agents.desk import AgentRow, Desk
-from hpsearch.backends.agents.folder import DriverFolder, write_rows
+from hpsearch.backends.agents.folder import AGENTS, DriverFolder, write_rows
+from hpsearch.backends.agents.http import DriverServer
 from hpsearch.backends.agents.messages import FORMAT, VERSION, Announcement
 from hpsearch.backends.base import Backend
 from hpsearch.backends.replacing import MODULE_CHANGES_STAY
 from hpsearch.errors import BackendError, SweepError, TrainableError
 from hpsearch.objective.repeats import Repeats
 from hpsearch.searchers.base import Search
+from hpsearch.serving.server import Listen
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Message, Notice, Task, Workers
 from hpsearch.trainable.macros import DEFAULT_COMMAND
@@ -42,10 +45,11 @@ _NOTICE_SECONDS = 60.0
 
 
 class AgentsBackend(Backend):
-    """Gives segments to agents, over a shared folder.
+    """Gives segments to agents.
 
     Args:
         sweep: The sweep that the agents run.
+        listen: Where agents reach the driver by HTTP; None: by files in the study's directory.
 
     Raises:
         SweepError: Agents can't run this sweep.
@@ -53,12 +57,15 @@ class AgentsBackend(Backend):
 
     name = "agents"
 
-    def __init__(self, sweep: Sweep) -> None:
+    def __init__(self, sweep: Sweep, listen: Listen | None = None) -> None:
         _check_sweep(sweep)
         self._sweep = sweep
+        self._listen = listen
+        self.runs_edits = listen is None  # other machines have copies, and say if these differ
         self.module_changes_stay = "" if sweep.resources.fresh_process else MODULE_CHANGES_STAY
         self._lease = _lease(os.environ.get(LEASE))
         self._desk: Desk | None = None
+        self._link: DriverFolder | DriverServer
         self._notices: list[Message] = []
         self._next_notice = self._next_rows = 0.0
         self._rows: list[AgentRow] = []
@@ -80,7 +87,8 @@ class AgentsBackend(Backend):
         driver = secrets.token_hex(16)
         study = self._study = Path(job.study)
         self._desk = Desk(driver, self._lease, self._sweep.resources.workers)
-        self._link = DriverFolder(study)
+        (study / AGENTS).mkdir(parents=True, exist_ok=True)
+        self._link = DriverFolder(study) if self._listen is None else _server(self._listen, study)
         self._announcement = Announcement(
             format=FORMAT,
             version=VERSION,
@@ -93,11 +101,11 @@ class AgentsBackend(Backend):
             search_path=_relative(job.search_path),
             files=own_files.contents,
             lease=self._lease,
-            sees=True,
         )
-        self._how = f"hpsearch agent {shlex.quote(job.study)} --code FOLDER"
         with writing(f"the agents' folder in {study}"):
             self._link.open(self._announcement)
+        where = "any machine that sees this folder" if self._listen is None else "any machine, with this driver's token"
+        self._how = f"on {where}: hpsearch agent {shlex.quote(self._link.address)} --code FOLDER"
 
     def capacity(self, lanes: int = 1) -> int:
         """Return the number of idle agents."""
@@ -141,6 +149,7 @@ class AgentsBackend(Backend):
             with writing("the agents' folder"):
                 self._link.publish(desk.orders())
                 self._link.close(replace(self._announcement, stop=_ENDED))
+                write_rows(self._study, ())
 
     @property
     def _opened(self) -> Desk:
@@ -170,11 +179,14 @@ class AgentsBackend(Backend):
         messages = desk.take() + self._notices + [Notice(mistake) for mistake in mistakes]
         self._notices = []
         if not desk.workers().ready and now >= self._next_notice:
-            messages.append(
-                Notice(f"waiting for agents; start some, on any machine that sees this folder: {self._how}")
-            )
+            messages.append(Notice(f"waiting for agents; start some, {self._how}"))
             self._next_notice = now + _NOTICE_SECONDS
         return messages
+
+
+def _server(listen: Listen, study: Path) -> DriverServer:
+    names = {"localhost", listen.host, socket.gethostname(), socket.getfqdn()}
+    return DriverServer(listen, frozenset(name.lower() for name in names), study)
 
 
 def _check_sweep(sweep: Sweep) -> None:

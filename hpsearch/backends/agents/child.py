@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import signal
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,11 +18,14 @@ from types import FrameType
 
 import psutil
 
+from hpsearch.backends.agents.http import Client, RefusedError
 from hpsearch.backends.agents.messages import Key
-from hpsearch.errors import HpsearchError
+from hpsearch.errors import CheckpointError, HpsearchError, StorageError, UnreadableCheckpointError
 from hpsearch.events import Saved
 from hpsearch.journal.directory import OUTPUT_AT_HAND
 from hpsearch.task import Result, Task
+from hpsearch.trainable.addresses import path_of
+from hpsearch.trainable.failures import failure_of
 from hpsearch.trial import Report
 from hpsearch.worker.child_process import ignore_preemption
 from hpsearch.worker.guardian import start_guardian
@@ -39,6 +45,8 @@ class Setup:
     """As in `Worker`."""
     mark: str
     """Mark of its guardian, and in the name of its output."""
+    client: Client | None
+    """Its requests to the driver, if the root isn't the study's directory."""
 
     @property
     def log(self) -> Path:
@@ -100,12 +108,24 @@ def serve(descriptor: int) -> None:
         if worker.closes:
             worker.close_object(task.segment.trial)
         connection.send(Begun(task.key))
-        result = worker.run(task.trial, task.segment, _Channel(connection, reader, task.key, setup.job.live))
+        result = _run(worker, task, _Channel(connection, reader, task, setup))
         connection.send(Ended(result, psutil.Process().memory_info().rss))
     if worker.closes:
         worker.close_object(None)
     worker.close()
     guardian.stop()
+
+
+def _run(worker: Worker, task: Task, channel: _Channel) -> Result:
+    """Run a segment, between the transfers of its checkpoints if the study's directory is elsewhere."""
+    try:
+        channel.fetch()
+        result = worker.run(task.trial, task.segment, channel)
+        if result.checkpoint is not None:
+            channel.send(result.checkpoint, result.iteration)
+        return result
+    except HpsearchError as error:
+        return Result(*task.key, channel.iteration, None, (), False, 0.0, failure_of(error))
 
 
 class _Reader:
@@ -150,25 +170,68 @@ class _Reader:
 class _Channel:
     """Passes a segment's messages to the parent."""
 
-    def __init__(self, connection: Connection, reader: _Reader, key: Key, live: bool) -> None:
+    def __init__(self, connection: Connection, reader: _Reader, task: Task, setup: Setup) -> None:
         self._connection = connection
         self._reader = reader
-        self._key = key
-        self._live = live
+        self._segment = task.segment
+        self._key = task.key
+        self._setup = setup
         self._undecided: int | None = None
+        self.iteration = task.segment.start
+        """Iteration of the last checkpoint."""
+
+    def fetch(self) -> None:
+        """Get the checkpoint that the segment starts from, if it isn't here."""
+        client, address = self._setup.client, self._segment.checkpoint
+        if client is None or address is None:
+            return
+        checkpoint = self._setup.root / path_of(address)
+        if not checkpoint.exists():
+            _patiently(functools.partial(client.fetch, checkpoint))
+
+    def send(self, checkpoint: str, iteration: int) -> None:
+        """Send a checkpoint to the driver, if it doesn't see it."""
+        client = self._setup.client
+        if client is not None:
+            _patiently(functools.partial(client.send, self._setup.root / checkpoint, self._segment, iteration))
 
     def reported(self, report: Report) -> None:
         self._connection.send((self._key, report))
         self._undecided = report.iteration
 
     def saved(self, saved: Saved) -> None:
+        assert saved.checkpoint is not None, "what is saved has an address"
+        self.send(saved.checkpoint, saved.iteration)
         self._connection.send(saved)
+        self.iteration = saved.iteration
 
     def cut_requested(self) -> bool:
-        if self._live and self._undecided is not None:
+        if self._setup.job.live and self._undecided is not None:
             self._reader.wait_for_decision(self._key, self._undecided)
             self._undecided = None
         return self._reader.is_cut(self._key)
+
+
+def _patiently(request: Callable[[], None]) -> None:
+    """Make a request until it succeeds. The parent ends this process if the driver doesn't answer for too long.
+
+    Raises:
+        HpsearchError: It will never succeed.
+    """
+    pause = 0.1
+    while True:
+        try:
+            request()
+            return
+        except RefusedError as error:
+            if error.status == 409:  # it is another agent's by now: the parent learns so, and ends this process
+                threading.Event().wait()
+            if error.status == 507:
+                raise StorageError(f"{error}. Make room there, then resume.") from error
+            raise (UnreadableCheckpointError if error.status == 404 else CheckpointError)(str(error)) from error
+        except OSError:
+            time.sleep(pause)
+            pause = min(2 * pause, 5.0)
 
 
 def _keep_from_signals() -> None:

@@ -20,7 +20,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from hpsearch.backends.agents.desk import AgentRow
+from hpsearch.backends.agents.http import Client
 from hpsearch.backends.agents.messages import AgentState, Announcement, Orders, decode, encode
+from hpsearch.trial import Segment
 
 AGENTS = "agents"
 """Name of the folder."""
@@ -34,7 +36,11 @@ _LARGEST = 64 << 20
 
 def write_rows(study: Path, rows: Sequence[AgentRow]) -> None:
     """Write the agents of a study for `hpsearch status`, which is quicker without this package."""
-    _replace(study / AGENTS / _ROWS, json.dumps([asdict(row) for row in rows]).encode())
+    path = study / AGENTS / _ROWS
+    if rows:
+        _replace(path, json.dumps([asdict(row) for row in rows]).encode())
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -85,6 +91,8 @@ class DriverFolder:
     """
 
     def __init__(self, folder: Path) -> None:
+        self.address = str(folder)
+        """Where agents find this driver."""
         self._folder = folder / AGENTS
         self._files: dict[str, _File] = {}
         self._written: dict[str, int] = {}
@@ -135,7 +143,7 @@ class DriverFolder:
                 self._written[agent] = document.counter
 
     def forget(self, agent: str) -> None:
-        """Forget an agent that has left, and deletes its files."""
+        """Forget an agent that has left; it deletes its files."""
         self._files.pop(agent, None)
         self._written.pop(agent, None)
 
@@ -162,6 +170,8 @@ class AgentFolder:
     def __init__(self, folder: Path, agent: str) -> None:
         self.root = folder.absolute()
         """Where attempts are written."""
+        self.scratch: Path | None = None
+        self.client: Client | None = None
         self.where = str(folder)
         """For messages."""
         self._folder = self.root / AGENTS
@@ -190,6 +200,9 @@ class AgentFolder:
             self._written = state.counter
         content = self._orders.read()
         return None if content is None else decode(Orders, content)
+
+    def settle(self, segment: Segment) -> None:
+        """Do nothing: the attempt's files are where they belong."""
 
     def close(self) -> None:
         """Delete this agent's documents."""

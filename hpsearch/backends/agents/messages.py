@@ -52,8 +52,6 @@ class Announcement:
     """Name and digest of each of the trainable's own files."""
     lease: float
     """Seconds without a new document of an agent after which its task is lost."""
-    sees: bool
-    """Whether the agents' folder is the study's directory, so that attempts are written there."""
     stop: str = ""
     """Why this driver has ended; empty: it hasn't."""
 

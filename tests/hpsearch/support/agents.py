@@ -78,7 +78,7 @@ class _ForkedProcess:
         self._forked.kill()
 
     def wait(self) -> int:
-        if self._forked.returncode is None:
+        if not self._forked.stdout.closed:
             self._forked.communicate()
         assert self._forked.returncode is not None
         return self._forked.returncode
@@ -100,7 +100,7 @@ def sweep_of(job: Job) -> Sweep:
         trainable=job.trainable,
         metric=job.objective.goals[0],
         method="random",
-        parameters={"x": {"min": 0.0, "max": 1.0}, "folder": "."},  # type: ignore[arg-type]
+        parameters={"x": {"min": 0.0, "max": 1.0}, "folder": "."},
         checkpoints=Checkpoints(every=job.save_every),
         resources=Resources(workers=2),
         run_cap=1,

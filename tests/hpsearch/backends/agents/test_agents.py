@@ -41,6 +41,7 @@ def driven(tmp_path: Path, trainable: str, ending: ExitStack, *, live: bool = Fa
     driver = Driver(AnyJobBackend(live=live), study, trainable, save_every=2)
     for _ in range(agents):
         ending.enter_context(agent_beside(study))
+    ending.callback(driver.backend.close, kill=True)  # first: agents wait for a driver that doesn't answer
     return driver
 
 
@@ -117,11 +118,12 @@ def test_agents_go_on_with_the_next_driver_and_end_what_they_had_of_the_former(t
     # Without a close, as if it had been killed: its study is locked no more, and another begins.
     following = Driver.__new__(Driver)
     following.backend, following.messages = AnyJobBackend(), []
+    assert isinstance(driver.backend, AnyJobBackend)
     following.backend.open(driver.backend.job, following.messages.append)
     following.start(0, {"folder": str(tmp_path)}, end=10**6, attempt=2)
     following.metrics(0)
     assert all(map(gone, pids))
-    following.backend.close(kill=True)
+    ending.callback(following.backend.close, kill=True)
 
 
 def refused(tmp_path: Path, code: Path) -> str:
@@ -168,6 +170,7 @@ def test_an_agent_without_a_driver_says_so(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_job_of_an_agent_is_the_drivers(path):
     sweep = load_sweep(path, [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import signal
@@ -80,6 +81,11 @@ def finished(study: Path) -> int:
     return len(list(study.glob("trials/*/*/trial.json")))
 
 
+def has_moved(study: Path, seen: int, driver: subprocess.Popen[str]) -> bool:
+    """Return whether another segment has begun, or the driver has ended."""
+    return finished(study) > seen or driver.poll() is not None
+
+
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1])
@@ -117,8 +123,7 @@ def test_agents_and_driver_that_are_killed_and_stopped_give_the_undisturbed_tabl
                 driver = begin("resume", study, "--backend", "agents", "-q", cwd=tmp_path)
             if driver.poll() is not None:
                 break
-            ended = driver.poll
-            wait_for(lambda seen=seen, ended=ended: finished(study) > seen or ended() is not None)
+            wait_for(functools.partial(has_moved, study, seen, driver))
         for index in range(AGENTS):
             fleet.signal(index, signal.SIGCONT, with_children=True)
         _, err = driver.communicate()
