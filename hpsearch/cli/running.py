@@ -56,8 +56,9 @@ def check_runs_here(args: argparse.Namespace, sweep: Sweep, folders: Sequence[st
     folders = (str(Path.cwd()), *folders)
     if args.backend != "simulated" and not is_table(sweep.trainable):
         check_end(sweep, None, folders)
+    listen = _listen(args)
     if args.backend != "ray" or is_table(sweep.trainable):
-        make_backend(args.backend, sweep, None, args.address, folders, _listen(args))
+        make_backend(args.backend, sweep, None, args.address, folders, listen)
     check_observers(sweep.observers, folders)
 
 

@@ -15,6 +15,7 @@ from hpsearch.errors import BackendError
 from hpsearch.events import Saved
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.objective import Metric, Objective
+from hpsearch.serving.server import Listen
 from hpsearch.sweep.parts import Resources
 from hpsearch.task import Message, Progress, Result, Task
 from hpsearch.trial import Costs, Parent, Segment, Trial
@@ -91,9 +92,9 @@ def make_place(kind: str, request: pytest.FixtureRequest, study: StudyDirectory)
         backend = InlineBackend()
     elif kind == "simulated":
         backend = simulated_backend(2, lambda _, iteration: X * iteration, lambda _, segment: 1.0, name="value")
-    elif kind == "agents":
-        request.getfixturevalue("start_agents")(study.path, 2)
-        backend = AnyJobBackend()
+    elif kind in ("agents", "agents by HTTP"):
+        start = request.getfixturevalue("start_agents")
+        backend = AnyJobBackend(listen=None if kind == "agents" else Listen(), start=start)
     elif kind == "packing":
         backend = PackingBackend(2, metric=lambda _, iteration: X * iteration)
     else:
@@ -118,17 +119,19 @@ def warm_ray(ray_cluster: object, tmp_path_factory: pytest.TempPathFactory) -> C
 
 
 @pytest.fixture
-def start_agents() -> Iterator[Callable[[Path, int], object]]:
-    """A function that starts agents of a study; they are gone when the test ends."""
+def start_agents(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], object]]:
+    """A function that starts two agents of a driver; they are gone when the test ends."""
+    monkeypatch.setenv("HPSEARCH_AGENT_TOKEN", "t" * 20)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     with ExitStack() as ending:
-        yield lambda study, count: [ending.enter_context(agent_beside(study)) for _ in range(count)]
+        yield lambda address: [ending.enter_context(agent_beside(address)) for _ in range(2)]
 
 
 RAY = pytest.param("ray", marks=pytest.mark.ray)
-AGENTS = pytest.param("agents", marks=pytest.mark.exhaustive)
+AGENTS = [pytest.param(kind, marks=pytest.mark.exhaustive) for kind in ("agents", "agents by HTTP")]
 
 
-@pytest.fixture(params=["inline", "simulated", "packing", RAY, AGENTS])
+@pytest.fixture(params=["inline", "simulated", "packing", RAY, *AGENTS])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Every backend."""
     made = make_place(request.param, request, StudyDirectory(tmp_path / "study"))
@@ -136,7 +139,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     made.backend.close()
 
 
-@pytest.fixture(params=["inline", RAY, AGENTS])
+@pytest.fixture(params=["inline", RAY, *AGENTS])
 def real(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Every backend that runs trainables."""
     made = make_place(request.param, request, StudyDirectory(tmp_path / "study"))
@@ -144,7 +147,7 @@ def real(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     made.backend.close()
 
 
-@pytest.fixture(params=["inline", "simulated", RAY, AGENTS])
+@pytest.fixture(params=["inline", "simulated", RAY, *AGENTS])
 def shipped(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Every backend that a sweep may run on."""
     made = make_place(request.param, request, StudyDirectory(tmp_path / "study"))

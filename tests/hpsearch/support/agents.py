@@ -12,11 +12,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from hpsearch.backends.agents.agent import Agent, Process
+from hpsearch.backends.agents.agent import Agent, Link, Process
 from hpsearch.backends.agents.backend import AgentsBackend
 from hpsearch.backends.agents.child import serve
 from hpsearch.backends.agents.folder import AgentFolder
+from hpsearch.backends.agents.http import AgentClient, Client
 from hpsearch.cli.parser import build_parser
+from hpsearch.serving.access import client_token
+from hpsearch.serving.server import Listen
 from hpsearch.sweep.parts import Checkpoints, Resources
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Message
@@ -53,14 +56,18 @@ def agent(driver: str | Path, code: Path = ROOT, **variables: str) -> Iterator[s
 
 
 @contextmanager
-def agent_beside(study: Path, code: Path = ROOT) -> Iterator[Callable[[], None]]:
+def agent_beside(driver: str | Path, code: Path = ROOT) -> Iterator[Callable[[], None]]:
     """Run an agent in a thread; the process that runs its segments is forked from one that has imported torch.
 
     Yields:
         A function that tells the agent to leave. It leaves at the end of the block at the latest.
     """
     name, leaves = secrets.token_hex(16), threading.Event()
-    link = AgentFolder(study, name)
+    link: Link
+    if str(driver).startswith("http"):
+        link = AgentClient(Client(str(driver), client_token("agent"), name))
+    else:
+        link = AgentFolder(Path(driver), name)
     running = beside(lambda: Agent(link, name, code, 120.0, print, start_forked).run(leaves.is_set))
     try:
         yield leaves.set
@@ -110,15 +117,26 @@ def sweep_of(job: Job) -> Sweep:
 class AnyJobBackend(AgentsBackend):
     """Opens with a job alone, as other backends do."""
 
-    def __init__(self, live: bool = False) -> None:
-        """Wait for the job, in which the scheduler may stop a segment at any report if `live`."""
+    def __init__(
+        self, live: bool = False, listen: Listen | None = None, start: Callable[[str], object] = lambda address: None
+    ) -> None:
+        """Wait for the job.
+
+        Args:
+            live: Whether the scheduler may stop a segment at any report.
+            listen: As of `AgentsBackend`.
+            start: Starts agents, given the driver's address, once it is open.
+        """
         self._live = live
+        self._listens = listen
+        self._start = start
 
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
         """Open with the sweep of the job."""
         self.job = replace(job, live=self._live)
-        super().__init__(sweep_of(job))
+        super().__init__(sweep_of(job), self._listens)
         super().open(self.job, deliver)
+        self._start(self._link.address)
 
 
 def _main(words: Sequence[str]) -> int:
