@@ -77,6 +77,15 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
+class Noted:
+    """A trial's code noted texts by name. No decision depends on them; a later text of a name replaces the earlier."""
+
+    trial: int
+    attempt: int
+    notes: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """An attempt returned, at the end of its segment or before."""
 
@@ -265,6 +274,7 @@ Event = (
     | Asked
     | Started
     | Saved
+    | Noted
     | Finished
     | Failed
     | Lost
@@ -287,7 +297,9 @@ def trial_of(event: Event) -> int | None:
     match event:
         case Started():
             return event.segment.trial
-        case Saved() | Finished() | Failed() | Lost() | Reverted() | Dropped() | Retried() | Continued() | Pruned():
+        case Saved() | Noted() | Finished() | Failed() | Lost() | Reverted():
+            return event.trial
+        case Dropped() | Retried() | Continued() | Pruned():
             return event.trial
         case Opened() | Asked() | Added() | Exhausted() | Extended() | Changed() | Steered() | Ended():
             return None

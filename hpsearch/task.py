@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from hpsearch.events import Lost, Saved
 from hpsearch.trial import Failure, Report, Segment, Trial
@@ -47,12 +48,14 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Live reports of a running attempt, provisional until a `Saved` or the `Result` contains them."""
+    """Live reports of a running attempt, provisional until a `Saved` or the `Result` contains them; and its notes."""
 
     trial: int
     attempt: int
     reports: tuple[Report, ...]
     """Reports since the last `Progress` of this attempt."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Notes since then, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,8 @@ class Result:
     """Maximum number of trials that were trained together, this one included."""
     ignored_checkpoint: bool = False
     """The attempt resumed from a checkpoint but never read it."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """All notes of the attempt, by name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,10 @@ class Report:
     """Number of trials that were trained together in this iteration and share its time; not part of a result."""
 
 
+CAPACITY = ("memory", "timeout")
+"""Kinds of failures of configurations that need too much."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why an attempt failed."""
@@ -136,6 +140,11 @@ class Failure:
     """The full traceback; empty if there is none."""
     key: str = ""
     """The key of the sweep that the failure is about, as in `TrainableError`."""
+
+    @property
+    def is_of_capacity(self) -> bool:
+        """Whether a smaller configuration would not have failed. An exception says nothing about other ones."""
+        return self.kind in CAPACITY
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +242,8 @@ class TrialRow:
     """Its configuration in a sweep with repeats; None without repeats."""
     code: tuple[int, ...] = field(default=(), compare=False)
     """Versions of the trainable's code that produced the trial's reports, from 1; empty if unknown."""
+    notes: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Texts that the trial's code noted, by name; not part of a result."""
     address: str | None = field(default=None, compare=False, repr=False)
     """Address of `checkpoint`: its directory, or an entry of a file with several checkpoints; not part of a result."""
 

@@ -34,6 +34,8 @@ class Browser:
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket, self._number = socket, 0
+        self.problems: list[str] = []
+        """Errors of scripts and of the page, and dialogs that scripts opened, once `watch` was called."""
 
     async def call(self, method: str, **params: Any) -> Any:
         """Call a method of the protocol."""
@@ -43,19 +45,34 @@ class Browser:
             answer = await self._socket.receive_json()
             if answer.get("id") == self._number:
                 return answer["result"]
+            told = answer.get("params", {})
+            if answer.get("method") in ("Runtime.exceptionThrown", "Page.javascriptDialogOpening") or (
+                answer.get("method") == "Log.entryAdded" and told["entry"]["level"] == "error"
+            ):
+                self.problems.append(str(told))
+
+    async def watch(self) -> None:
+        """Collect problems from now on."""
+        for domain in ("Runtime", "Log"):
+            await self.call(f"{domain}.enable")
 
     async def open(self, address: str, until: str, still: float = 4.0) -> float:
         """Open an address; return the seconds until an expression holds. Then wait until all is drawn."""
         await self.call("Page.navigate", url="about:blank")
         began = time.monotonic()
         await self.call("Page.navigate", url=address)
-        while not await self.value(until):
-            if time.monotonic() - began > PATIENCE:
-                raise TimeoutError(f"{address}: it never came to {until}")
-            await asyncio.sleep(0.1)
+        await self.wait(until)
         took = time.monotonic() - began
         await asyncio.sleep(still)
         return took
+
+    async def wait(self, until: str) -> None:
+        """Wait until an expression holds."""
+        began = time.monotonic()
+        while not await self.value(until):
+            if time.monotonic() - began > PATIENCE:
+                raise TimeoutError(f"it never came to {until}: {await self.value('document.body.innerText')}")
+            await asyncio.sleep(0.1)
 
     async def size(self, width: int, height: int, *, mobile: bool = False) -> None:
         """Show pages on a screen of so many pixels."""
@@ -64,8 +81,15 @@ class Browser:
         )
 
     async def value(self, expression: str) -> Any:
-        """Return the value of a JavaScript expression on the page."""
-        return (await self.call("Runtime.evaluate", expression=expression, returnByValue=True))["result"].get("value")
+        """Return the value of a JavaScript expression on the page; of a promise, what it comes to."""
+        answer = await self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        return answer["result"].get("value")
+
+    async def press(self, key: str, code: int) -> None:
+        """Press a key, by its name and its number."""
+        text = {"text": "\r"} if key == "Enter" else {}
+        for kind in ("keyDown", "keyUp"):
+            await self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
 
     async def save(self, path: Path) -> None:
         """Save what is to be seen."""

@@ -65,3 +65,8 @@ def test_importing_it_imports_little_and_no_torch(package):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[] False\n"
+
+
+def test_no_init_stands_directly_inside_comm():
+    comm = Path(*hpsearch_comm.__path__).parent
+    assert not (comm / "__init__.py").exists()

@@ -19,9 +19,8 @@ from hpsearch_comm.operations.work_queue import WorkQueue
 from hpsearch_comm.options import Options
 from hpsearch_comm.shm.shm_segment import ShmSegment
 from hpsearch_comm.topology import Topology
+from hpsearch_comm.transport.link import Link
 from hpsearch_comm.transport.mesh import Mesh
-from hpsearch_comm.transport.shm_link import links_within
-from hpsearch_comm.transport.tcp_link import TcpLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +88,14 @@ def assemble(options: Options, make_listener: Callable[[], Listener]) -> Assembl
         control = Detector(rank, connections.controls, names, abort_state, history)
         undo.callback(control.close)
         patience = max(1.0, deadline - time.monotonic())
-        shm = ShmSegment(rank, sharing.local_ranks, connections.descriptors, abort_state, timeout=patience)
+        streams, local = connections.streams, sharing.local_ranks
+        descriptors = {peer: sockets[0] for peer, sockets in streams.items() if peer in local}
+        shm = ShmSegment(rank, local, descriptors, abort_state, timeout=patience)
         undo.callback(shm.close)
         # The last stream is for send and recv.
-        tcp_links = {peer: TcpLink(peer, streams[:-1]) for peer, streams in connections.streams.items()}
-        mesh = Mesh(rank, links_within(shm) | tcp_links, shm.bell)
-        tcp_links = {peer: TcpLink(peer, streams[-1:]) for peer, streams in connections.streams.items()}
-        messages = PointToPoint(rank, links_within(shm, 1) | tcp_links, shm.bells[1], abort_state, options.timeout)
+        mesh = Mesh(rank, {peer: Link(peer, sockets[:-1]) for peer, sockets in streams.items()})
+        links = {peer: Link(peer, sockets[-1:]) for peer, sockets in streams.items()}
+        messages = PointToPoint(rank, links, abort_state, options.timeout)
         undo.pop_all()
         return Assembly(topology, sharing, shm, mesh, messages, control, abort_state, history)
 

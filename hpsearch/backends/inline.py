@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -150,6 +150,9 @@ class _Channel:
 
     def reported(self, report: Report) -> None:
         self._backend._deliver(Progress(*self._key, (report,)))
+
+    def noted(self, notes: Mapping[str, str]) -> None:
+        self._backend._deliver(Progress(*self._key, (), notes))
 
     def saved(self, saved: Saved) -> None:
         self._backend._deliver(saved)

@@ -14,7 +14,7 @@ from hpsearch.journal.filesystem import put_in_place
 from hpsearch.simulation import Simulation, Step
 from hpsearch.simulation.simulation import RecordedFailure
 from hpsearch.task import Message, Progress, Result, Task, Workers
-from hpsearch.trainable.failures import bounded, failure_of
+from hpsearch.trainable.failures import bounded, failure_of, failure_of_message
 from hpsearch.trainable.metrics import cost_after
 from hpsearch.trial import Failure, Report
 from hpsearch.worker.attempt import attempt_directory
@@ -302,7 +302,7 @@ class _Attempt:
                 if step is not None:
                     self._cost = cost_after(self._resource, self._cost, step.metrics, step.seconds / self._speed)
             except RecordedFailure as error:
-                step, self.failure = None, bounded(Failure("raised", str(error), ""))
+                step, self.failure = None, bounded(failure_of_message(str(error)))
             except Exception as error:
                 step, self.failure = None, bounded(failure_of(error))
             if step is not None:

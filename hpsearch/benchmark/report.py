@@ -1,22 +1,23 @@
-"""The report of a benchmark: a table of hits and regret by budget, and plots over time."""
+"""The report of a benchmark: means and bootstrap intervals, a table of hits and regret by budget, plots over time."""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-from hpsearch.benchmark.runs import Results, RunCourse, RunKey
+import numpy as np
+
+from hpsearch.benchmark.rows import RunRow, Values, hits_of, regret_of, runs_of
+from hpsearch.benchmark.runs import Results, RunCourse, hits_at, regret_at
 from hpsearch.benchmark.suite import Suite
 from hpsearch.page.charts import Chart, Linear, scale_of
 from hpsearch.page.charts.picture import series
 
-At = Callable[[RunCourse, float], float]
-"""Returns a run's hits or regret at a budget."""
+_RESAMPLES = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,38 +32,45 @@ class Mean:
         return f"{self.value:.3f}" if math.isnan(self.error) else f"{self.value:.3f} ± {self.error:.3f}"
 
 
-def hits_at(course: RunCourse, budget: float) -> float:
-    """Return 1.0 if a run had a report as good as the final values of the best rows within the budget, else 0.0."""
-    return float(any(course.hit[: bisect_right(course.at, budget)]))
+def over_tasks(values: Values) -> Mean:
+    """Return the mean over tasks of the means over seeds; NaN without runs."""
+    means = [fmean(of_task) for of_task in _by_task(values)]
+    error = stdev(means) / math.sqrt(len(means)) if len(means) > 1 else math.nan
+    return Mean(fmean(means) if means else math.nan, error)
 
 
-def regret_at(course: RunCourse, budget: float) -> float:
-    """Return the regret of a run's best report within the budget; 1 without a report."""
-    count = bisect_right(course.at, budget)
-    return course.regret[count - 1] if count else 1.0
+def differences(first: Values, second: Values) -> Values:
+    """Return the differences between two methods, for the tasks and seeds that both have."""
+    return {key: value - second[key] for key, value in first.items() if key in second}
 
 
-def over_tasks(courses: Mapping[RunKey, RunCourse], at: At, budget: float) -> Mean:
-    """Return the mean over tasks of the means over seeds."""
-    return _mean(list(_by_task(courses, at, budget).values()))
+def interval(values: Values, coverage: float = 0.95) -> tuple[float, float]:
+    """Return a bootstrap interval of the mean over tasks and seeds; NaN without runs.
+
+    Tasks are sampled with replacement, then seeds within each sampled task (Davison & Hinkley, 1997, section 3.8).
+    """
+    tasks = _by_task(values)
+    if not tasks:
+        return math.nan, math.nan
+    rng = np.random.default_rng(0)
+    count = len(tasks)
+    means = np.stack(
+        [
+            np.asarray(of_task)[rng.integers(len(of_task), size=(_RESAMPLES, count, len(of_task)))].mean(axis=2)
+            for of_task in tasks
+        ]
+    )  # [task, resample, index among the sampled tasks]
+    sampled = rng.integers(count, size=(_RESAMPLES, count))
+    totals = means[sampled, np.arange(_RESAMPLES)[:, None], np.arange(count)].mean(axis=1)
+    low, high = np.quantile(totals, [(1 - coverage) / 2, (1 + coverage) / 2])
+    return float(low), float(high)
 
 
-def paired(first: Mapping[RunKey, RunCourse], second: Mapping[RunKey, RunCourse], at: At, budget: float) -> Mean:
-    """Return the mean over tasks of the differences between two methods."""
-    ours, theirs = _by_task(first, at, budget), _by_task(second, at, budget)
-    return _mean([ours[task] - theirs[task] for task in ours if task in theirs])
-
-
-def _by_task(courses: Mapping[RunKey, RunCourse], at: At, budget: float) -> Mapping[str, float]:
+def _by_task(values: Values) -> list[list[float]]:
     by_task: dict[str, list[float]] = defaultdict(list)
-    for key, course in courses.items():
-        by_task[key.task].append(at(course, budget))
-    return {task: fmean(values) for task, values in by_task.items()}
-
-
-def _mean(values: Sequence[float]) -> Mean:
-    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return Mean(fmean(values) if values else math.nan, error)
+    for (task, _), value in sorted(values.items()):
+        by_task[task].append(value)
+    return list(by_task.values())
 
 
 Row = tuple[str, ...]
@@ -84,47 +92,56 @@ def markdown(rows: Sequence[Row]) -> str:
     return "\n".join([first, f"|{' --- |' * first.count(' | ')} --- |", *rest]) + "\n"
 
 
-def suite_rows(suite: Suite, results: Results, methods: Sequence[str], workers: Sequence[int]) -> Iterator[Row]:
-    """Yield the table of a suite: a header, and a row for each method and number of workers with runs."""
-    budgets = [f"{budget:g}" for budget in suite.budgets]
-    last = suite.budgets[-1]
+def suite_rows(rows: Sequence[RunRow], methods: Sequence[str], workers: Sequence[int]) -> Iterator[Row]:
+    """Yield the table of a family: a header, and a row for each method and number of workers with runs."""
+    budgets = list(rows[0].hits) if rows else []
     yield (
         "method",
         "workers",
         "runs",
-        *(f"hits by {budget}" for budget in budgets),
-        f"over {methods[0]}",
-        *(f"regret at {budget}" for budget in budgets),
+        *(f"hits by {budget:g}" for budget in budgets),
+        "mean, 95 %",
+        f"over {methods[0]}, 95 %",
+        *(f"regret at {budget:g}" for budget in budgets),
     )
     for count in workers:
-        base = results.of(methods[0], count)
+        base = hits_of(runs_of(rows, methods[0], count))
         for method in methods:
-            runs = results.of(method, count)
+            runs = runs_of(rows, method, count)
             if not runs:
                 continue
-            gain = "" if method == methods[0] or not base else str(paired(runs, base, hits_at, last))
+            means = hits_of(runs)
             yield (
                 method,
                 str(count),
                 str(len(runs)),
-                *(str(over_tasks(runs, hits_at, budget)) for budget in suite.budgets),
-                gain,
-                *(str(over_tasks(runs, regret_at, budget)) for budget in suite.budgets),
+                *(str(over_tasks(hits_of(runs, budget))) for budget in budgets),
+                f"{over_tasks(means).value:.3f} ({shown_interval(means, '.3f')})",
+                shown_interval(differences(means, base), "+.3f") if method != methods[0] else "",
+                *(str(over_tasks(regret_of(runs, budget))) for budget in budgets),
             )
+
+
+def shown_interval(values: Values, form: str) -> str:
+    """Return an interval as text, empty without runs."""
+    return " to ".join(format(end, form) for end in interval(values)) if values else ""
 
 
 def plot(suite: Suite, results: Results, methods: Sequence[str], workers: int, directory: Path) -> Sequence[Path]:
     """Plot hits and regret over time, with bands of one standard error; return the paths of the plots."""
     last = suite.budgets[-1]
     across = [last * (index + 1) / _POINTS for index in range(_POINTS)]
-    kinds: Sequence[tuple[str, At, str]] = (
+    kinds: Sequence[tuple[str, Callable[[RunCourse, float], float], str]] = (
         ("hits", hits_at, f"share of runs that hit the best {suite.hit:.0%}"),
         ("regret", regret_at, "regret (0: best, 1: median)"),
     )
     paths = []
     for name, at, up in kinds:
         means = {
-            method: [over_tasks(runs, at, budget) for budget in across]
+            method: [
+                over_tasks({(key.task, key.seed): at(course, budget) for key, course in runs.items()})
+                for budget in across
+            ]
             for method in methods
             if (runs := results.of(method, workers))
         }

@@ -7,9 +7,10 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.benchmark.suite import Suite
 from hpsearch.errors import StorageError, SweepError
 from hpsearch.events import Failed, Finished, Started
+from hpsearch.journal.provenance import code_version
 from hpsearch.objective import Objective, is_valid
 from hpsearch.observers.base import Record
 from hpsearch.run.simulate import Nobody, simulate
@@ -50,6 +52,19 @@ class RunCourse:
     hit: Sequence[bool]
     """Whether each new best report is as good as the final values of the best rows."""
     trials: int
+    commit: str = ""
+    """The code that carried it out, see `code_version`."""
+
+
+def hits_at(course: RunCourse, budget: float) -> float:
+    """Return 1.0 if a run had a report as good as the final values of the best rows within the budget, else 0.0."""
+    return float(any(course.hit[: bisect_right(course.at, budget)]))
+
+
+def regret_at(course: RunCourse, budget: float) -> float:
+    """Return the regret of a run's best report within the budget; 1 without a report."""
+    count = bisect_right(course.at, budget)
+    return course.regret[count - 1] if count else 1.0
 
 
 @dataclass(frozen=True)
@@ -179,6 +194,7 @@ class Results:
         self._path = directory / _FILE
         self._suite = suite
         self.courses: dict[RunKey, RunCourse] = {}
+        self._commit = code_version()
         try:
             directory.mkdir(parents=True, exist_ok=True)
             lines = self._path.read_text("utf-8", "replace").splitlines() if self._path.exists() else []
@@ -201,6 +217,7 @@ class Results:
     def add(self, key: RunKey, course: RunCourse) -> None:
         """Store a run's result."""
         digest = {"digest": self._suite.digest(key.method, key.task)}
+        course = replace(course, commit=self._commit)
         line = json.dumps(key._asdict() | digest | asdict(course))
         try:
             with self._path.open("a", encoding="utf-8") as file:
@@ -219,16 +236,12 @@ class Results:
         """Return the runs of a method."""
         return {key: course for key, course in self.courses.items() if key[1:3] == (method, workers)}
 
-    def keep(self, keys: Iterable[RunKey]) -> None:
-        """Keep only the results of these runs."""
-        self.courses = {key: self.courses[key] for key in keys if key in self.courses}
 
-
-def keys_of(suite: Suite, methods: Sequence[str], workers: Sequence[int], seeds: int) -> list[RunKey]:
+def keys_of(tasks: Sequence[str], methods: Sequence[str], workers: Sequence[int], seeds: int) -> list[RunKey]:
     """Return the runs, ordered so that the first part of them already compares all methods."""
     return [
         RunKey(task, method, count, seed)
-        for seed, count, task, method in product(range(seeds), workers, suite.tasks, methods)
+        for seed, count, task, method in product(range(seeds), workers, tasks, methods)
     ]
 
 

@@ -146,6 +146,17 @@ class Suite:
         learns = named == AUTO or searcher_named(named).capabilities.learns
         return self.learning_seeds if learns and self.learning_seeds is not None else self.seeds
 
+    def run_as(self, method: str) -> str:
+        """Return the method whose runs are a method's runs: `auto` is the method that it chooses."""
+        if self.known[method].get("method") != AUTO:
+            return method
+        sweep = self._anonymous(method)
+        is_known = sweep.method in self.known and self._anonymous(sweep.method) == sweep
+        return sweep.method if is_known else method
+
+    def _anonymous(self, method: str) -> Sweep:
+        return replace(self.sweep_of(method, self.tasks[0], 0, 1, 1.0), name="any", auto_reason=None)
+
     def trainable(self, task: str) -> str:
         """Return a task as the trainable of a sweep."""
         return str(Path(self.path).parent / task)

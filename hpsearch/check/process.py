@@ -6,7 +6,7 @@ import os
 import resource
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -113,6 +113,9 @@ class _Channel:
         self.reports.append(report)
         if self._trace is not None:
             self._trace.reported(report.iteration)
+
+    def noted(self, notes: Mapping[str, str]) -> None:
+        """Do nothing."""
 
     def saved(self, saved: Saved) -> None:
         """Do nothing: there are checkpoints inside a segment only if the sweep has no last iteration."""

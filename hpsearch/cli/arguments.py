@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hpsearch.config.strict_json import parse_json
 from hpsearch.errors import HpsearchError, JournalError
 from hpsearch.journal.directory import JOURNAL, StudyDirectory
+from hpsearch.storage.bucket import is_url
 from hpsearch.tables.wording import shown_path
 
 if TYPE_CHECKING:
@@ -25,17 +26,24 @@ _MOST_NAMED = 8
 """Largest number of studies that an error lists."""
 
 
-def add_study(command: argparse.ArgumentParser, newest: bool = False) -> None:
-    """Add `DIR`, a study's directory. It is optional if `newest` is True."""
+def add_study(command: argparse.ArgumentParser, newest: bool = False, reads: bool = False) -> None:
+    """Add `DIR`, a study's directory.
+
+    Args:
+        command: Parser of the command.
+        newest: Whether it is optional.
+        reads: Whether the command only reads the study, which may then be in a bucket.
+    """
+    kind = readable if reads else _directory if newest else Path
     if newest:
-        command.add_argument("dir", type=_directory, nargs="?", metavar="DIR", help=_NEWEST)
+        command.add_argument("dir", type=kind, nargs="?", metavar="DIR", help=_NEWEST)
     else:
-        command.add_argument("dir", type=Path, metavar="DIR")
+        command.add_argument("dir", type=kind, metavar="DIR")
 
 
-def add_trial(command: argparse.ArgumentParser, default: str) -> None:
-    """Add `DIR` and `TRIAL`, both optional. `default` is the help text for a missing trial."""
-    add_study(command, newest=True)
+def add_trial(command: argparse.ArgumentParser, default: str, reads: bool = False) -> None:
+    """Add `DIR` and `TRIAL`, both optional. `default` is the help text for a missing trial; `reads` as above."""
+    add_study(command, newest=True, reads=reads)
     command.add_argument("trial", type=number, nargs="?", metavar="TRIAL", help=default)
 
 
@@ -59,6 +67,15 @@ def _directory(text: str) -> Path:
     """Parse a directory's path. `./16` becomes absolute, so that it differs from trial 16: a `Path` drops the dot."""
     path = Path(text)
     return path.absolute() if str(path).isdecimal() and not text.isdecimal() else path
+
+
+def readable(text: str) -> Path:
+    """Parse a directory's path, or the URL of a study in a bucket, of which the journal is copied."""
+    if not is_url(text):
+        return _directory(text)
+    from hpsearch.storage.studies import copy_of
+
+    return copy_of(text)
 
 
 def add_weights(command: argparse.ArgumentParser, text: str) -> None:

@@ -6,16 +6,19 @@ import argparse
 import os
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpsearch.benchmark.families import FEWEST_TASKS, Family, family_rows, half_of
+from hpsearch.benchmark.families import FEWEST_TASKS, Family, family_rows
 from hpsearch.benchmark.report import aligned, markdown, plot, suite_rows
+from hpsearch.benchmark.rows import RunRow, half_of, read_rows, run_row, write_rows
 from hpsearch.benchmark.runs import Results, keys_of, run_missing
 from hpsearch.benchmark.suite import Suite, load_suites
 from hpsearch.cli.arguments import comma_list, positive
 from hpsearch.errors import HpsearchError
 from hpsearch.journal.filesystem import writing
+from hpsearch.journal.provenance import command_line, without_folder
 from hpsearch.tables.wording import counted, duration
 
 _QUICK_SEEDS = 3
@@ -26,7 +29,8 @@ _TOLD_SECONDS = 10.0
 
 def benchmark_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch benchmark`."""
-    command.add_argument("suite", type=Path, metavar="SUITE.yaml")
+    text = "a suite to run; or rows.csv of earlier benchmarks, one or several files, to show their tables again"
+    command.add_argument("suite", type=Path, nargs="+", metavar="SUITE.yaml", help=text)
     comma_list(command, "--methods", str, "NAME", "which (default: all that there are); the first is compared with")
     command.add_argument("--seeds", type=positive, metavar="N", help="runs of each method on each task")
     comma_list(command, "--workers", positive, "N", "numbers of virtual workers, e.g. 1,4,16")
@@ -40,54 +44,89 @@ def benchmark_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def benchmark(args: argparse.Namespace) -> int:
-    """Run the missing runs of a suite or of several suites, and show all results."""
-    suites = load_suites(args.suite, args.data)
-    directory = args.dir or Path("runs") / f"benchmark-{suites[0].name if len(suites) == 1 else args.suite.stem}"
-    if len(suites) > 1:
-        return _benchmark_families(suites, args, directory)
-    suite = half_of(suites[0], args.half)
-    if not suite.tasks:
-        raise HpsearchError(f"{suite.path}: must have two tasks for --half report, but it has one")
-    methods = list(dict.fromkeys(args.methods or suite.able))
-    suite.check(methods)
-    return 130 if _run_suite(suite, methods, args, directory) is None else 0
-
-
-def _benchmark_families(suites: Sequence[Suite], args: argparse.Namespace, directory: Path) -> int:
+    """Run the missing runs of a suite or of several suites and show all results, or show those of earlier runs."""
+    if all(path.suffix == ".csv" for path in args.suite):
+        return _show_rows(args)
+    if len(args.suite) > 1:
+        raise HpsearchError(
+            f"{' '.join(map(str, args.suite))}: must be one suite, or rows of earlier benchmarks, as rows.csv\n"
+            "  name several suites in one file: families: [one.yaml, two.yaml]"
+        )
+    (path,) = args.suite
+    suites = load_suites(path, args.data)
+    directory = args.dir or Path("runs") / f"benchmark-{suites[0].name if len(suites) == 1 else path.stem}"
     families = []
-    for whole in suites:
-        suite = half_of(whole, args.half)
+    for suite in suites:
         if args.methods:
             suite.check_names(args.methods)
-        methods = [name for name in dict.fromkeys(args.methods or whole.able) if name in whole.able]
-        if not suite.tasks or not methods:
+        able = suite.able
+        methods = [name for name in dict.fromkeys(args.methods or able) if name in able or len(suites) == 1]
+        tasks = [task for task in suite.tasks if args.half in (None, half_of(suite, task))]
+        if not tasks and len(suites) == 1:
+            raise HpsearchError(f"{suite.path}: must have two tasks for --half report, but it has one")
+        if not tasks or not methods:
             why = "it has one task" if methods else "none of the methods can search its space"
             print(f"{suite.name}: left out, as {why}\n")
             continue
         suite.check(methods)
-        results = _run_suite(suite, methods, args, directory / suite.name)
-        if results is None:
+        rows = _run_suite(suite, tasks, methods, args, directory if len(suites) == 1 else directory / suite.name)
+        if rows is None:
             return 130
-        judged = len(whole.tasks) >= FEWEST_TASKS
-        families.append(Family(suite, results, methods, (args.workers or suite.workers)[0], judged))
-        print()
-    rows = list(family_rows(families))
-    print("hits by " + "; ".join(f"{each.suite.name}: {_budgets(each.suite)}" for each in families))
-    print(aligned(rows), end="")
-    print("difference: in hits from the first method by the middle budget, a 95 % interval over tasks and seeds")
-    if not all(family.judged for family in families):
-        print(f"*: fewer than {FEWEST_TASKS} tasks, not in the mean rank")
-    with writing(f"{directory}: expected a folder for the table that can be written"):
-        (directory / "families.md").write_text(markdown(rows), "utf-8")
+        families.append(Family(rows, methods, (args.workers or suite.workers)[0]))
+    write_rows(directory / "rows.csv", [row for family in families for row in family.rows], _command())
+    print(f"rows: {directory / 'rows.csv'}")
+    if len(suites) > 1:
+        _show_families(families, directory)
     return 0
 
 
-def _budgets(suite: Suite) -> str:
-    return "/".join(f"{budget:g}" for budget in suite.budgets)
+def _show_rows(args: argparse.Namespace) -> int:
+    """Show the tables of the rows of earlier benchmarks."""
+    given = [name for name in ("quick", "jobs", "data") if getattr(args, name)]
+    if given:
+        raise HpsearchError(f"--{given[0]} must be with a suite that is run, got rows of runs: {args.suite[0]}")
+    by_family: dict[str, list[RunRow]] = defaultdict(list)
+    for row in read_rows(args.suite):
+        if args.half in (None, row.half) and (args.seeds is None or row.seed < args.seeds):
+            by_family[row.family].append(row)
+    families = []
+    for name, rows in by_family.items():
+        there = list(dict.fromkeys(row.method for row in rows))
+        methods = [method for method in args.methods or there if method in there]
+        workers = args.workers or sorted({row.workers for row in rows})
+        if any(row.method in methods and row.workers in workers for row in rows):
+            families.append(Family(rows, methods, workers[0]))
+            print(f"{name}:")
+            print(aligned(list(suite_rows(rows, methods, workers))))
+    if not families:
+        raise HpsearchError(f"{args.suite[0]}: must have rows of these methods, workers, seeds and half, got none")
+    _show_families(families, args.dir)
+    return 0
 
 
-def _run_suite(suite: Suite, methods: Sequence[str], args: argparse.Namespace, directory: Path) -> Results | None:
-    """Run a suite's missing runs and print its table. Return the results, or None if Ctrl-C ended them."""
+def _show_families(families: Sequence[Family], directory: Path | None) -> None:
+    """Print the table of families, and write it to a directory, if there is one."""
+    rows = list(family_rows(families))
+    print("\nhits by " + "; ".join(f"{each.name}: {'/'.join(f'{b:g}' for b in each.budgets)}" for each in families))
+    print(aligned(rows), end="")
+    print("difference: in hits from the first method, mean of the budgets, a 95 % interval over tasks and seeds")
+    if not all(family.judged for family in families):
+        print(f"*: fewer than {FEWEST_TASKS} tasks, not in the mean rank")
+    if directory is not None:
+        with writing(f"{directory}: expected a folder for the table that can be written"):
+            directory.mkdir(parents=True, exist_ok=True)
+            (directory / "families.md").write_text(markdown(rows), "utf-8")
+
+
+def _command() -> str:
+    """Return the command as a user types it."""
+    return without_folder(command_line())
+
+
+def _run_suite(
+    suite: Suite, tasks: Sequence[str], methods: Sequence[str], args: argparse.Namespace, directory: Path
+) -> Sequence[RunRow] | None:
+    """Run a suite's missing runs and print its table. Return the rows, or None if Ctrl-C ended the runs."""
     if not args.methods and (unable := [name for name in suite.known if name not in methods]):
         print(f"left out, as they can't search this space: {', '.join(unable)}")
     workers = list(dict.fromkeys(args.workers or suite.workers))
@@ -96,25 +135,29 @@ def _run_suite(suite: Suite, methods: Sequence[str], args: argparse.Namespace, d
     part = min(1.0, _QUICK_SEEDS / suite.seeds) if args.quick else 1.0
     seeds = {method: args.seeds or max(1, round(part * suite.seeds_of(method))) for method in methods}
     results = Results(directory, suite)
-    keys = [key for key in keys_of(suite, methods, workers, max(seeds.values())) if key.seed < seeds[key.method]]
+    keys = [key for key in keys_of(tasks, methods, workers, max(seeds.values())) if key.seed < seeds[key.method]]
     jobs = args.jobs or os.cpu_count() or 1
+    run_as = {method: suite.run_as(method) for method in methods}
+    stored = {key: key._replace(method=run_as[key.method]) for key in keys}
     try:
-        run_missing(suite, results, keys, jobs, _Progress())
+        run_missing(suite, results, list(dict.fromkeys(stored.values())), jobs, _Progress())
     except KeyboardInterrupt:
         print(f"interrupted; the results so far are in {directory}, and the same command continues", file=sys.stderr)
         return None
-    results.keep(keys)
-    rows = list(suite_rows(suite, results, methods, workers))
+    results.courses = {key: results.courses[stored[key]] for key in keys}
+    ordered = sorted(keys, key=lambda key: (tasks.index(key.task), methods.index(key.method), key.workers, key.seed))
+    rows = [run_row(suite, key, results.courses[key]) for key in ordered]
+    table = list(suite_rows(rows, methods, workers))
     fewest, most = min(seeds.values()), max(seeds.values())
-    size = f"{counted(len(suite.tasks), 'task')}, {counted(most, 'seed')}"
+    size = f"{counted(len(tasks), 'task')}, {counted(most, 'seed')}"
     size += f" ({fewest} of methods that learn)" * (fewest < most)
     print(f"{suite.name}: {size}; means over tasks ± their standard error")
-    print(aligned(rows), end="")
+    print(aligned(table), end="")
     with writing(f"{directory}: expected a folder for the table and plots that can be written"):
-        (directory / "table.md").write_text(markdown(rows), "utf-8")
+        (directory / "table.md").write_text(markdown(table), "utf-8")
         shown = [str(path) for count in workers for path in plot(suite, results, methods, count, directory)]
     print(f"plots: {', '.join(shown)}")
-    return results
+    return rows
 
 
 class _Progress:

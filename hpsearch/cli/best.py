@@ -10,6 +10,7 @@ from typing import Any
 
 from hpsearch.cli.arguments import add_format, add_study, add_weights, directory_of, loaded, target
 from hpsearch.errors import HpsearchError
+from hpsearch.journal.directory import StudyDirectory
 from hpsearch.results.best import BestTrial
 from hpsearch.results.study import Study
 from hpsearch.tables.formats import indented_json
@@ -21,7 +22,7 @@ from hpsearch.tables.trials import rows_to_table
 
 def best_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch best`."""
-    add_study(command, newest=True)
+    add_study(command, newest=True, reads=True)
     add_weights(command, "one of several metrics' best: what a unit of each is worth, e.g. accuracy=1,ms=0.01")
     add_format(command, "json")
     text = "write trial.json, with its parameters, and its checkpoint to this folder; or all to one file, NAME.pt"
@@ -48,7 +49,7 @@ def best(args: argparse.Namespace) -> int:
         print(indented_json(record))
         return 0
     for number, trial in enumerate(best_trials):
-        print("\n" * (number > 0) + _best_text(trial), end="")
+        print("\n" * (number > 0) + _best_text(trial, study), end="")
     if len(best_trials) > 1:
         weights = ",".join(f"{name}=1" for name in best_trials[0].values)
         print(f"\nNone is better than another in all. For one by weights: --weights {shlex.quote(weights)}")
@@ -84,9 +85,12 @@ def _best_record(trial: BestTrial) -> dict[str, Any]:
     return {"trial": trial.number, **values, "params": trial.params, "checkpoint": checkpoint}
 
 
-def _best_text(trial: BestTrial) -> str:
+def _best_text(trial: BestTrial, study: Study) -> str:
+    missing = "none: none was saved, or it was deleted"
+    if StudyDirectory(study.directory).copied_from() is not None:
+        missing = f"in the bucket: `hpsearch resume {shlex.quote(study.location)}` downloads it"
     lines = [f"trial       {trial.number}"]
     lines += [f"{name:<11} {value!r}" for name, value in trial.values.items()]
     lines += [f"  {name:<20} {value!r}" for name, value in trial.params.items()]
-    lines.append(f"checkpoint  {trial.checkpoint or 'none: none was saved, or it was deleted'}")
+    lines.append(f"checkpoint  {trial.checkpoint or missing}")
     return "".join(f"{line}\n" for line in lines)

@@ -138,30 +138,30 @@ def _torch() -> Iterator[Finding]:
 
 
 def _nccl(search_path: Sequence[str] | None) -> Iterator[Finding]:
+    """Find NCCL's wheels: there is one for each CUDA, and all install libnccl.so.2, so that the last one is loaded."""
     from hpsearch_comm.cuda.nccl import nccl_version, version_text
-    from hpsearch_comm.cuda.nccl_wheels import installed_nccl_wheels, nccl_required_by_torch, shared_files
 
-    wheels = installed_nccl_wheels(search_path)
-    names = " and ".join(f"{wheel.name} {wheel.version}" for wheel in wheels)
-    shared = shared_files(wheels)
-    keep = nccl_required_by_torch(search_path)
-    if wheels and keep is not None and all(wheel.name != re.split("[=<>!~]", keep)[0].lower() for wheel in wheels):
-        mend = f"pip uninstall -y {' '.join(wheel.name for wheel in wheels)} && pip install '{keep}'"
+    folders = sys.path if search_path is None else list(search_path)
+    wheels: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions(path=folders):
+        name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "").lower()
+        if re.fullmatch(r"nvidia-nccl-cu\d+", name):
+            wheels.setdefault(name, distribution.version)  # Python imports the first one on the path
+    torch = next(iter(importlib.metadata.distributions(name="torch", path=folders)), None)
+    needed = [re.sub(r"[\s()]|;.*", "", line) for line in (torch.requires if torch else None) or ()]
+    keep = next((line for line in needed if line.startswith("nvidia-nccl-cu")), None)
+    names = " and ".join(f"{name} {wheels[name]}" for name in sorted(wheels))
+    mend = f"pip uninstall -y {' '.join(sorted(wheels))}"
+    mend += f" && pip install '{keep}'" if keep else ", and install the one that fits your torch's CUDA again"
+    if wheels and keep is not None and re.split("[=<>!~]", keep)[0] not in wheels:
         yield Finding("error", "nccl", f"torch needs {keep}, but {names} is installed; {mend}")
-        return
-    if not shared:
+    elif len(wheels) > 1:
+        yield Finding("error", "nccl", f"{names} both install libnccl.so.2: whichever came last is loaded; {mend}")
+    else:
         loaded = nccl_version()
         uses = f"torch uses {version_text(loaded)}" if loaded else ""
         versions = ", ".join(filter(None, (uses, names)))
         yield Finding("ok", "nccl", versions or "no wheel of it is installed: fine without GPUs")
-        return
-    mend = f"pip uninstall -y {' '.join(wheel.name for wheel in wheels)}"
-    if keep is None:
-        mend += ", and install the one that fits your torch's CUDA again"
-    else:
-        mend += f" && pip install '{keep}'"
-    text = f"{names} both install {', '.join(shared)}: whichever came last is loaded; {mend}"
-    yield Finding("error", "nccl", text)
 
 
 def _cores() -> Iterator[Finding]:

@@ -15,7 +15,9 @@ from typing import Any
 from hpsearch.cli.arguments import add_format
 from hpsearch.config.checks import nearest
 from hpsearch.errors import HpsearchError
+from hpsearch.journal.directory import StudyDirectory
 from hpsearch.results.studies import StudySummary, find_studies, summarize
+from hpsearch.storage.bucket import is_url
 from hpsearch.tables.formats import csv_text, json_text
 from hpsearch.tables.layout import Column, Screen, screen_of, table_text
 from hpsearch.tables.wording import bytes_text, duration, number, shortened, shown_path
@@ -26,7 +28,9 @@ _NOTE = 40
 
 def list_studies_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch list`."""
-    command.add_argument("folder", type=Path, nargs="?", default=Path("runs"), metavar="FOLDER", help="(default: runs)")
+    command.add_argument(
+        "folder", type=_folder, nargs="?", default=Path("runs"), metavar="FOLDER", help="(default: runs)"
+    )
     text = "only those with this tag; may be repeated: with all of them"
     command.add_argument("--tag", action="append", default=[], metavar="TAG", help=text)
     text = "study, name, state, trials, best, begun, changed, took or size"
@@ -38,7 +42,13 @@ def list_studies(args: argparse.Namespace) -> int:
     """List the studies of a folder, the newest first."""
     now = time.time()
     with contextlib.redirect_stdout(sys.stderr):  # output of a user's searcher isn't part of the list
-        summaries = summarize(list(find_studies(args.folder)), now)
+        if is_url(args.folder):
+            from hpsearch.storage.studies import copy_of, studies_in
+
+            directories = [copy_of(url) for url in studies_in(args.folder)]
+        else:
+            directories = list(find_studies(args.folder))
+        summaries = summarize(directories, now)
     summaries = [study for study in summaries if set(args.tag).issubset(study.labels.tags)]
     summaries.sort(key=lambda study: study.changed, reverse=True)
     if args.sort is not None:
@@ -55,8 +65,23 @@ def list_studies(args: argparse.Namespace) -> int:
     return 0
 
 
+def _folder(text: str) -> Path | str:
+    """Parse a folder's path, or the URL of a folder in a bucket."""
+    return text if is_url(text) else Path(text)
+
+
+def _location(study: StudySummary) -> Path | str:
+    """Return the study's directory, or of a copy the URL of the study in the bucket."""
+    return StudyDirectory(study.directory).copied_from() or study.directory
+
+
+def _shown(study: StudySummary, here: Path) -> str:
+    location = _location(study)
+    return location if isinstance(location, str) else shown_path(location, here)
+
+
 _KEYS: Mapping[str, Callable[[StudySummary], Any]] = {
-    "study": lambda study: str(study.directory),
+    "study": lambda study: str(_location(study)),
     "name": lambda study: study.name,
     "state": lambda study: study.state,
     "trials": lambda study: study.trials,
@@ -87,9 +112,7 @@ def _to_table(summaries: Sequence[StudySummary], here: Path, screen: Screen) -> 
     """Return the studies as a table for a terminal, with paths relative to `here` and local times."""
     problems = [study for study in summaries if study.problem]
     columns = [
-        Column(
-            "study", [shlex.quote(shown_path(study.directory, here)) for study in summaries], is_text=True, is_kept=True
-        ),
+        Column("study", [shlex.quote(_shown(study, here)) for study in summaries], is_text=True, is_kept=True),
         Column("state", [_state(study) for study in summaries], is_text=True, is_kept=True),
         Column("trials", ["" if study.problem else _trials(study) for study in summaries]),
         Column("best", [_best(study) for study in summaries], is_text=True),
@@ -103,7 +126,7 @@ def _to_table(summaries: Sequence[StudySummary], here: Path, screen: Screen) -> 
         columns.append(Column("tags", [" ".join(study.labels.tags) for study in summaries], is_text=True))
     if any(study.labels.note for study in summaries):
         columns.append(Column("note", [shortened(study.labels.note, _NOTE) for study in summaries], is_text=True))
-    unreadable = "".join(f"{shown_path(study.directory, here)} can't be read: {study.problem}\n" for study in problems)
+    unreadable = "".join(f"{_shown(study, here)} can't be read: {study.problem}\n" for study in problems)
     return table_text(columns, screen, "with --format csv") + unreadable
 
 
@@ -122,7 +145,7 @@ def _to_json(summaries: Sequence[StudySummary]) -> str:
 
 def _record(study: StudySummary) -> dict[str, Any]:
     return {
-        "directory": str(study.directory),
+        "directory": str(_location(study)),
         "name": study.name or None,
         "state": study.state,
         "process": study.holder,
@@ -151,7 +174,7 @@ def _clock(seconds: float) -> str:
 
 
 def _state(study: StudySummary) -> str:
-    if study.state != "running" or study.holder is None:
+    if study.state != "running" or study.holder is None or isinstance(_location(study), str):
         return study.state
     return f"running in {study.holder.rpartition(':')[2]}"
 

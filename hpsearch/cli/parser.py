@@ -47,6 +47,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "status:watch",
         "watch a sweep that runs elsewhere: its trials live, with keys to sort, open, pause and stop",
     ),
+    "serve": ("serve:serve", "show the studies of a folder in a browser, live, with buttons that steer them"),
     "trials": ("trials:trials", "list a study's trials"),
     "best": ("best:best", "show a study's best trial, or its Pareto front"),
     "trial": ("trial:trial", "show one trial: why it stopped, its segments, its curve, the end of its log"),
@@ -84,7 +85,7 @@ The function `<function>_arguments` of the same module adds the command's argume
 _GROUPS: Mapping[str, Sequence[str]] = {
     "run": ("run", "demo", "init", "plan", "check", "resume", "retry", "rerun", "agent", "design", "predict"),
     "look": (
-        *("list", "status", "watch", "trials", "best", "trial", "logs", "show", "lineage"),
+        *("list", "status", "watch", "serve", "trials", "best", "trial", "logs", "show", "lineage"),
         *("compare", "report", "tensorboard", "history"),
     ),
     "steer": ("pause", "stop", "cancel", "extend", "add", "prune", "change", "ask", "tell", "give-up"),

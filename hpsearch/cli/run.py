@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hpsearch.cli.arguments import add_set, add_study, add_sweep, number, pasted, positive
+from hpsearch.cli.arguments import add_set, add_sweep, number, pasted, positive
 from hpsearch.cli.running import (
     add_output,
     add_place,
@@ -19,7 +19,7 @@ from hpsearch.cli.running import (
     with_workers,
 )
 from hpsearch.cli.steer import send_request
-from hpsearch.errors import SweepError
+from hpsearch.errors import HpsearchError, SweepError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
 from hpsearch.journal.labels import add_tags, check_tags, write_note
@@ -29,6 +29,8 @@ from hpsearch.run.launched import check_launched_once
 from hpsearch.run.plan import make_plan
 from hpsearch.run.rerunning import plan_rerun
 from hpsearch.run.study_run import create_study, warm_start_of
+from hpsearch.storage.bucket import is_url
+from hpsearch.storage.studies import directory_to_resume
 from hpsearch.sweep.file import SweepFile
 from hpsearch.sweep.overrides import change_sweep
 from hpsearch.sweep.sweep import Sweep
@@ -132,7 +134,10 @@ def _text_of(program: str) -> str:
 
 def resume_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch resume`."""
-    add_study(command)
+    text = "the study's directory, or where it is in a bucket: s3://bucket/folder/name"
+    command.add_argument("dir", metavar="DIR", help=text)
+    text = "of a study in a bucket: the directory to resume it in (default: runs/<name>)"
+    command.add_argument("--dir", dest="to", type=Path, metavar="NEW", help=text)
     add_place(command)
     loosened = "run_cap, early_terminate.brackets, limits.*, metric.target, resources.max_workers_per_trial, ..."
     add_set(command, f"extend or loosen it: {loosened}")
@@ -164,7 +169,14 @@ def _resume(args: argparse.Namespace, failed: Sequence[int] | None) -> int:
         failed: Failed trials to run again; empty: all failed trials; None: none.
     """
     check_launched_once("hpsearch resume" if failed is None else "hpsearch retry")
-    study_dir = StudyDirectory(args.dir)
+    if is_url(args.dir):
+        study_dir = StudyDirectory(directory_to_resume(args.dir, args.to, print))
+    elif args.to is not None:
+        raise HpsearchError(
+            f"--dir {args.to}: names where to resume a study from a bucket, but {args.dir} is a directory"
+        )
+    else:
+        study_dir = StudyDirectory(Path(args.dir))
     with Journal.read(study_dir.journal) as journal:
         record = journal.study()
     study = load(study_dir.path)

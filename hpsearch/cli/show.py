@@ -30,7 +30,7 @@ _NETWORK, _WEIGHTS = "network.py", "weights.pt"
 
 def show_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch show`."""
-    add_trial(command, "(default: the best one)")
+    add_trial(command, "(default: the best one)", reads=True)
     text = "write network.py, and weights.pt with the trial's weights, to this folder"
     command.add_argument("--output", type=target, metavar="FOLDER", help=text)
     add_format(command, "json")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 import time
-from pathlib import Path
 
 from hpsearch.cli.arguments import add_format, add_study, directory_of, loaded, pasted
 from hpsearch.cli.steer import amounts
@@ -15,6 +13,7 @@ from hpsearch.config.import_paths import installing, is_installed
 from hpsearch.errors import HpsearchError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.history import HistoryEntry
+from hpsearch.journal.provenance import without_folder
 from hpsearch.results.study import load
 from hpsearch.tables.formats import indented_json, json_text
 from hpsearch.tables.layout import Column, screen_of, table_text
@@ -23,7 +22,7 @@ from hpsearch.tables.wording import shortened, trials_named
 
 def status_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch status`."""
-    add_study(command, newest=True)
+    add_study(command, newest=True, reads=True)
     command.add_argument("--json", action="store_true", help="for programs")
 
 
@@ -74,7 +73,7 @@ _LONGEST_ASKED, _LONGEST_ANSWER = 50, 80
 
 def history_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch history`."""
-    add_study(command)
+    add_study(command, reads=True)
     add_format(command, "json")
 
 
@@ -115,15 +114,7 @@ def _details(step: HistoryEntry) -> str:
         return " ".join(details["tags"]) or "none"
     if "text" in details:
         return str(details["text"]) or "none"
-    return _without_folder(details["command"]) if "command" in details else amounts(details)
-
-
-def _without_folder(command: str) -> str:
-    """Return a command as a user types it: without Python, and without the path of the program's folder."""
-    argv = shlex.split(command)
-    argv = argv[1:] if len(argv) > 1 and Path(argv[0]).name.startswith("python") else argv
-    argv = argv[1:] if argv[:1] == ["-m"] else argv
-    return shlex.join([Path(argv[0]).name, *argv[1:]]) if argv else command
+    return without_folder(details["command"]) if "command" in details else amounts(details)
 
 
 def _clock(when: float) -> str:

@@ -6,10 +6,8 @@ import argparse
 import contextlib
 import io
 import os
-import signal
 import sys
 import tempfile
-import threading
 import time
 import webbrowser
 from collections.abc import Iterator
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpsearch.cli.arguments import each_a_study, newest, positive, target
+from hpsearch.cli.signals import ends_in_good_order
 from hpsearch.errors import HpsearchError, StorageError
 from hpsearch.journal.filesystem import writing
 from hpsearch.observers.tensorboard.address import COLOURS, MOST_RUNS, curves_address, studies_address
@@ -52,7 +51,7 @@ def tensorboard(args: argparse.Namespace) -> int:
 
     directories = each_a_study("tensorboard", args.dirs) or [newest()]
     with (
-        _ends_in_good_order(),
+        ends_in_good_order(),
         _folder(args.output) as folder,
         writing(f"{folder}: expected a folder that can be written"),
     ):
@@ -149,33 +148,6 @@ def _folder(folder: Path | None) -> Iterator[Path]:
     if existing is not None:
         raise StorageError(f"--output {folder}: expected an empty folder, or none, but {existing.name} is there")
     yield folder
-
-
-@contextmanager
-def _ends_in_good_order() -> Iterator[None]:
-    """Handle the first signal like Ctrl-C, and ignore later signals, so that the cleanup completes."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    former = {number: signal.getsignal(number) for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
-
-    ends = False
-
-    def end(*_: object) -> None:
-        nonlocal ends
-        if not ends:
-            ends = True
-            raise KeyboardInterrupt
-
-    for number in former:
-        signal.signal(number, end)
-    try:
-        yield
-    finally:
-        # At the end a late signal has no effect, even after Python has removed its handlers.
-        for number, handler in former.items():
-            signal.signal(number, signal.SIG_IGN if ends else handler)
 
 
 def _has_display() -> bool:

@@ -19,7 +19,7 @@ from hpsearch.tables.wording import numbers
 
 def trial_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch trial`."""
-    add_trial(command, "(default: the best one)")
+    add_trial(command, "(default: the best one)", reads=True)
     text = "lines of its log (default: %(default)s)"
     command.add_argument("--tail", type=number, default=10, metavar="N", help=text)
     add_format(command, "json")
@@ -40,7 +40,7 @@ def trial(args: argparse.Namespace) -> int:
 
 def lineage_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch lineage`."""
-    add_trial(command, "(default: the best one)")
+    add_trial(command, "(default: the best one)", reads=True)
     add_format(command, "csv", "json")
 
 

@@ -30,12 +30,14 @@ from hpsearch.trial import TrialRow
 
 def trials_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `hpsearch trials`."""
-    add_study(command, newest=True)
+    add_study(command, newest=True, reads=True)
     add_format(command, "csv", "json")
     command.add_argument("--times", action="store_true", help="add each trial's running time in seconds")
     command.add_argument(
         "--metrics", action="store_true", help="add all metrics that were reported last (JSON always has them)"
     )
+    text = "add what trials noted with trial.note(...)"
+    command.add_argument("--notes", action="store_true", help=text)
     command.add_argument(
         "--segments", action="store_true", help="list every started segment: its width, why, and how it ended"
     )
@@ -73,12 +75,14 @@ def trials(args: argparse.Namespace) -> int:
 
 def _check_together(args: argparse.Namespace) -> None:
     """Check that the options are compatible."""
-    names = ("front", "weights", "where", "sort", "top", "columns", "metrics", "by")
+    names = ("front", "weights", "where", "sort", "top", "columns", "metrics", "notes", "by")
     used = [f"--{name}" for name in names if getattr(args, name) not in (None, False)]
     if args.segments and (wrong := [option for option in used if option != "--metrics"]):
         raise HpsearchError(f"--segments: lists those of all trials; leave {' and '.join(wrong)} out")
     if args.by is not None and (wrong := [option for option in used if option not in ("--front", "--where", "--by")]):
         raise HpsearchError(f"--by: lists groups, the one with the best trial first; leave {' and '.join(wrong)} out")
+    if args.columns is not None and args.notes:
+        raise HpsearchError("--columns: lists these columns alone; write notes.NAME among them, or leave --notes out")
     if args.weights is not None and args.sort is not None:
         raise HpsearchError("--weights: sorts the trials by their worth; leave it or --sort out")
 
@@ -103,12 +107,13 @@ def _listed(args: argparse.Namespace, study: Study) -> str:
             else json_text(dict(zip(named, cells, strict=True)) for cells in values)
         )
     if args.format == "csv":
-        return rows_to_csv(rows, names, args.times, args.metrics, objective)
+        return rows_to_csv(rows, names, args.times, args.metrics, objective, args.notes)
     if args.format == "json":
-        return rows_to_json(rows, names, args.times, objective)
+        return rows_to_json(rows, names, args.times, objective, args.notes)
     shown, heads = outlined(rows, space)
     constants = constants_of(heads, study.spaces)
-    return rows_to_table(shown, heads, objective, args.times, args.metrics, worth, constants, screen_of(sys.stdout))
+    screen = screen_of(sys.stdout)
+    return rows_to_table(shown, heads, objective, args.times, args.metrics, worth, constants, screen, notes=args.notes)
 
 
 def _grouped(args: argparse.Namespace, rows: Sequence[TrialRow], fields: Fields, objective: Objective) -> str:

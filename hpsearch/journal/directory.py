@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import math
 import os
 import re
@@ -27,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.errors import JournalError, StorageError, StudyInUseError
-from hpsearch.journal.file import is_file, no_study
-from hpsearch.journal.filesystem import identity
+from hpsearch.journal.file import Row, is_file, no_study
+from hpsearch.journal.filesystem import identity, put_in_place
 from hpsearch.journal.journal import Journal
 from hpsearch.trainable.addresses import PACKS, is_pack, pack_of, path_of
 
@@ -41,6 +42,9 @@ _CHECKPOINT = re.compile(r"hpsearch-checkpoint-\d+|\.hpsearch-checkpoint-\d+(\.[
 
 OUTPUT_AT_HAND = ".output-"
 """Prefix of a worker's output file in `trials`, before the worker's mark. Output is later moved to the attempt."""
+
+_COPY = "copy.json"
+"""File of a copy of a study in a bucket."""
 
 _RUN_LOCK_PATIENCE = 0.5
 """Seconds to wait for the lock, since `holder` holds it for a moment when it checks the lock."""
@@ -58,6 +62,11 @@ class StudyDirectory:
     """
 
     def __init__(self, path: Path) -> None:
+        if str(path).startswith("s3:/"):  # a Path has one slash there
+            raise JournalError(
+                f"{path}: expected a directory on this machine, got a bucket. Download the study with `hpsearch "
+                "resume`, or look at it with list, status, trials, best, trial, history or report."
+            )
         self.path = path.absolute()
         try:
             os.fsencode(self.path).decode("utf-8")
@@ -91,15 +100,20 @@ class StudyDirectory:
         """
         return is_file(self.journal)
 
-    def create(self, study: Mapping[str, Any], sweep_text: str | None) -> None:
+    def create(self, study: Mapping[str, Any], sweep_text: str | None, rows: Iterable[Row] = ()) -> None:
         """Create the directory with the journal inside. Creation is atomic, by a rename.
+
+        Args:
+            study: The study's record.
+            sweep_text: The sweep file, if there is one.
+            rows: Events that another journal has.
 
         Raises:
             JournalError: The path contains something else, or can't be written to.
         """
         try:
             with _new_directory(self.path.parent) as new:
-                Journal.create(new / JOURNAL, study)
+                Journal.create(new / JOURNAL, study, rows)
                 (new / "trials").mkdir()
                 (new / _WORKERS_LOCK).touch()
                 if sweep_text is not None:
@@ -140,6 +154,8 @@ class StudyDirectory:
         """
         if not self.exists():
             raise no_study(self.journal)
+        if (url := self.copied_from()) is not None:
+            raise JournalError(f"{self.path}: this is a copy of {url}, to be read. Resume that one.")
         with ExitStack() as stack:
             with self._writable():
                 # Created again if missing: some tools don't copy empty files.
@@ -172,9 +188,14 @@ class StudyDirectory:
     def holder(self) -> str | None:
         """Return the process that runs the study now, as `user@host:pid`; None if there is none.
 
+        Of a copy it is the process that hadn't closed the study, with the time of its last event.
+
         Raises:
             JournalError: The directory can't be read.
         """
+        if (copy := self._copy()) is not None:
+            process: str | None = copy["process"]
+            return process
         try:
             with Lock(self.path / _RUN_LOCK) as lock:
                 return None if lock.acquire_shared() else lock.read() or "another process"
@@ -185,6 +206,27 @@ class StudyDirectory:
                 f"{self.path / _RUN_LOCK}: expected a file that tells whether the study runs now, got: "
                 f"{error.strerror}. Mend that, or delete the file if you know that no process runs the study."
             ) from error
+
+    def copied_from(self) -> str | None:
+        """Return the URL of the study in a bucket that this is a copy of; None if it isn't one."""
+        copy = self._copy()
+        return None if copy is None else str(copy["url"])
+
+    def mark_copy(self, url: str, process: str | None) -> None:
+        """Mark the study as a copy of one in a bucket, which is only read.
+
+        Args:
+            url: The study in the bucket.
+            process: The process that hasn't closed it, if there is one.
+        """
+        put_in_place(json.dumps({"url": url, "process": process}).encode(), self.path / _COPY)
+
+    def _copy(self) -> dict[str, Any] | None:
+        try:
+            copy: dict[str, Any] = json.loads((self.path / _COPY).read_bytes())
+        except OSError:
+            return None
+        return copy
 
     def outwait_workers(self, patience: float, say: Callable[[str], None]) -> None:
         """Wait until no worker of an earlier run is left. Workers end automatically some seconds after their driver.
@@ -274,10 +316,10 @@ def hold_as_worker(study: Path) -> Lock | None:
     return lock
 
 
-def next_directory(name: str, parent: Path = Path("runs")) -> Path:
-    """Return the first `runs/<name>-<n>` that doesn't exist yet."""
+def next_directory(name: str, parent: Path = Path("runs"), taken: Collection[str] = ()) -> Path:
+    """Return the first `runs/<name>-<n>` that doesn't exist yet, and whose name isn't taken elsewhere."""
     number = 1
-    while os.path.lexists(path := parent / f"{name}-{number}"):
+    while os.path.lexists(path := parent / f"{name}-{number}") or path.name in taken:
         number += 1
     return path
 

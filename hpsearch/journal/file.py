@@ -41,7 +41,7 @@ CREATE TABLE requests (seq INTEGER PRIMARY KEY, time REAL NOT NULL, verb TEXT NO
     by TEXT NOT NULL DEFAULT '', details TEXT NOT NULL DEFAULT '');
 """
 
-_Row = Sequence[Any]
+Row = Sequence[Any]
 """An event's columns without the checksum: seq, time, kind, trial, body, followed."""
 
 _BUSY_SECONDS = 30.0
@@ -62,14 +62,14 @@ def make_tables(connection: sqlite3.Connection, study: Mapping[str, Any]) -> Non
     connection.execute("COMMIT")
 
 
-def with_checksums(rows: Iterable[_Row], checksum: int = 0) -> Iterator[tuple[Any, ...]]:
+def with_checksums(rows: Iterable[Row], checksum: int = 0) -> Iterator[tuple[Any, ...]]:
     """Add checksums to events. `checksum` is that of all earlier events."""
     for row in rows:
         checksum = next_checksum(checksum, row)
         yield *row, checksum
 
 
-def next_checksum(checksum: int, row: _Row) -> int:
+def next_checksum(checksum: int, row: Row) -> int:
     """Return the checksum of all events up to this one, from that of the earlier ones."""
     seq, when, kind, trial, body, followed = row
     return zlib.crc32(f"{seq} {when!r} {kind} {trial} {body} {followed}\n".encode(), checksum)

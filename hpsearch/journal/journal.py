@@ -13,7 +13,7 @@ import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from hpsearch.journal.file import (
     CHECKSUM,
     FORMAT,
     INSERT,
+    Row,
     connect,
     connect_to_read,
     explained,
@@ -104,18 +105,22 @@ class Journal:
         """Whether this process wrote a request since it last read the requests, so that it must read them at once."""
 
     @classmethod
-    def create(cls, path: Path, study: Mapping[str, Any]) -> None:
+    def create(cls, path: Path, study: Mapping[str, Any], rows: Iterable[Row] = ()) -> None:
         """Write a new journal with the study's record, and close it.
 
         Args:
             path: A file that doesn't exist.
             study: The record: names to JSON values, with `"sweep"`.
+            rows: Events that another journal has, as `rows` returns them.
 
         Raises:
             sqlite3.Error: The file can't be written.
         """
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
             make_tables(connection, study)
+            connection.execute("BEGIN")
+            connection.executemany(INSERT, rows)
+            connection.execute("COMMIT")
 
     @classmethod
     def in_memory(cls, study: Mapping[str, Any]) -> Journal:
@@ -276,6 +281,24 @@ class Journal:
                 yield entry
         if (seq, checksum) != end:  # the number of this row is damaged: it isn't the newest event
             raise self._damage(seq + 1, "its number is damaged")
+
+    def rows(self, after: Position, limit: int) -> list[Row] | None:
+        """Return the columns of at most `limit` events after a position; None if it isn't in this journal."""
+        with explained(self._path):
+            first = [(row[0], row[-1]) for row in self._rows(f"WHERE seq = {after[0]}")]
+            if after != BEGINNING and first != [after]:
+                return None
+            return self._rows(f"WHERE seq > {after[0]} ORDER BY seq LIMIT {limit}")
+
+    def guard_also(self, check: Callable[[], None]) -> None:
+        """Also call this function before each commit; it raises if this process must no longer write."""
+        former = self._guard
+
+        def both() -> None:
+            former()
+            check()
+
+        self._guard = both
 
     @property
     def end(self) -> Position | None:

@@ -59,6 +59,18 @@ def provenance(directory: Path) -> dict[str, Any]:
     }
 
 
+def code_version() -> str:
+    """Return the commit of hpsearch's own code, such as `1a2b3c4d-dirty`; its version if it isn't in a repository."""
+    package = Path(__file__).parents[1]
+    if (
+        _git_output(package, "ls-files", "--error-unmatch", "__init__.py") is not None
+    ):  # tracked, not just ignored there
+        commit = _git_output(package, "describe", "--always", "--dirty", "--abbrev=8", "--exclude=*")
+        if commit is not None:
+            return commit
+    return _version("hpsearch") or "unknown"
+
+
 def identity_of(name: str, created: float, record: Mapping[str, Any]) -> str:
     """Return an identity of a study that doesn't depend on its path: sweep name, creation time and creating process."""
     return f"{name} {created!r} {record.get('process', '')}"
@@ -76,6 +88,14 @@ def process_name() -> str:
 def command_line() -> str:
     """Return the command that started this process, quoted for a shell, with secrets masked."""
     return shlex.join(mask_words(sys.orig_argv))
+
+
+def without_folder(command: str) -> str:
+    """Return a command as a user types it: without Python, and without the path of the program's folder."""
+    argv = shlex.split(command)
+    argv = argv[1:] if len(argv) > 1 and Path(argv[0]).name.startswith("python") else argv
+    argv = argv[1:] if argv[:1] == ["-m"] else argv
+    return shlex.join([Path(argv[0]).name, *argv[1:]]) if argv else command
 
 
 def _environment() -> dict[str, str]:

@@ -20,7 +20,7 @@ _LONG = 30
 _MOST_LETTERS = 14
 """Longest word that isn't broken, in characters."""
 
-_STYLE = """
+PAGE_STYLE = """
 :root { color-scheme: light dark; --ink: #24292f; --soft: #57606a; --ground: #ffffff; --line: #d8dee4;
   --raised: #f6f8fa; --more: #aeb6bf; --link: #0969da }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9198a1; --ground: #0d1117; --line: #30363d;
@@ -53,7 +53,8 @@ pre { overflow-x: auto; background: var(--raised); border: 1px solid var(--line)
   .scroll td.short { white-space: normal } pre { white-space: pre-wrap; overflow-wrap: anywhere }
   h2 { break-after: avoid } }
 """
-_STYLE = _STYLE.replace("LEAST", f"{_LEAST}").replace("CELL", f"{_CELL:.0f}px").replace("WORDS", f"{_WORDS:.0f}px")
+for _name, _value in {"LEAST": f"{_LEAST}", "CELL": f"{_CELL:.0f}px", "WORDS": f"{_WORDS:.0f}px"}.items():
+    PAGE_STYLE = PAGE_STYLE.replace(_name, _value)
 
 _FRAGMENT = """
 .hpsearch table th, .hpsearch table td, .hpsearch caption { text-align: left; vertical-align: top }
@@ -74,32 +75,32 @@ def page(title: str, parts: Sequence[tuple[str, Sequence[Section]]], footer: str
         parts: (heading, sections) pairs. A single part needs no heading.
         footer: Last line of the page.
     """
-    links, bodies, charts = [], [], _names("chart")
+    links, bodies, charts = [], [], chart_names("chart")
     for number, (heading, sections) in enumerate(parts, 1):
         name = f"part-{number}"
         if len(parts) > 1:
-            links.append(f'<li><a href="#{name}">{_text(heading)}</a></li>')
-            bodies.append(f'<h1 id="{name}">{_text(heading)}</h1>')
+            links.append(f'<li><a href="#{name}">{escaped(heading)}</a></li>')
+            bodies.append(f'<h1 id="{name}">{escaped(heading)}</h1>')
         for index, section in enumerate(sections, 1):
             if len(parts) == 1:
-                links.append(f'<li><a href="#{name}-{index}">{_text(section.title)}</a></li>')
-            bodies.append(_section(section, f"{name}-{index}", charts))
+                links.append(f'<li><a href="#{name}-{index}">{escaped(section.title)}</a></li>')
+            bodies.append(section_html(section, f"{name}-{index}", charts))
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{_text(title)}</title>
-<style>{_STYLE}{STYLE}</style>
+<title>{escaped(title)}</title>
+<style>{PAGE_STYLE}{STYLE}</style>
 </head>
 <body>
 <a class="skip" href="#content">To the content</a>
-<header><h1>{_text(title)}</h1></header>
+<header><h1>{escaped(title)}</h1></header>
 <nav aria-label="Contents"><ul>{"".join(links)}</ul></nav>
 <main id="content">
 {"".join(bodies)}
 </main>
-<footer>{_text(footer)}</footer>
+<footer>{escaped(footer)}</footer>
 </body>
 </html>
 """
@@ -107,45 +108,54 @@ def page(title: str, parts: Sequence[tuple[str, Sequence[Section]]], footer: str
 
 def fragment(sections: Sequence[Section]) -> str:
     """Return sections as HTML for a notebook's cell."""
-    charts = _names(f"chart-{next(_FRAGMENTS)}")
-    inside = "".join(_section(section, "", charts) for section in sections)
+    charts = chart_names(f"chart-{next(_FRAGMENTS)}")
+    inside = "".join(section_html(section, "", charts) for section in sections)
     return f'<style>{STYLE}{_FRAGMENT}</style><div class="hpsearch">{inside}</div>'
 
 
-def _names(prefix: str) -> Iterator[str]:
+def chart_names(prefix: str) -> Iterator[str]:
     """Return an iterator over unique names for the pictures of one page."""
     return (f"{prefix}-{number}" for number in itertools.count(1))
 
 
-def _section(section: Section, name: str, charts: Iterator[str]) -> str:
+def section_html(section: Section, name: str, charts: Iterator[str], values: bool = False) -> str:
+    """Return a section as HTML.
+
+    Args:
+        section: The section.
+        name: Name of its heading; empty: none.
+        charts: Unique names for pictures.
+        values: Whether lines of pictures contain their values, for a script of the page.
+    """
     anchor = f' id="{name}"' if name else ""
-    parts = [f"<section><h2{anchor}>{_text(section.title)}</h2>"]
-    parts += [f"<p>{_text(paragraph)}</p>" for paragraph in section.paragraphs]
+    parts = [f"<section><h2{anchor}>{escaped(section.title)}</h2>"]
+    parts += [f"<p>{escaped(paragraph)}</p>" for paragraph in section.paragraphs]
     if section.picture is not None:
-        drawn = svg(section.picture, next(charts))
+        drawn = svg(section.picture, next(charts), values)
         if section.picture.width * _LEAST > _PHONE:
             drawn = _region("scroll", f"{section.title}, picture", drawn)
         parts.append(f"<figure>{drawn}</figure>")
     if section.table is not None and section.table.rows:
-        table = _table(section.table, f"{section.title}, as a table")
+        table = table_html(section.table, f"{section.title}, as a table")
         parts.append(f"<details><summary>As a table</summary>{table}</details>" if section.folded else table)
     if section.code:
-        label = _text(f"{section.title}, lines")
-        parts.append(f'<pre tabindex="0" role="region" aria-label="{label}">{_text(section.code)}</pre>')
+        label = escaped(f"{section.title}, lines")
+        parts.append(f'<pre tabindex="0" role="region" aria-label="{label}">{escaped(section.code)}</pre>')
     return "\n".join([*parts, "</section>\n"])
 
 
 def _cell(text: str) -> str:
     """Return a table cell. Long texts get a minimum width, so phones don't wrap each word. Short texts don't wrap."""
     kind = ' class="words"' if _is_long(text) else ' class="short"' if " " in text else ""
-    return f"<td{kind}>{_text(text)}</td>"
+    return f"<td{kind}>{escaped(text)}</td>"
 
 
-def _table(table: SectionTable, label: str) -> str:
-    caption = f"<caption>{_text(table.caption)}</caption>" if table.caption else ""
-    head = "".join(f'<th scope="col">{_text(name)}</th>' for name in table.head)
+def table_html(table: SectionTable, label: str) -> str:
+    """Return a table as HTML, in a region with a label that can be scrolled."""
+    caption = f"<caption>{escaped(table.caption)}</caption>" if table.caption else ""
+    head = "".join(f'<th scope="col">{escaped(name)}</th>' for name in table.head)
     body = "".join(
-        f'<tr><th scope="row">{_text(first)}</th>{"".join(map(_cell, cells))}</tr>\n' for first, *cells in table.rows
+        f'<tr><th scope="row">{escaped(first)}</th>{"".join(map(_cell, cells))}</tr>\n' for first, *cells in table.rows
     )
     inside = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
     return _region("wide scroll" if _least_width(table) > _PHONE else "wide", table.caption or label, inside)
@@ -169,10 +179,10 @@ def _longest_word(text: str) -> int:
 
 def _region(kind: str, label: str, inside: str) -> str:
     """Return an element that may be wider than the screen. It can be focused and scrolled with the keyboard."""
-    return f'<div class="{kind}" tabindex="0" role="region" aria-label="{_text(label)}">{inside}</div>'
+    return f'<div class="{kind}" tabindex="0" role="region" aria-label="{escaped(label)}">{inside}</div>'
 
 
-def _text(text: str) -> str:
+def escaped(text: str) -> str:
     """Escape a text for an element or an attribute, and replace control characters and lone surrogates."""
     letters = (letter if letter.isprintable() or letter in "\n\t" else "\N{REPLACEMENT CHARACTER}" for letter in text)
     return escape("".join(letters))

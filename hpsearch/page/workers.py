@@ -39,12 +39,17 @@ class _Busy:
     """Last iteration of the segment's rung; None if there is none, or if it is unknown."""
 
 
-def workers(study: Study) -> Section | None:
-    """Plot the segments over time. The journal doesn't record the worker, so rows are filled from the first one on."""
+def workers(study: Study, now: float | None = None) -> Section | None:
+    """Plot the segments over time. The journal doesn't record the worker, so rows are filled from the first one on.
+
+    Args:
+        study: The study.
+        now: Time until which running segments are drawn, in seconds since the epoch; None: that of the last event.
+    """
     if study.is_told:
         return None
     inks = rung_inks(study.rungs) if has_rungs(study) else {}
-    segments, spans = _segments(study)
+    segments, spans = _segments(study, now)
     if not segments or not spans:
         return None
     of_worker, count = study.sweep.resources.lanes, max(workers for *_, workers in spans)
@@ -122,7 +127,7 @@ def _keys(segments: Sequence[_Busy], inks: Mapping[int | None, Ink], resource: s
     return [*keys, *([Key("bad", " or ".join(bad), "box")] if bad else [])]
 
 
-def _segments(study: Study) -> tuple[list[_Busy], list[tuple[float, float, int]]]:
+def _segments(study: Study, now: float | None) -> tuple[list[_Busy], list[tuple[float, float, int]]]:
     """Return every segment on each of its workers, and the number of workers over time, which is 0 while paused."""
     segments: list[_Busy] = []
     spans: list[tuple[float, float, int]] = []
@@ -168,7 +173,7 @@ def _segments(study: Study) -> tuple[list[_Busy], list[tuple[float, float, int]]
         if is_paused and not running:
             end_span(when)  # workers of a paused study aren't idle
         last = when
-    close(last)
+    close(last if now is None else max(last, now))
     most = math.ceil(_most_at_once(segments) / study.sweep.resources.lanes)
     return segments, [(began, ended, workers or most) for began, ended, workers in spans if ended > began]
 

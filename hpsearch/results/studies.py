@@ -159,7 +159,7 @@ def _summary(path: Path, now: float) -> StudySummary:
     """Return the summary of a study, without its size."""
     study_dir = StudyDirectory(path)
     try:
-        holder, stamp = study_dir.holder(), _fingerprint(study_dir)
+        holder, stamp = study_dir.holder(), fingerprint(study_dir)
         if holder is None and (cached := _cached_summary(path, stamp)) is not None:
             return cached
         with Journal.read(study_dir.journal) as journal:
@@ -189,12 +189,12 @@ def _summary(path: Path, now: float) -> StudySummary:
         seconds=watch.seconds + running,
         labels=labels,
     )
-    if holder is None and study.state != "running" and stamp == _fingerprint(study_dir):
+    if holder is None and study.state != "running" and stamp == fingerprint(study_dir):
         _keep(summary, stamp)
     return summary
 
 
-def _fingerprint(study_dir: StudyDirectory) -> list[tuple[int, int, int]]:
+def fingerprint(study_dir: StudyDirectory) -> list[tuple[int, int, int]]:
     """Return (inode, size in bytes, modification time in ns) of the journal's files that aren't empty."""
     paths = (study_dir.journal, study_dir.journal.with_name(f"{study_dir.journal.name}-wal"))
     stats = [path.stat() for path in paths if path.exists()]

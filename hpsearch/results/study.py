@@ -24,6 +24,8 @@ from hpsearch.results.over_time import Stage, lineage, over_iterations
 from hpsearch.results.segments import SegmentRow, segment_rows
 from hpsearch.schedulers.base import RungView
 from hpsearch.space import Space
+from hpsearch.storage.bucket import is_url
+from hpsearch.storage.studies import copy_of
 from hpsearch.study.journaled_state import JournaledState, no_collections
 from hpsearch.study.standing import Standing
 from hpsearch.sweep.sweep import Sweep
@@ -76,6 +78,11 @@ class Study:
         counts = self._journaled.counts()
         trials = ", ".join(f"{counts[state]} {state}" for state in TrialState if counts.get(state))
         return f"<Study {self.sweep.name} in {self.directory}: {self.state}; {trials or 'no trials'}>"
+
+    @property
+    def location(self) -> str:
+        """What commands take to find the study: its directory, or of a copy the URL in the bucket."""
+        return StudyDirectory(self.directory).copied_from() or str(self.directory)
 
     @property
     def identity(self) -> str:
@@ -256,7 +263,7 @@ class Study:
 
         return None if self._rerun is None else Rerun(self, self._rerun)
 
-    def trials_dataframe(self, times: bool = False, metrics: bool = False) -> pd.DataFrame:
+    def trials_dataframe(self, times: bool = False, metrics: bool = False, notes: bool = False) -> pd.DataFrame:
         """Return every trial as a row: `trial, state, iterations, value, params.<name>, width`.
 
         With several goals the columns `values.<name>` replace `value`. Outcome constraints add a column `feasible`.
@@ -264,10 +271,11 @@ class Study:
         Args:
             times: Add the running time in seconds.
             metrics: Add all metrics reported at `iterations`, as `metrics.<name>`.
+            notes: Add what the trials noted, as `notes.<name>`.
         """
         from hpsearch.tables.trials import trials_dataframe
 
-        return trials_dataframe(self.trials, self.names, times, metrics, self.sweep.objective)
+        return trials_dataframe(self.trials, self.names, times, metrics, self.sweep.objective, notes)
 
     def checkpoint_path(self, row: TrialRow) -> Path | None:
         """Return the path of a trial's checkpoint as the user saved it; None if it is missing, deleted or damaged.
@@ -279,6 +287,11 @@ class Study:
             return self._checkpoint_path(row)
         except UnreadableCheckpointError:
             return None
+
+    @property
+    def needed_checkpoints(self) -> set[str]:
+        """Addresses of the checkpoints that are kept: the best ones, and those of trials that may run on."""
+        return self._journaled.records.checkpoints()
 
     def why_no_checkpoint(self, trial: int) -> str:
         """Return why a trial has no readable checkpoint."""
@@ -501,10 +514,14 @@ class Study:
 def load(directory: str | Path) -> Study:
     """Load a study. Another process may run it at the same time.
 
+    Args:
+        directory: Its directory, or its URL in a bucket, `s3://bucket/folder`, of which the journal is copied.
+
     Raises:
         JournalError: The directory has no study, or this version can't read it.
+        StorageError: The bucket can't be read.
     """
-    study_dir = StudyDirectory(Path(directory))
+    study_dir = StudyDirectory(copy_of(directory) if is_url(directory) else Path(directory))
     before = study_dir.exists() and study_dir.holder()
 
     def entries() -> Iterator[Entry]:

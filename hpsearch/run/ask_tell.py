@@ -33,7 +33,8 @@ from hpsearch.study.trial_record import TrialRecord
 from hpsearch.sweep.file import load_sweep
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Result
-from hpsearch.trial import Failure, TrialState
+from hpsearch.trainable.failures import failure_of_message
+from hpsearch.trial import TrialState
 
 
 class AskTell:
@@ -297,7 +298,7 @@ def _fail(turn: Turn, record: TrialRecord, why: str, seconds: float) -> None:
     """Handle a failure by the rules of sweeps that workers run."""
     assert record.segment is not None
     line = next(iter(why.strip().splitlines()), "") or "told as failed"
-    failure = Failure("raised", line, why if why.strip() != line else "")
+    failure = failure_of_message(line, why if why.strip() != line else "")
     ended = Result(
         record.trial.number, record.segment.attempt, record.result.iterations, None, (), False, seconds, failure
     )

@@ -13,7 +13,20 @@ from pathlib import Path
 from hpsearch.backends.base import Backend
 from hpsearch.decision import Followed
 from hpsearch.errors import HpsearchError, Interrupted, SearcherError
-from hpsearch.events import Asked, Ended, Event, Exhausted, Failed, Lost, Pruned, Retried, Saved, Started, Steered
+from hpsearch.events import (
+    Asked,
+    Ended,
+    Event,
+    Exhausted,
+    Failed,
+    Lost,
+    Noted,
+    Pruned,
+    Retried,
+    Saved,
+    Started,
+    Steered,
+)
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal, Request, person
 from hpsearch.observers.base import Observers, Record
@@ -344,6 +357,7 @@ class Orchestrator:
     def _handle(self, message: Message) -> None:
         match message:
             case Progress(reports=reports):
+                self._keep_notes(message)
                 self._observers.report(reports)
                 self._watch(reports)
             case Saved():
@@ -353,6 +367,13 @@ class Orchestrator:
             case Notice(text=text):
                 self._observers.say(text)
 
+    def _keep_notes(self, message: Progress | Result) -> None:
+        """Journal the notes of an attempt that are new or have changed: a result repeats those that came live."""
+        known = self._sweep_state.record(message.trial).notes
+        new = {name: text for name, text in message.notes.items() if known.get(name) != text}
+        if new:
+            self._note(Noted(message.trial, message.attempt, new))
+
     def _watch(self, reports: Sequence[Report]) -> None:
         """Cut the segments that the scheduler stops while they run."""
         for segment, reason in self._sweep_state.watch(reports):
@@ -361,6 +382,7 @@ class Orchestrator:
 
     def _take_end(self, ended: Result | Lost) -> None:
         if isinstance(ended, Result):
+            self._keep_notes(ended)
             count, seconds = self._segment_seconds
             self._segment_seconds = count + 1, seconds + ended.seconds
             self._remarks.end(ended)

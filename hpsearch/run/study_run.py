@@ -33,6 +33,8 @@ from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.run.reproducibility import bits_notes, bits_of, gpu_notes, parallel_notes
 from hpsearch.run.searcher_process import ProcessCalls
 from hpsearch.run.steering import retries
+from hpsearch.storage.mirror import Mirror, mirrored
+from hpsearch.storage.studies import Storage
 from hpsearch.study.change import changed
 from hpsearch.study.extension import extended, extension
 from hpsearch.study.removal import settle
@@ -104,8 +106,10 @@ def create_study(
         rerun: Of a rerun what it records of the original study, in JSON values.
 
     Raises:
-        JournalError: The directory contains something else.
+        JournalError: The directory contains something else, or the bucket has a study of its name.
+        StorageError: The sweep's storage can't be written or read.
     """
+    storage = None if sweep.storage is None else Storage(sweep.storage)
     record = {
         "sweep": sweep.to_json(),
         "created": time.time(),
@@ -115,11 +119,22 @@ def create_study(
         **({} if rerun is None else {"rerun": rerun}),
     }
     while True:
-        study_dir = StudyDirectory(directory or next_directory(sweep.name))
+        taken = () if storage is None else storage.taken()
+        study_dir = StudyDirectory(directory or next_directory(sweep.name, taken=taken))
+        name, url = study_dir.path.name, None
+        if storage is not None and (url := storage.claim(name, record, sweep_text)) is None:
+            if directory is None:
+                continue  # another process took the name in the meantime
+            raise JournalError(
+                f"{sweep.storage}/{name}: expected no study in the bucket, but there is one. Continue it with "
+                f"`hpsearch resume {sweep.storage}/{name}`, or give the new one's directory another name with --dir."
+            )
         try:
-            study_dir.create(record, sweep_text)
+            study_dir.create(record if url is None else {**record, "storage": url}, sweep_text)
             return study_dir
         except JournalError:
+            if storage is not None and url is not None:
+                storage.release(url)
             if directory is not None or not os.path.lexists(study_dir.path):
                 raise  # otherwise another process took the name in the meantime
 
@@ -176,12 +191,15 @@ def run_study(
             storage_errors(study_dir),
             study_dir.running(process_name()) as check,
             Journal.open(study_dir.journal, durable=run.durable, guard=check) as journal,
+            mirrored(study_dir, journal, run.display.note, run.display.wait) as mirror,
         ):
             history = list(journal.entries())
             sweep, more = sweep_to_run(Sweep.from_json(journal.study()["sweep"]), history, sweep)
             run.on_locked()
             if more is None and retry is None and history and history[-1].event == Ended("finished"):
                 run.display.note(f"{study_dir.path}: this sweep is finished")
+                if mirror is not None:
+                    mirror.fetch(load(study_dir.path).needed_checkpoints, history)
                 record = journal.study()
                 with _observers(study_dir, sweep, record, run, history) as threads:
                     catch_up(threads, Sweep.from_json(record["sweep"]), history)
@@ -195,7 +213,7 @@ def run_study(
                     f"{study_dir.path}: limits.max_time, {duration(limit)}, is used up: resume it with more"
                 )
                 return load(study_dir.path)
-            _run_or_resume(study_dir, journal, history, sweep, more, run, retry, started.append)
+            _run_or_resume(study_dir, journal, mirror, history, sweep, more, run, retry, started.append)
             state = ""
     except KeyboardInterrupt:
         state = "interrupted"
@@ -258,6 +276,7 @@ def _check_workers_may(study_dir: StudyDirectory, sweep: Sweep, history: Sequenc
 def _run_or_resume(
     study_dir: StudyDirectory,
     journal: Journal,
+    mirror: Mirror | None,
     history: Sequence[Entry],
     sweep: Sweep,
     more: Extended | None,
@@ -269,6 +288,8 @@ def _run_or_resume(
     record = journal.study()
     folder = record.get("provenance", {}).get("directory") or str(Path.cwd())
     run.display.note(f"study: {study_dir.path}")
+    if mirror is not None:
+        run.display.note(f"copied to {record['storage']}")
     if not history and sweep.seed == 0:
         run.display.note("seed 0, the default: every sweep with it tries the same trials; give another for others")
     if sweep.auto_reason is not None:
@@ -286,6 +307,8 @@ def _run_or_resume(
     sweep_state = SweepState(stored, calls_of, warm_start.past, current=sweep)
     with closing(sweep_state), _observers(study_dir, sweep, record, run, history) as threads:
         replayed = list(records_of(sweep_state.resume(history)))
+        if mirror is not None:
+            mirror.fetch(sweep_state.checkpoints(), history)
         with run.interrupts as interrupts:  # before Ray is imported, which takes seconds
             if run.starting:
                 run.display.wait(run.starting)
@@ -329,7 +352,10 @@ def _run_or_resume(
                 for (seq, when), (event, followed) in zip(written, applied, strict=True):
                     watching.observe(Record(seq, when, event, followed.decisions))
                 keep_all = sweep.checkpoints.keep == "all"
-                study_dir.remove_unnamed(_named_checkpoints(history) if keep_all else sweep_state.checkpoints())
+                named = _named_checkpoints(history) if keep_all else sweep_state.checkpoints()
+                study_dir.remove_unnamed(named)
+                if mirror is not None:
+                    mirror.begin(named)
                 Orchestrator(
                     sweep_state,
                     journal,
@@ -337,7 +363,7 @@ def _run_or_resume(
                     watching,
                     interrupts,
                     spent=spent,
-                    discard=study_dir.discard,
+                    discard=study_dir.discard if mirror is None else mirror.discard,
                     edited=own_files.edit_note if own_files is not None and backend.runs_edits else lambda: None,
                 ).run(job)
                 if not keep_all:

@@ -204,6 +204,11 @@ def make_study(study_dir: StudyDirectory, sweep: Sweep | None, text: str | None)
         raise JournalError(
             f"{study_dir.path}: expected a study's directory, but there is none, and no sweep to make one of"
         )
+    if sweep.storage is not None:
+        raise SweepError(
+            f"storage: must not be given with ask and tell, got {sweep.storage}: no process stays to copy the study. "
+            "Leave it out"
+        )
     try:
         create_study(sweep, study_dir.path, text)
     except JournalError:

@@ -31,6 +31,9 @@ class Search(Settings):
     same on any number of workers; at most `lag` of them have new trials."""
     startup: Annotated[int, AtLeast(0)] | None = None
     """Random trials before the model is used, including `points_to_try`; none: the method's default."""
+    avoid_failures: bool = True
+    """Suggestions avoid configurations that are likely to run out of memory or time, or to report NaN, as trials
+    before did; [how](methods.md#failures-teach)."""
     options: Mapping[str, Any] | None = None
     """Options of the [method](methods.md); of one from Optuna, the arguments of its sampler."""
 
@@ -139,6 +142,9 @@ class SearcherCapabilities:
     changes: bool = True
     """If the space of a study changes, a new searcher can take over at any number; see `started` and `observe`. False:
     suggestions follow a plan over the whole space."""
+    avoids_failures: bool = False
+    """If it learns: with `search.avoid_failures` it avoids configurations that are likely to run out of memory or time.
+    `limits.max_failures: auto` then doesn't count such failures."""
     recalls: bool = False
     """If it learns: it can be warm-started with trials of other searches."""
     several_goals: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from hpsearch.config.checks import InvalidKey
 from hpsearch.config.settings import Count, Settings
@@ -16,6 +16,9 @@ from hpsearch.searchers.learning import REDRAWS, LearningSearcher
 from hpsearch.seeds import suggestion_seed
 from hpsearch.space import Broken
 from hpsearch.trial import StateAt, Value
+
+if TYPE_CHECKING:
+    from hpsearch.searchers.feasibility import Feasibility
 
 _TOURNAMENTS = REDRAWS // 2
 """Number of proposals that are one mutation away from a trial; each further proposal mutates the one before it."""
@@ -86,7 +89,7 @@ class Evolution(LearningSearcher):
         trials = [trial for trial in self._history.evidence() if trial.value is not None]
         return trials[-self._options.population :]
 
-    def _proposals(self, number: int) -> Iterator[Suggestion]:
+    def _proposals(self, number: int, feasibility: Feasibility) -> Iterator[Suggestion]:
         population = self._population()
         sort_keys = self.problem.objective.sort_keys({trial.trial: trial.value for trial in population})
         child: dict[str, Value] = {}

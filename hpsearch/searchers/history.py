@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from hpsearch.objective import Objective, is_valid
 from hpsearch.searchers.base import Observation, Past
-from hpsearch.trial import Params, Score, Trial
+from hpsearch.trial import Failure, Params, Score, Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class _TrialHistory:
     """Iteration to reported score."""
     ends: dict[float, int] = field(default_factory=dict)
     """Planned ends of the trial's finished segments, in iterations, to the last iteration that it ran by then."""
-    failed: bool = False
+    failure: Failure | None = None
 
 
 class History:
@@ -67,14 +67,14 @@ class History:
         record = self._trials[observation.trial.number]
         for report in observation.reports:
             record.values[report.iteration] = self._objective.reported(report.metrics)
-        record.failed = observation.failure is not None
-        if observation.ended and not record.failed:
+        record.failure = observation.failure
+        if observation.ended and record.failure is None:
             record.ends[math.inf if observation.until is None else observation.until] = observation.iteration
 
     def reverted(self, trial: Trial, iteration: int) -> None:
         """Forget a trial's reports after an iteration, and its failure."""
         record = self._trials[trial.number]
-        record.failed = False
+        record.failure = None
         record.values = {at: value for at, value in record.values.items() if at <= iteration}
         record.ends = {until: last for until, last in record.ends.items() if last <= iteration}
 
@@ -100,20 +100,36 @@ class History:
             return []
         return list(self._compared(trials, length, self._objective.worst(valid)))
 
+    def trained_and_failed(self) -> tuple[list[Params], list[Params]]:
+        """Return the configurations that could be trained, and those that memory, time or numbers didn't allow.
+
+        A trial that ends with NaN couldn't be trained. Trials that failed for another reason are in neither list.
+        """
+        trained, failed = [], []
+        for _, record in sorted(self._trials.items()):
+            if record.failure is not None:
+                if record.failure.is_of_capacity:
+                    failed.append(record.params)
+            elif record.ends and record.values:
+                score = next(reversed(record.values.values()))
+                if score is not None:
+                    (trained if is_valid(score) else failed).append(record.params)
+        return trained, failed
+
     def _compared(
         self, trials: list[tuple[int, _TrialHistory, Score | None]], length: float, worst: Score
     ) -> Iterator[Evidence]:
         for trial, record, value in trials:
             if trial < 0 and min(record.values) > length:
                 continue  # the trial's value at that length isn't known
-            if record.failed or any(until >= length for until in record.ends):
+            if record.failure is not None or any(until >= length for until in record.ends):
                 yield Evidence(trial, record.params, value if is_valid(value) else worst)
             elif not record.ends:
                 yield Evidence(trial, record.params, None)
 
     def _value(self, record: _TrialHistory, length: float) -> Score | None:
         """Return a trial's value at a length; None if it failed, hasn't reached the length, or has no value there."""
-        if record.failed or not any(until >= length for until in record.ends):
+        if record.failure is not None or not any(until >= length for until in record.ends):
             return None
         value = None
         for iteration in sorted(record.values):

@@ -6,16 +6,23 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from hpsearch.objective import excesses_of, values_of
 from hpsearch.searchers.base import Observation, Past, Problem, Searcher, SearcherCapabilities, Suggestion
 from hpsearch.searchers.history import Evidence, History
 from hpsearch.searchers.tried import TriedConfigurations
-from hpsearch.trial import JointScore, Score, Trial
+from hpsearch.seeds import SEED_LIMIT, suggestion_seed
+from hpsearch.trial import JointScore, Params, Score, Trial
+
+if TYPE_CHECKING:
+    from hpsearch.searchers.feasibility import Feasibility
 
 REDRAWS = 10
 """Number of proposals that may have been tried already, before an untried configuration is sampled."""
+
+_SHARE = REDRAWS + 1
+"""The attempt whose seed decides how likely a suggestion must be to be trained."""
 
 _MOST = 1e100
 """Upper limit of magnitudes: squares, even summed over many trials, are far from overflow."""
@@ -59,7 +66,7 @@ class LearningSearcher(Searcher):
     """
 
     capabilities: ClassVar[SearcherCapabilities] = SearcherCapabilities(
-        learns=True, has_options=True, remembers=False, recalls=True
+        learns=True, has_options=True, remembers=False, recalls=True, avoids_failures=True
     )
     startup: int = 10
     """Default number of random first trials."""
@@ -85,19 +92,37 @@ class LearningSearcher(Searcher):
         return self.kind
 
     def suggest(self, number: int) -> Suggestion | None:
-        """Return a configuration that wasn't tried; None if none is left."""
-        for proposed in self._proposals(number):
-            if proposed.params not in self._tried:
+        """Return a configuration that wasn't tried, and can likely be trained; None if none is left."""
+        feasibility = self._feasibility(number)
+        for proposed in self._proposals(number, feasibility):
+            if proposed.params not in self._tried and feasibility.accepts(proposed.params):
                 return proposed
-        drawn = self._tried.draw(self.problem.seed, number)
-        return None if drawn is None else Suggestion(drawn, "random")
+        samples: list[Params] = []
+        for attempt in range(REDRAWS):
+            seed = suggestion_seed(self.problem.seed, number, attempt) if attempt else self.problem.seed
+            sample = self._tried.draw(seed, number)
+            if sample is None:
+                return None
+            if feasibility.accepts(sample):
+                return Suggestion(sample, "random")
+            samples.append(sample)
+        return Suggestion(max(samples, key=feasibility.probability), "random")
 
     @abstractmethod
-    def _proposals(self, number: int) -> Iterator[Suggestion]:
+    def _proposals(self, number: int, feasibility: Feasibility) -> Iterator[Suggestion]:
         """Yield proposals for suggestion `number`, which may have been tried; none if there is no evidence.
 
-        The first untried proposal is used. Yield at most `REDRAWS` proposals if each evaluates a model.
+        The first untried proposal that `feasibility` accepts is used. Yield at most `REDRAWS` proposals if each
+        evaluates a model.
         """
+
+    def _feasibility(self, number: int) -> Feasibility:
+        """Return what decides which configurations suggestion `number` may be."""
+        from hpsearch.searchers.feasibility import Feasibility  # it imports NumPy
+
+        trained, failed = self._history.trained_and_failed() if self.problem.settings.avoid_failures else ([], [])
+        share = suggestion_seed(self.problem.seed, number, _SHARE) / SEED_LIMIT
+        return Feasibility(self.problem.space, trained, failed, share)
 
     def _evidence(self) -> list[Evidence]:
         """Return the trials that can be compared and the running ones, sorted by number; empty if no value is valid.

@@ -20,7 +20,7 @@ from hpsearch.searchers.base import Observation, Past, Problem, SearcherCapabili
 from hpsearch.searchers.history import Evidence
 from hpsearch.searchers.learning import REDRAWS, LearningSearcher
 from hpsearch.searchers.optuna_space import OptunaSpace
-from hpsearch.seeds import suggestion_seed
+from hpsearch.seeds import SEED_LIMIT, suggestion_seed
 from hpsearch.space import Broken
 from hpsearch.trial import Params, Report, Score, Trial, Value
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import FrozenTrial
     from optuna.trial import Trial as OptunaTrial
+
+    from hpsearch.searchers.feasibility import Feasibility
 
 _WHOSE_TENTH = 10
 """Minimum number of trials of which a tenth is at least one trial."""
@@ -99,13 +101,14 @@ class OptunaSearcher(LearningSearcher):
             report = Report(number, 1, dict.fromkeys(self.problem.objective.names, float(number)), 0.0)
             self.observe(Observation(trial, 1, 1, (report,), True))
         with suppress(Broken):
-            self._ask(list(self._mirrored().values()), 0)
+            self._ask(list(self._mirrored().values()), 0, self._feasibility(0))
 
-    def _proposals(self, number: int) -> Iterator[Suggestion]:
+    def _proposals(self, number: int, feasibility: Feasibility) -> Iterator[Suggestion]:
         study = list(self._mirrored().values())
         for attempt in range(REDRAWS if study else 0):
+            seed = suggestion_seed(self.problem.seed, number, attempt)
             with suppress(Broken):
-                yield Suggestion(self._ask(study, suggestion_seed(self.problem.seed, number, attempt)), self.origin)
+                yield Suggestion(self._ask(study, seed, feasibility), self.origin)
 
     def _sampler(self, seed: int) -> BaseSampler:
         """Create the sampler of one suggestion.
@@ -143,15 +146,15 @@ class OptunaSearcher(LearningSearcher):
         """Return the attributes that the sampler wrote to a trial."""
         return {}
 
-    def _ask(self, trials: list[FrozenTrial], seed: int) -> dict[str, Value]:
+    def _ask(self, trials: list[FrozenTrial], seed: int, feasibility: Feasibility) -> dict[str, Value]:
         """Return the suggestion of a sampler whose study has these trials.
 
         A suggestion that may be unusable is added to the trials, so that the next one differs. If it violates a
-        constraint, it is added with the worst value. If it has conditional parameters, so that different suggestions
-        may be the same configuration, it is added as running.
+        constraint or likely fails, it is added with the worst value. If it has conditional parameters, so that
+        different suggestions may be the same configuration, it is added as running.
 
         Raises:
-            Broken: The suggestion violates a constraint.
+            Broken: The suggestion violates a constraint, or likely fails.
         """
         from hpsearch.searchers.optuna_mirror import mirrored
 
@@ -162,7 +165,10 @@ class OptunaSearcher(LearningSearcher):
             # A sampler suggests related parameters together when the trial starts: here all of them.
             trial = study.ask(self._space.distributions if self.needs_all_params else None)
             try:
-                params = self._space.build(partial(_suggested, trial))
+                built = self._space.build(partial(_suggested, trial))
+                if not feasibility.accepts(built):
+                    raise Broken(("parameters",), "must be likely to be trained")
+                params = built
             finally:
                 if params is None or self.problem.space.conditional:
                     value = self._worst(trials) if params is None else None
@@ -267,12 +273,9 @@ class BOHB(TPE):
 
     random_share: ClassVar[float] = 1 / 3
 
-    def suggest(self, number: int) -> Suggestion | None:
-        """Return a configuration that wasn't tried; None if none is left."""
-        if suggestion_seed(self.problem.seed, number, REDRAWS) < self.random_share * 2**32:
-            sample = self._tried.draw(self.problem.seed, number)
-            return None if sample is None else Suggestion(sample, "random")
-        return super().suggest(number)
+    def _proposals(self, number: int, feasibility: Feasibility) -> Iterator[Suggestion]:
+        if suggestion_seed(self.problem.seed, number, REDRAWS) >= self.random_share * SEED_LIMIT:
+            yield from super()._proposals(number, feasibility)
 
 
 class GP(OptunaSearcher):
@@ -430,13 +433,10 @@ class _Foreign(_Remembering):
     _defaults: Mapping[str, Any] = MappingProxyType({})
     """Default arguments of the sampler."""
 
-    def suggest(self, number: int) -> Suggestion | None:
-        """Return the sampler's suggestion, from the first trial on."""
-        with suppress(Broken):
-            params = self._ask(list(self._mirrored().values()), 0)
-            if params not in self._tried:
-                return Suggestion(params, self.origin)
-        return super().suggest(number)
+    def _proposals(self, number: int, feasibility: Feasibility) -> Iterator[Suggestion]:
+        with suppress(Broken):  # also the first trial is the sampler's
+            yield Suggestion(self._ask(list(self._mirrored().values()), 0, feasibility), self.origin)
+        yield from super()._proposals(number, feasibility)
 
     def _sampler(self, seed: int) -> BaseSampler:
         if self._built_sampler is None:

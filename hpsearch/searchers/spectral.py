@@ -26,6 +26,7 @@ from hpsearch.searchers.base import (
     refuse_conditions,
     refuse_constraints,
 )
+from hpsearch.searchers.feasibility import Feasibility
 from hpsearch.searchers.history import Evidence
 from hpsearch.searchers.learning import REDRAWS, LearningSearcher
 from hpsearch.seeds import DRAW_BITS, suggestion_seed
@@ -125,7 +126,7 @@ class Spectral(LearningSearcher):
                 "take a degree of 2, which sees pairs; a number is three booleans, a choice one for each value",
             )
 
-    def _proposals(self, number: int) -> Iterator[Suggestion]:
+    def _proposals(self, number: int, feasibility: Feasibility) -> Iterator[Suggestion]:
         settled = self._settled()
         for attempt in range(REDRAWS if settled else 0):
             # If all of the newest subspace was tried, the subspace before it has other configurations.

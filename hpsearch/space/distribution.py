@@ -195,6 +195,20 @@ class Numeric(Distribution):
         """Return the position of a value on the unit scale of the draws, in [0, 1]."""
         return min(max(self.position(value), 0.0), 1.0)
 
+    def near(self, bits: int) -> Value:
+        """Return a value near the prior on the unit scale; without a prior the same as `draw`."""
+        return self.draw(bits if self.prior is None else bits_near(self.share(self.prior), bits))
+
+    def every_value(self) -> list[Value] | None:
+        """Return the multiples from the smallest to the largest that can be sampled; None if they are too many."""
+        steps = self.steps
+        if steps is None:
+            return None
+        least, greatest = map(steps.multiple, self.ends)
+        if greatest - least >= GRID_LIMIT:
+            return None
+        return [steps.value(multiple) for multiple in range(least, greatest + 1)]
+
     def mutable(self, value: Value) -> bool:
         """Return whether a number other than this one can be sampled."""
         return not self.ends[0] == value == self.ends[1]

@@ -20,7 +20,7 @@ from typing import ClassVar
 from hpsearch.config.checks import InvalidKey, integer, number
 from hpsearch.seeds import DRAW_BITS
 from hpsearch.space._decimals import MOST_STEPS, Multiples, linear, logarithmic
-from hpsearch.space.distribution import GRID_LIMIT, Numeric, bits_near, bits_of_mixture, share_of
+from hpsearch.space.distribution import GRID_LIMIT, Numeric, bits_of_mixture, share_of
 from hpsearch.trial import Value
 
 _LARGEST = sys.float_info.max
@@ -107,17 +107,8 @@ class _Range(Numeric):
             raise InvalidKey(("points",), f"is required for a grid over {size}", add=((), "points: 5"))
         return values
 
-    def every_value(self) -> list[int | float] | None:
-        steps = self.steps
-        if steps is None or steps.count > GRID_LIMIT:
-            return None
-        return [steps.value(multiple) for multiple in range(steps.first, steps.last + 1)]
-
     def draw(self, bits: int) -> int | float:
         return self.snap(self.at(share_of(bits)))
-
-    def near(self, bits: int) -> int | float:
-        return self.draw(bits if self.prior is None else bits_near(self.share(self.prior), bits))
 
     def accept(self, value: object) -> int | float:
         checked = integer(value, ()) if self.is_integer else number(value, ())
@@ -196,10 +187,6 @@ class ZeroOrLogUniform(Numeric):
         """Return 0, or a value of the range."""
         others = bits_of_mixture(*_ZERO, bits)
         return 0.0 if others is None else float(self.positive.draw(others))
-
-    def near(self, bits: int) -> float:
-        """Return a value near the prior on the unit scale."""
-        return self.draw(bits if self.prior is None else bits_near(self.share(self.prior), bits))
 
     def grid(self) -> list[int | float]:
         """Return 0, and the grid of the range."""
@@ -348,16 +335,6 @@ class _Normal(Numeric):
         quantile = NormalDist().inv_cdf
         shares = [(index + 0.5) / self.points for index in range(self.points)]
         return list(dict.fromkeys(self.at_deviations(quantile(probability)) for probability in shares))
-
-    def every_value(self) -> list[int | float] | None:
-        """Return the multiples from the smallest to the largest that can be sampled."""
-        steps = self.steps
-        if steps is None:
-            return None
-        least, greatest = map(steps.multiple, self.ends)
-        if greatest - least >= GRID_LIMIT:
-            return None
-        return [steps.value(multiple) for multiple in range(least, greatest + 1)]
 
     def accept(self, value: object) -> int | float:
         return self._accept_multiple(number(value, ()))

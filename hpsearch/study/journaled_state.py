@@ -29,6 +29,7 @@ from hpsearch.events import (
     Failed,
     Finished,
     Lost,
+    Noted,
     Opened,
     Pruned,
     Retried,
@@ -104,6 +105,8 @@ class JournaledState:
                 self._start(event)
             case Saved() | Finished() | Failed() | Lost() | Reverted():
                 self._attempt(event)
+            case Noted():
+                self.records.of(event.trial).note(event.notes)
             case Opened() | Ended():
                 if isinstance(event, Opened):
                     self._open(event)

@@ -24,8 +24,8 @@ _BESIDE = ("-wal", "-shm", "-journal")
 _OBSERVED = frozenset({"tensorboard", "trials.csv", "reports.csv", "mlflow.db", "wandb"})
 _PARTIAL = re.compile(r"\.(trials\.csv|reports\.csv|mlflow\.db|report\.html|summary\.json)(\.\d+)?\.partial.*")
 """Matches partial files of a process that was killed while writing them."""
-_WRITTEN = frozenset({"on_end.log", "report.html", "sight.token", "summary.json"})
-"""Files that the `on_end` command, `hpsearch report`, `hpsearch list` and a killed run on a cluster write."""
+_WRITTEN = frozenset({"copy.json", "on_end.log", "report.html", "sight.token", "summary.json"})
+"""Files that copies, the `on_end` command, `hpsearch report`, `hpsearch list` and a killed run on a cluster write."""
 _OURS = _OBSERVED | _WRITTEN | {"agents", "trials", "sweep.yaml", "run.lock", "workers.lock"}
 _EXPORT = frozenset({"trials.csv", "reports.csv", "trials.parquet", "optuna.log"})
 

@@ -43,7 +43,7 @@ from hpsearch.study.suggestions import CallsOf, NotYet, Suggestions, direct_call
 from hpsearch.study.trial_record import TrialRecord
 from hpsearch.study.trial_records import SegmentReports
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trial import Costs, Report, Segment, Trial, TrialRow, TrialState
+from hpsearch.trial import CAPACITY, Costs, Report, Segment, Trial, TrialRow, TrialState
 from hpsearch.widths.widths import RESTART_SECONDS, Widths
 
 Next = Started | Asked | Exhausted | Wait | Done
@@ -267,7 +267,9 @@ class SweepState:
     def tally(self) -> Tally:
         """Return the number of failed trials, and of trials that failed or reached the end of a segment."""
         failed = self.records.counts[TrialState.FAILED]
-        return Tally(failed, failed + self._journaled.reached, self.sweep.repeats.n)
+        avoids = self.sweep.searcher.capabilities.avoids_failures and self.sweep.search.avoid_failures
+        avoided = sum(self.records.failed_kinds[kind] for kind in CAPACITY) if avoids else 0
+        return Tally(failed, failed + self._journaled.reached, self.sweep.repeats.n, avoided)
 
     def running(self) -> Sequence[Segment]:
         """Return the segments that run, by trial number."""

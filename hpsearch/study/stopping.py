@@ -299,6 +299,8 @@ class Tally:
     """Number of trials that failed or reached the end of a segment, each counted once."""
     repeats: int = 1
     """Trials of each configuration, which are likely to fail together."""
+    avoided: int = 0
+    """Of the failed trials, those of a kind that the searcher learns to avoid."""
 
 
 def too_many(tally: Tally, limit: MaxFailures) -> bool:
@@ -306,8 +308,12 @@ def too_many(tally: Tally, limit: MaxFailures) -> bool:
     if limit == "none":
         return False
     if limit == "auto":
-        least = _FIRST_FAILED if tally.failed == tally.tried else _LEAST_TRIED
-        return tally.tried >= least * tally.repeats and 2 * tally.failed >= tally.tried
+        failed, tried = tally.failed - tally.avoided, tally.tried - tally.avoided
+        least = _FIRST_FAILED if failed == tried else _LEAST_TRIED
+        if tried >= least * tally.repeats and 2 * failed >= tried:
+            return True
+        # There may be nothing else than what the searcher tries to avoid.
+        return tally.failed == tally.tried >= _LEAST_TRIED * tally.repeats
     return tally.failed >= limit
 
 

@@ -110,6 +110,8 @@ class TrialRecord:
     """Its state before a user had it train on; None if no user had. The scheduler observes nothing of it since then."""
     continued_from: str | None = None
     """The checkpoint that it trained on from. It is kept, as the longer training may be the worse one."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Texts that its code noted, by name."""
     _saved: tuple[tuple[int, str], ...] = ()
     """(iteration, checkpoint) in the order of writing, except those returned by `take_superseded`."""
 
@@ -197,6 +199,10 @@ class TrialRecord:
             self.result = TrialResult(iterations, last.metrics, score, at, self.attempts, saved, scored.metrics)
         elif last is not None:
             self.result = replace(self.result, iterations=iterations, metrics=last.metrics)
+
+    def note(self, notes: Mapping[str, str]) -> None:
+        """Record notes; they replace those of the same names."""
+        self.notes = {**self.notes, **notes}
 
     def ran(self, code: int) -> None:
         """Record the version of the code that produces its next reports."""
@@ -324,6 +330,7 @@ class TrialRecord:
             start=self.trial.start,
             code=self.code,
             address=address,
+            notes=self.notes,
         )
 
     def _know(self, iteration: int, checkpoint: str) -> None:

@@ -51,6 +51,7 @@ class TrialRecords:
         self._code: int | None = None
         self._space: Space | None = None  # of which trials get the defaults; None: they have all params
         self.counts: Counter[TrialState] = Counter()
+        self.failed_kinds: Counter[str] = Counter()  # kinds of failures to the number of failed trials
         self.running: set[int] = set()
 
     def __len__(self) -> int:
@@ -207,6 +208,8 @@ class TrialRecords:
     def retry(self, trial: int) -> None:
         """Reset a failed trial, so that it can run again."""
         record = self._all[trial]
+        if record.failure is not None:
+            self.failed_kinds[record.failure.kind] -= 1
         record.retry()
         self._change(record, TrialState.WAITING)
 
@@ -233,6 +236,7 @@ class TrialRecords:
         """Record why a trial failed for good."""
         record = self._all[trial]
         record.failure, record.reason = failure, failure.message
+        self.failed_kinds[failure.kind] += 1
         self._end(record)
 
     def leaders(self) -> list[TrialRow]:

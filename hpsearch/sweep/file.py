@@ -38,7 +38,17 @@ from hpsearch.sweep.document import Document, read_document
 from hpsearch.sweep.overrides import Override, apply_overrides, dotted_path
 from hpsearch.sweep.parameters import read_constraints, read_parameters
 from hpsearch.sweep.parts import SECTIONS, Metric, Repeats
-from hpsearch.sweep.reader import KeyReader, Kind, command_or_line, listed, observer_names, or_none, section, words
+from hpsearch.sweep.reader import (
+    KeyReader,
+    Kind,
+    bucket_url,
+    command_or_line,
+    listed,
+    observer_names,
+    or_none,
+    section,
+    words,
+)
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.wandb import BAND_KEYS, HINTS, IGNORED, METRIC_IGNORED, as_bands, wandb_notes
 from hpsearch.trainable.macros import check_names
@@ -366,6 +376,7 @@ _READERS: Mapping[str, Kind[Any]] = {
     "observers": observer_names,
     "loggers": observer_names,
     "on_end": command_or_line,
+    "storage": or_none(bucket_url),
 }
 """Readers of the top-level keys that do not depend on other keys."""
 

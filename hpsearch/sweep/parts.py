@@ -148,7 +148,7 @@ class Limits(Settings):
     """How often a trial that raised an exception is retried from its newest checkpoint."""
     max_failures: Annotated[MaxFailures, HOW] = "auto"
     """Failed trials at which the sweep ends with an error (exit code 1). `auto`: the first five all failed, or half of
-    twenty or more; `none`: never."""
+    twenty or more, [without what the method learns to avoid](methods.md#failures-teach); `none`: never."""
     patience: Annotated[Count | None, HOW] = None
     """The sweep ends (exit code 0) when this many trials in a row ended (complete, stopped or failed) without a new
     best value; none: no patience limit."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -130,6 +131,15 @@ def command_or_line(value: object, path: KeyPath) -> str | tuple[str, ...]:
     if not command:
         raise InvalidKey(path, "must hold at least one word, got none", "null for no command")
     return command
+
+
+def bucket_url(value: object, path: KeyPath) -> str:
+    """Return the URL of a folder in an S3 bucket, without a slash at its end."""
+    url = text(value, path)
+    if re.fullmatch(r"s3://[^/]+(/.*)?", url) is None:
+        advice = "a directory on a disk is named with --dir"
+        raise InvalidKey(path, f"must be a folder of an S3 bucket, s3://bucket/folder, got {shown(url)}", advice)
+    return url.rstrip("/")
 
 
 def section(

@@ -55,6 +55,7 @@ def json_schema() -> dict[str, Any]:
         "points_to_try": {"type": "array", "items": {"type": "object"}},
         **{name: {"anyOf": [text, {"type": "array", "items": text}]} for name in ("observers", "loggers")},
         "on_end": {"anyOf": [text, {"type": "array", "items": {"type": ["string", "number"]}, "minItems": 1}]},
+        "storage": {"anyOf": [{"type": "string", "pattern": "^s3://[^/]+"}, {"enum": [NONE]}]},
         "seed": integer | {"minimum": 0},
         "outcome_constraints": {"anyOf": [text, {"type": "array", "items": text}]},
         **{name: _object(settings) for name, settings in SECTIONS.items()},

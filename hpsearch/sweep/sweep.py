@@ -24,7 +24,7 @@ from hpsearch.sweep.goals import check_forks, check_ranking, checked_metric, che
 from hpsearch.sweep.parallel import Parallel, Strategies
 from hpsearch.sweep.parameters import SpaceField
 from hpsearch.sweep.parts import SECTIONS, Checkpoints, Limits, Metric, Repeats, Resources, Scaling, Search
-from hpsearch.sweep.reader import command_or_line
+from hpsearch.sweep.reader import bucket_url, command_or_line
 from hpsearch.trainable.macros import check_command
 from hpsearch.trial import Params, Value
 
@@ -35,6 +35,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "parallel": None,
     "search": {},
     "on_end": None,
+    "storage": None,
     "outcome_constraints": (),
     "auto_reason": None,
     "repeats": {},
@@ -105,6 +106,8 @@ class Sweep:
     """Names of observers, or import paths `package.module:Class`. Do not affect results."""
     on_end: str | tuple[str, ...] | None = None
     """A command to run at the end of each run: words, or a shell command line. Does not affect results."""
+    storage: str | None = None
+    """A folder of an S3 bucket, `s3://bucket/folder`, to which the journal and checkpoints are copied."""
     source: str | None = None
     """Path of the sweep file."""
     auto_reason: str | None = None
@@ -126,15 +129,7 @@ class Sweep:
             if self.search.options:
                 problem = "must not be given with method auto: which options there are depends on the method"
                 raise InvalidKey(("search", "options"), problem, "name the method that they are for, or remove them")
-            method, reason = choose_method(
-                self.parameters,
-                self.objective,
-                self.early_terminate,
-                self.max_iter,
-                self.run_cap,
-                self.repeats,
-                self.search.lag,
-            )
+            method, reason = choose_method(self)
             object.__setattr__(self, "method", method)
             object.__setattr__(self, "auto_reason", reason)
         searcher = self._searcher_to_check_by(read_back)
@@ -142,7 +137,7 @@ class Sweep:
         if not 0 <= self.seed < SEED_LIMIT:
             raise InvalidKey(("seed",), f"must be between 0 and {SEED_LIMIT - 1}, got {self.seed}")
         is_implied = self._set_default_scheduler(searcher)
-        self._check_how_long(searcher)
+        self._check_how_long()
         self.strategies.check(self.resources.workers_per_trial, self.resources.widest, self.early_terminate)
         check_ranking(self.objective, self.method, searcher, self.early_terminate)
         check_forks(self.objective, self.method, searcher, self.early_terminate)
@@ -161,6 +156,8 @@ class Sweep:
         object.__setattr__(self, "observers", tuple(observers))
         if self.on_end is not None:
             object.__setattr__(self, "on_end", command_or_line(self.on_end, ("on_end",)))
+        if self.storage is not None:
+            object.__setattr__(self, "storage", bucket_url(self.storage, ("storage",)))
         partial = searcher is None or searcher.capabilities.completes_points
         points = tuple(
             # Derived values of a recorded sweep are not computed again: their functions may need files that are gone.
@@ -380,7 +377,7 @@ class Sweep:
                 "remove them; a searcher of your own takes them if its capabilities say has_options=True",
             )
 
-    def _check_how_long(self, searcher: type[Searcher] | None) -> None:
+    def _check_how_long(self) -> None:
         if self.max_iter is not None:
             object.__setattr__(self, "max_iter", at_least(1, integer, self.max_iter, ("max_iter",)))
             if self.early_terminate is not None:

@@ -14,7 +14,7 @@ from hpsearch.objective import Objective
 from hpsearch.space.expressions import ABSENT, Expression, Uncomputable
 from hpsearch.tables.formats import param_cell
 from hpsearch.tables.layout import WHOLE, Column, Screen, table_text
-from hpsearch.tables.trials import metric_names, repeat_columns, value_columns
+from hpsearch.tables.trials import metric_names, note_names, repeat_columns, value_columns
 from hpsearch.tables.wording import numbers
 from hpsearch.trial import TrialRow, TrialState, Value
 
@@ -78,6 +78,7 @@ class Fields:
             **values,
             **{f"params.{name}": Field(f"params.{name}", name, _param(name)) for name in params},
             **{f"metrics.{name}": Field(f"metrics.{name}", name, _metric(name)) for name in metric_names(rows)},
+            **{column: Field(column, column, _note(name)) for name in note_names(rows) for column in [f"notes.{name}"]},
         }
         self._meant: dict[str, list[Field]] = {f"trial.{name}": [field] for name, field in own_fields.items()}
         for field in self._by_name.values():
@@ -232,6 +233,10 @@ def _param(name: str) -> _Read:
 
 def _metric(name: str) -> _Read:
     return lambda row: row.metrics.get(name, ABSENT)
+
+
+def _note(name: str) -> _Read:
+    return lambda row: row.notes.get(name, ABSENT)
 
 
 def _all_of(copies: Sequence[Field]) -> _Read:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from hpsearch.results.study import Study
@@ -42,7 +41,7 @@ def status_text(study: Study, holder: str | None) -> str:
         holder: Process that runs the study now, as `user@host:pid`; None if none does.
     """
     rows = study.trials
-    lines = [f"{study.sweep.name}  {study.directory}", f"state       {_state(study, holder)}"]
+    lines = [f"{study.sweep.name}  {study.location}", f"state       {_state(study, holder)}"]
     labels = study.labels
     if labels.tags:
         lines.append(f"tags        {' '.join(labels.tags)}")
@@ -91,7 +90,7 @@ def _leaders(study: Study) -> list[str]:
     if objective.several:
         lines = [f"front       {front_line(leaders, objective)}"]
         if leaders[0].feasible:
-            pasted = shlex.quote(str(study.directory))
+            pasted = shlex.quote(study.location)
             lines.append(f"            look at it with: hpsearch trials {pasted} --front")
         return lines
     (best,) = leaders
@@ -107,13 +106,13 @@ def _open(study: Study) -> str:
     """Describe the open trials of an ask/tell study."""
     numbers = [row.number for row in study.trials if row.state is TrialState.RUNNING]
     waits = f"{trials_named(numbers, _MOST_NAMED)} to be told; " if numbers else ""
-    return f"open: {waits}ask with: hpsearch ask {shlex.quote(str(study.directory))}"
+    return f"open: {waits}ask with: hpsearch ask {shlex.quote(study.location)}"
 
 
-def way_on(study: Study, directory: Path | str) -> str:
+def way_on(study: Study, directory: str) -> str:
     """Return how to resume an unfinished study. `directory` is the path to show."""
     state = study.state
-    resume = f"hpsearch resume {shlex.quote(str(directory))}"
+    resume = f"hpsearch resume {shlex.quote(directory)}"
     command = f"continue with: {resume}"
     if state == "max_time":
         return f"its limits.max_time, which is over all runs, is used up; {command} --set limits.max_time=TIME"
@@ -131,12 +130,12 @@ def _target_key(study: Study) -> str:
 
 
 def _state(study: Study, holder: str | None) -> str:
-    state, message, onward = study.state, study.message, way_on(study, study.directory)
+    state, message, onward = study.state, study.message, way_on(study, study.location)
     known = {
         "running": f"running in {holder}",
         "paused": f"paused {message}, in {holder}\n            {onward}",
         "cancelled": f"cancelled {message}; {onward}",
-        "not begun": f"not begun; begin with: hpsearch resume {shlex.quote(str(study.directory))}",
+        "not begun": f"not begun; begin with: hpsearch resume {shlex.quote(study.location)}",
         "killed": f"killed: its process died; {onward}",
         "open": _open(study),
         "finished": "finished",
@@ -180,7 +179,7 @@ def _reverted(study: Study) -> list[str]:
     lines = [f"taken back  trial {row.number}: {shortened(row.reverted, _WIDTH)}" for row in rows[:_MOST_REVERTED]]
     if len(rows) > _MOST_REVERTED:
         lines.append(
-            f"            and {len(rows) - _MOST_REVERTED} more: hpsearch trials {shlex.quote(str(study.directory))}"
+            f"            and {len(rows) - _MOST_REVERTED} more: hpsearch trials {shlex.quote(study.location)}"
         )
     return lines
 
@@ -195,7 +194,7 @@ def _failures(study: Study) -> list[str]:
         lines += [f"            | {line}" for line in first.traceback.strip().splitlines()]
     if len(kinds) > _MOST_FAILURES:
         more = counted(len(kinds) - _MOST_FAILURES, "more kind")
-        lines.append(f"            and {more}: hpsearch trials {shlex.quote(str(study.directory))}")
+        lines.append(f"            and {more}: hpsearch trials {shlex.quote(study.location)}")
     return lines
 
 
@@ -229,7 +228,7 @@ def status_record(study: Study, holder: str | None) -> dict[str, Any]:
     counts = Counter(row.state.value for row in rows)
     leaders = [row for row in study.leaders if row.feasible]
     return {
-        "directory": str(study.directory),
+        "directory": study.location,
         "name": study.sweep.name,
         "state": study.state,
         "message": study.message or None,

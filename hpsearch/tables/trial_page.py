@@ -138,6 +138,7 @@ def page_record(page: TrialPage, log_lines: int) -> dict[str, Any]:
         "metrics": dict(row.metrics),
         "origin": row.origin,
         **({} if row.repeated is None else {"repeated": asdict(row.repeated)}),
+        **({"notes": dict(sorted(row.notes.items()))} if row.notes else {}),
         "parent": row.parent,
         "inherited": row.inherited,
         "reason": row.reason or None,
@@ -182,6 +183,9 @@ def page_lines(page: TrialPage, pasted: str, log_lines: int, screen: Screen) -> 
     if row.metrics:
         yield f"reported    at iteration {row.iterations}"
         yield from (f"  {name:<20} {last!r}" for name, last in row.metrics.items())
+    if row.notes:
+        yield "notes"
+        yield from (f"  {one_line(name):<20} {one_line(text)}" for name, text in sorted(row.notes.items()))
     yield f"ran         {counted(row.iterations, 'iteration')} in {duration(row.seconds)}"
     yield segments_to_table(page.segments, screen, "with --format json").strip("\n")
     yield from _curves(page, screen)

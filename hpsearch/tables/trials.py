@@ -5,7 +5,7 @@ request, so that equal results give equal bytes. With several goals `values.<nam
 only present if needed: `feasible` with outcome constraints; `code` if trials ran several versions of the code;
 `asynchronous` if results of trials vary between reruns; `configuration`, `repeat`, `mean`, `std` and `n` with repeats;
 `parent` and `inherited` with forks. A trial need not have every param. On request all reported metrics follow, as
-`metrics.<name>`.
+`metrics.<name>`, and all notes, as `notes.<name>`.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ def rows_to_csv(
     times: bool = False,
     metrics: bool = False,
     objective: Objective = _ONE_VALUE,
+    notes: bool = False,
 ) -> str:
     r"""Return the trials as CSV with `\n` line ends.
 
@@ -61,8 +62,9 @@ def rows_to_csv(
         times: Add the column `seconds`.
         metrics: Add the columns `metrics.<name>`.
         objective: The objective.
+        notes: Add the columns `notes.<name>`.
     """
-    columns = _columns(rows, names, times, metrics, objective)
+    columns = _columns(rows, names, times, metrics, objective, notes)
     return csv_text(columns, zip(*columns.values(), strict=True))
 
 
@@ -72,7 +74,11 @@ def value_columns(metrics: Sequence[str]) -> list[str]:
 
 
 def rows_to_json(
-    rows: Sequence[TrialRow], names: Sequence[str], times: bool = False, objective: Objective = _ONE_VALUE
+    rows: Sequence[TrialRow],
+    names: Sequence[str],
+    times: bool = False,
+    objective: Objective = _ONE_VALUE,
+    notes: bool = False,
 ) -> str:
     """Return the trials as a JSON array, one object per line, with params and metrics as nested objects.
 
@@ -81,6 +87,7 @@ def rows_to_json(
         names: The params, in order.
         times: Add the running time.
         objective: The objective. `value` is NaN for a trial that has no score because it reported NaN.
+        notes: Add the notes, as a nested object.
     """
     entries = []
     codes, repeats = _code_cells(rows), repeat_columns(rows, objective)
@@ -109,6 +116,8 @@ def rows_to_json(
             entry["failure"] = {"kind": row.failure.kind, "message": row.failure.message}
         if times:
             entry["seconds"] = row.seconds
+        if notes:
+            entry["notes"] = dict(sorted(row.notes.items()))
         entries.append(entry)
     return json_text(entries)
 
@@ -119,22 +128,29 @@ def trials_dataframe(
     times: bool = False,
     metrics: bool = False,
     objective: Objective = _ONE_VALUE,
+    notes: bool = False,
 ) -> pd.DataFrame:
     """Return the trials as a DataFrame with the columns of the CSV. Missing values are NaN.
 
     A missing param is NaN or NA, depending on its column's type. A param that is None stays None. In a column of
-    metrics, missing values are None.
+    metrics or notes, missing values are None.
     """
     import pandas as pd
 
-    frame = frame_of(_columns(rows, names, times, metrics, objective, absent=pd.NA))
+    frame = frame_of(_columns(rows, names, times, metrics, objective, notes, absent=pd.NA))
     values = dict.fromkeys(value_columns([goal.name for goal in objective.goals]), "float64")
     kinds = {**values, "trial": "int64", "iterations": "int64", "width": "int64"}
     return frame.astype(kinds | ({"feasible": "boolean"} if objective.constraints else {}))
 
 
 def _columns(
-    rows: Sequence[TrialRow], names: Sequence[str], times: bool, metrics: bool, objective: Objective, absent: Any = None
+    rows: Sequence[TrialRow],
+    names: Sequence[str],
+    times: bool,
+    metrics: bool,
+    objective: Objective,
+    notes: bool,
+    absent: Any = None,
 ) -> dict[str, list[Value]]:
     """Return the values of each column of the CSV; `absent` is the value of missing params."""
     columns: dict[str, list[Value]] = {
@@ -163,6 +179,8 @@ def _columns(
         columns["seconds"] = [row.seconds for row in rows]
     for name in metric_names(rows) if metrics else []:
         columns[f"metrics.{name}"] = [row.metrics.get(name) for row in rows]
+    for name in note_names(rows) if notes else []:
+        columns[f"notes.{name}"] = [row.notes.get(name) for row in rows]
     return columns
 
 
@@ -209,6 +227,11 @@ def _code_cells(rows: Sequence[TrialRow]) -> list[str] | None:
 def metric_names(rows: Iterable[TrialRow]) -> list[str]:
     """Return the metrics that these trials reported. They are sorted, so that the order of reports has no effect."""
     return sorted({name for row in rows for name in row.metrics})
+
+
+def note_names(rows: Iterable[TrialRow]) -> list[str]:
+    """Return the names of these trials' notes, sorted."""
+    return sorted({name for row in rows for name in row.notes})
 
 
 def _values_json(row: TrialRow, objective: Objective) -> dict[str, Value]:
@@ -261,6 +284,7 @@ def rows_to_table(
     constants: Sequence[str] = (),
     screen: Screen = WHOLE,
     see: str = _SEE_ALL,
+    notes: bool = False,
 ) -> str:
     """Return the trials as a table for a terminal.
 
@@ -277,6 +301,7 @@ def rows_to_table(
         constants: Params that the sweep doesn't vary. They are printed below the table.
         screen: The terminal or file for the output.
         see: How to see columns that don't fit.
+        notes: Add the notes, each cut to one line.
     """
     columns = [
         Column("trial", [str(row.number) for row in rows], is_kept=True),
@@ -311,6 +336,9 @@ def rows_to_table(
         columns.append(Column("asynchronous", ["yes" if row.asynchronous else "" for row in rows], is_text=True))
     if times:
         columns.append(Column("time", [duration(row.seconds) for row in rows]))
+    for name in note_names(rows) if notes else []:
+        cells = [shortened(row.notes.get(name, ""), LONGEST_CELL) for row in rows]
+        columns.append(Column(shortened(name, LONGEST_CELL), cells, is_text=True, is_kept=True))
     if any(row.reverted for row in rows):
         cells = [shortened(row.reverted, LONGEST_CELL) for row in rows]
         columns.append(Column("taken back", cells, is_text=True))

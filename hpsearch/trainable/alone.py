@@ -125,6 +125,11 @@ class TrialAlone(RunningTrial):
         values = "  ".join(f"{name} {value:.6g}" for name, value in metrics.items())
         print(f"iteration {iteration}  {values}  ({seconds:.3g} s)", flush=True)
 
+    def noted(self, notes: Mapping[str, str]) -> None:
+        """Print notes."""
+        for name, text in notes.items():
+            print(f"note {name}: {text}", flush=True)
+
     def cut_requested(self) -> bool:
         """Return False."""
         return False

@@ -23,7 +23,7 @@ import stat
 import tarfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from hpsearch.errors import CheckpointError, StorageError, UnreadableCheckpointError, UnwritableError
 from hpsearch.trainable import addresses
@@ -223,12 +223,12 @@ def pack(checkpoint: Path) -> bytes:
         StorageError: The storage cannot be read.
     """
     buffer = io.BytesIO()
-    pack_into(checkpoint, buffer)
+    pack_into(buffer, checkpoint)
     return buffer.getvalue()
 
 
-def pack_into(checkpoint: Path, file: BinaryIO) -> None:
-    """Write the bytes of `pack` to a file.
+def pack_into(file: IO[bytes], checkpoint: Path) -> None:
+    """Write the bytes that `pack` returns to a file.
 
     Raises:
         UnreadableCheckpointError: The checkpoint is missing or damaged.
@@ -247,7 +247,7 @@ def pack_into(checkpoint: Path, file: BinaryIO) -> None:
                 archive.add(path, arcname=path.name, filter=_plain)
 
 
-def unpack(packed: bytes | BinaryIO, checkpoint: Path) -> None:
+def unpack(packed: bytes | IO[bytes], checkpoint: Path) -> None:
     """Write the bytes that `pack` returned to the directory of a checkpoint, and replace an existing one.
 
     Args:

@@ -35,7 +35,10 @@ GO_ON, CUT = b".", b"c"
 """The answers: the segment continues, or ends with this report."""
 
 KIND = "hpsearch"
-"""Key in a report line, written only by `hpsearch.current_trial()`. Its value is the type of the line."""
+"""Key in a report line with another type than a report. Only `NOTE` is for programs without the trial object."""
+
+NOTE = "note"
+"""The type of a line with notes, which any program may write."""
 
 _LONGEST_NAP = 0.005
 """Maximum seconds between two polls for an answer."""
@@ -168,6 +171,9 @@ class _LineWriter:
         if self._trace is not None:
             self._trace.reported(iteration)
 
+    def noted(self, notes: Mapping[str, str]) -> None:
+        self._write(NOTE, notes=notes)
+
     def cut_requested(self) -> bool:
         """Wait for the worker's answer, and return whether the segment must end.
 
@@ -224,6 +230,10 @@ class LineReader:
     (the path of a directory or file, relative to the attempt's directory):
 
         {"accuracy": 0.91, "checkpoint": "model-3"}
+
+    It may also write lines with notes, by name:
+
+        {"hpsearch": "note", "notes": {"commit": "4f1c2a9"}}
 
     `hpsearch.current_trial()` writes lines with their type under `"hpsearch"`. The trial object in the script has
     already checked the metrics of such a line and written its checkpoint.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import traceback
 from dataclasses import replace
@@ -32,6 +33,11 @@ _PEERS = ("CommTimeoutError", "GroupClosedError", "PeerLost", "RefusedError", "R
 """Names of the hpsearch_comm errors in a rank that ends because of another rank."""
 
 
+_NO_MEMORY = re.compile("out of memory|OutOfMemory|MemoryError|(an't|annot) allocate memory|bad_alloc|ALLOC_FAILED")
+_NO_TIME = "ran over its trial_timeout"
+"""Texts in the messages of failures; those of torch are in `hpsearch_trainers.memory`, whose import takes long."""
+
+
 def failure_of(error: BaseException) -> Failure:
     """Return the failure for an exception: kind, message, and traceback without frames of hpsearch."""
     report = traceback.TracebackException.from_exception(error)
@@ -54,6 +60,13 @@ def failure_of(error: BaseException) -> Failure:
     if (peer_error := _peer_error(error)) is not None:
         return Failure("peer", str(peer_error).partition("\n")[0], text)
     return Failure("raised", exception_line(error), text)
+
+
+def failure_of_message(message: str, traceback: str = "") -> Failure:
+    """Return the failure for a message that was recorded, told by a user, or printed last by a script."""
+    if _NO_MEMORY.search(message):
+        return Failure("memory", message, traceback)
+    return Failure("timeout" if _NO_TIME in message else "raised", message, traceback)
 
 
 def bounded(failure: Failure) -> Failure:

@@ -1,4 +1,4 @@
-"""Validation of the arguments of a report."""
+"""Validation of what a trial reports and notes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ SECONDS = "seconds"
 """The resource that is the running time of the trainable."""
 
 _RESOURCE_KEY = "early_terminate.resource"
+
+_LONGEST_NAME, _LONGEST_NOTE = 100, 4000
+"""Most characters of a note's name, and of its text."""
 
 
 def to_numbers(metrics: object, names: tuple[str, ...]) -> dict[str, float]:
@@ -37,6 +40,32 @@ def to_numbers(metrics: object, names: tuple[str, ...]) -> dict[str, float]:
         problem = f"every report must have {lacking(missing, numbers, 'this one has')}"
         raise TrainableError(problem, f"metric.{missing}")
     return numbers
+
+
+def to_notes(notes: object) -> dict[str, str]:
+    """Return the notes of a trial, which must be texts of limited length by name.
+
+    Raises:
+        TrainableError: They are not.
+    """
+    if not isinstance(notes, Mapping):
+        raise TrainableError(f'notes must be a mapping of names to texts such as {{"commit": "4f1c"}}, got {notes!r}')
+    for name, text in notes.items():
+        if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
+            raise TrainableError(
+                f"the name of a note must be a text of 1 to {_LONGEST_NAME} characters, got {_described(name)}"
+            )
+        if not isinstance(text, str):
+            raise TrainableError(
+                f"the note {name!r} must be a text, but is {_described(text)}: write str(...), or report a number as "
+                "a metric"
+            )
+        if len(text) > _LONGEST_NOTE:
+            raise TrainableError(
+                f"the note {name!r} must have at most {_LONGEST_NOTE:,} characters, but has {len(text):,}: write it "
+                "to a file in trial.directory, or print it"
+            )
+    return dict(notes)
 
 
 def names_reported(names: tuple[str, ...], resource: str | None) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Never, Protocol
 from hpsearch.errors import TrainableError
 from hpsearch.trainable import checkpoints, random_state
 from hpsearch.trainable.assignment import UNKNOWN_END, Assignment, ignored_checkpoint, ignored_parallel
-from hpsearch.trainable.metrics import cost_after, example, refuse_keywords, refuse_step, to_numbers
+from hpsearch.trainable.metrics import cost_after, example, refuse_keywords, refuse_step, to_notes, to_numbers
 from hpsearch.trainable.parents_settings import check_own_settings
 from hpsearch.trainable.random_state import RandomState
 from hpsearch.trainable.storage import writing
@@ -39,6 +39,9 @@ class Listener(Protocol):
 
     def reported(self, iteration: int, metrics: Mapping[str, float], seconds: float) -> None:
         """Handle the report of an iteration."""
+
+    def noted(self, notes: Mapping[str, str]) -> None:
+        """Handle notes, by name."""
 
     def cut_requested(self) -> bool:
         """Return whether the segment should end at the last report."""
@@ -298,6 +301,22 @@ class RunningTrial:
         if self._ended and self._step is None:
             raise SegmentEnd(0)
         self._clock = time.perf_counter()
+
+    def note(self, /, **notes: str) -> None:
+        """Note texts about this trial, such as `trial.note(commit="4f1c2a9")`, which `hpsearch trial` shows.
+
+        They are recorded at once, and have no effect on the search. A later text of a name replaces the earlier one,
+        also in a later segment. In a segment with several workers, the notes of rank 0 are used.
+
+        Args:
+            notes: Names to texts of at most 4,000 characters.
+
+        Raises:
+            TrainableError: A note is not a text, is too long, or comes after the segment's end.
+        """
+        checked = to_notes(notes)
+        if self.rank == 0 and checked:
+            self._listener.noted(checked)
 
     def took(self, seconds: float) -> None:
         """Set the duration of the current iteration so far; called if trials take turns in this process."""

@@ -27,11 +27,12 @@ from hpsearch.journal.provenance import process_name
 from hpsearch.results.study import load
 from hpsearch.tables import layout
 from hpsearch.tables.layout import one_line
+from hpsearch.tables.trial_columns import Columns
 from hpsearch.tables.trial_page import TrialPage, page_lines, trial_page
 from hpsearch.tables.wording import amount_of, best_parts, by_state, counted, duration, front_line, params_line
 from hpsearch.trial import TrialState
 from hpsearch.watch.live_study import LOOK_SECONDS, LiveStudy, Looked, Looking, Tail
-from hpsearch.watch.trial_table import Columns, TrialTable
+from hpsearch.watch.trial_table import TrialTable
 
 
 class Question(ModalScreen[bool]):

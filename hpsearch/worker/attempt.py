@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpsearch.errors import TrainableError
 from hpsearch.events import Saved
 from hpsearch.task import Result
 from hpsearch.trainable.failures import bounded
@@ -21,6 +22,9 @@ from hpsearch.worker.process_settings import Kept
 
 if TYPE_CHECKING:
     from hpsearch.worker.job import Channel
+
+_MOST_NOTED = 100_000
+"""Characters that a segment may note, counting each change."""
 
 
 def attempt_directory(attempt: Segment | Result, rank: int = 0) -> str:
@@ -68,6 +72,9 @@ class Attempt:
         """Number of trials that train its next iteration together."""
         self.reports: list[Report] = []
         """Reports since the last checkpoint that the channel received."""
+        self._notes: dict[str, str] = {}
+        self._noted = 0  # characters
+        self._is_over = False
         self.cut = False
         """Whether the segment ended early on request."""
         self.ignored_checkpoint = False
@@ -104,6 +111,31 @@ class Attempt:
         self.reports.append(report)
         with self._channel_at_fault():
             self._channel.reported(report)
+
+    def noted(self, notes: Mapping[str, str]) -> None:
+        """Record notes, and forward those that are new or have changed.
+
+        Raises:
+            TrainableError: The attempt is over, or has noted too much.
+        """
+        if self._is_over:
+            raise TrainableError(
+                f"trial.note({', '.join(notes)}) must be called before the segment ends, but iteration "
+                f"{self.iteration} ended it: call it in the training code, not in close()"
+            )
+        new = {name: text for name, text in notes.items() if self._notes.get(name) != text}
+        if not new:
+            return
+        self._noted += sum(map(len, new.values()))
+        if self._noted > _MOST_NOTED:
+            raise TrainableError(
+                f"the notes of a segment must have at most {_MOST_NOTED:,} characters in all, but have "
+                f"{self._noted:,} with {', '.join(new)}: report numbers, print what changes, or write files into "
+                "trial.directory"
+            )
+        self._notes |= new
+        with self._channel_at_fault():
+            self._channel.noted(new)
 
     def cut_requested(self) -> bool:
         """Return whether the segment must end: it exceeded its timeout, or the channel requests it."""
@@ -142,6 +174,7 @@ class Attempt:
             failure: Its failure; None if it didn't fail.
             lanes: Largest number of trials that trained an iteration together.
         """
+        self._is_over = True
         if is_late := self._late and self.cut and failure is None:
             left = f"ran over its trial_timeout; {self._timeout:g} s of it were left for this segment"
             failure = Failure("timeout", left, "")
@@ -159,6 +192,7 @@ class Attempt:
             module_changes=self.module_changes,
             ignored_checkpoint=self.ignored_checkpoint,
             lanes=lanes,
+            notes=self._notes,
         )
 
     @contextlib.contextmanager

@@ -21,7 +21,7 @@ from hpsearch.trainable.assignment import Assignment, ignored_parallel
 from hpsearch.trainable.current import ANSWERS, CUT, GO_ON, LineReader
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trainable.macros import expand
-from hpsearch.trainable.metrics import to_numbers
+from hpsearch.trainable.metrics import to_notes, to_numbers
 from hpsearch.trial import Failure, Params, Trial
 from hpsearch.worker.attempt import Attempt
 from hpsearch.worker.child_process import thread_environment
@@ -302,6 +302,14 @@ class _Script:
                     self._attempt.was_cut()
                 case {current.KIND: "failed", "kind": kind, "message": message}:
                     self._take_failure(Failure(kind, message, "", line.get("key", "")))
+                case {current.KIND: current.NOTE, "notes": notes}:
+                    if self._assignment.rank == 0:
+                        self._attempt.noted(to_notes(notes))
+                case {current.KIND: current.NOTE}:
+                    raise TrainableError(
+                        f"line {number} of $HPSEARCH_REPORTS must have its notes by name, such as "
+                        '{"hpsearch": "note", "notes": {"commit": "4f1c"}}'
+                    )
                 case {current.KIND: _}:
                     raise TrainableError(
                         f"line {number} of $HPSEARCH_REPORTS must name no metric {current.KIND!r}: rename it"

@@ -200,9 +200,12 @@ def _call_function(target: Trainable, trial: RunningTrial) -> object:
 
 
 class _Nobody:
-    """Ignores a trial's reports."""
+    """Ignores a trial's reports and notes."""
 
     def reported(self, iteration: int, metrics: Mapping[str, float], seconds: float) -> None:
+        """Do nothing."""
+
+    def noted(self, notes: Mapping[str, str]) -> None:
         """Do nothing."""
 
     def cut_requested(self) -> bool:

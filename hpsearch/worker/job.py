@@ -122,6 +122,9 @@ class Channel(Protocol):
     def reported(self, report: Report) -> None:
         """Receive a provisional report."""
 
+    def noted(self, notes: Mapping[str, str]) -> None:
+        """Receive notes that are new or have changed, by name."""
+
     def saved(self, saved: Saved) -> None:
         """Receive a checkpoint inside the segment, with the reports since the last one."""
 

@@ -8,10 +8,10 @@ import shlex
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 from hpsearch.config.masking import mask_words
 from hpsearch.errors import UnwritableError
+from hpsearch.trainable.failures import failure_of_message
 from hpsearch.trainable.metrics import example
 from hpsearch.trainable.storage import writing
 from hpsearch.trial import Failure
@@ -52,8 +52,10 @@ def failed(argv: list[str], status: int, output: str) -> Failure:
     last = tail.strip().rpartition("\n")[2].strip()
     if status == 1:  # Python's after an exception; output of libraries at exit follows it
         last = _last_exception(output) or last
-    kind: Literal["died", "raised"] = "died" if -status in _FROM_OUTSIDE else "raised"
-    return Failure(kind, f"the script {ended}: {last or 'it printed nothing'}"[:500], f"{command}\n{tail}")
+    message, output_end = f"the script {ended}: {last or 'it printed nothing'}"[:500], f"{command}\n{tail}"
+    if -status in _FROM_OUTSIDE:
+        return Failure("died", message, output_end)
+    return failure_of_message(message, output_end)
 
 
 def _last_exception(text: str) -> str | None:

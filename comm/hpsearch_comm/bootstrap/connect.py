@@ -1,8 +1,8 @@
 """The connections between all ranks of a group.
 
-In each pair, the lower rank accepts and the higher rank connects. Every pair gets a control connection. Two ranks of
-one host also get a Unix socket, which passes file descriptors of shared memory; two ranks of different hosts get TCP
-streams. Tasks in the calling thread accept and connect concurrently, so no order of arrival can cause a deadlock.
+In each pair, the lower rank accepts and the higher rank connects. Every pair gets a control connection and streams:
+Unix sockets for two ranks of one host, which also pass file descriptors of shared memory, and TCP otherwise. Tasks in
+the calling thread accept and connect concurrently, so no order of arrival can cause a deadlock.
 
 If a higher rank were killed before it connects, the lower rank would not notice until its deadline. So while the lower
 rank waits, it opens a presence connection to the higher rank, which keeps it open until its group has formed. If this
@@ -64,6 +64,8 @@ def enable_keepalive(sock: socket.socket, silence: float) -> None:
 
 
 MOST_STREAMS = 65
+_LOCAL_STREAMS = 2
+"""Unix sockets between two ranks of one host: one for collectives, and one for send and recv."""
 
 _SLICE = 0.1
 """Seconds between two checks of notices from other ranks, and of deadlines."""
@@ -100,14 +102,12 @@ class Connections:
     """Which ranks share a host."""
     controls: dict[int, socket.socket] = field(default_factory=dict)
     """A connection to each other rank."""
-    descriptors: dict[int, socket.socket] = field(default_factory=dict)
-    """A Unix socket to each other rank of this host; empty if all messages are sent over TCP."""
     streams: dict[int, list[socket.socket]] = field(default_factory=dict)
-    """TCP connections to each rank that isn't in `descriptors`, with TCP_NODELAY, in the same order on both sides."""
+    """Connections to each other rank, in the same order on both sides: two Unix sockets, or TCP with TCP_NODELAY."""
 
     def close(self) -> None:
         """Close all connections."""
-        for sock in itertools.chain(self.controls.values(), self.descriptors.values(), *self.streams.values()):
+        for sock in itertools.chain(self.controls.values(), *self.streams.values()):
             sock.close()
 
 
@@ -235,8 +235,6 @@ class _Bootstrap:
         for (peer, kind, _), sock in sorted(self._connected.items()):
             if kind is ConnectionKind.CONTROL:
                 result.controls[peer] = sock
-            elif kind is ConnectionKind.DESCRIPTORS:
-                result.descriptors[peer] = sock
             else:
                 result.streams.setdefault(peer, []).append(sock)
         return result
@@ -408,9 +406,8 @@ class _Bootstrap:
 
 def _plan(peer: int, local: bool, streams: int) -> list[_Key]:
     """List the connections to a peer. The control connection comes first; its hello has the number of streams."""
-    if local:
-        return [(peer, ConnectionKind.CONTROL, 0), (peer, ConnectionKind.DESCRIPTORS, 0)]
+    count = _LOCAL_STREAMS if local else streams
     return [
-        (peer, ConnectionKind.CONTROL, streams),
-        *((peer, ConnectionKind.STREAM, stream) for stream in range(streams)),
+        (peer, ConnectionKind.CONTROL, count),
+        *((peer, ConnectionKind.STREAM, stream) for stream in range(count)),
     ]

@@ -60,10 +60,8 @@ class ConnectionKind(IntEnum):
 
     CONTROL = 0
     """Notices of failure and of leaving."""
-    DESCRIPTORS = 1
-    """Descriptors of shared memory; over a Unix socket only."""
     STREAM = 2
-    """Tensors between hosts."""
+    """Tensors; the first one of two ranks on one host also passes descriptors of shared memory."""
     RENDEZVOUS = 3
     """The ranks' addresses, through rank 0."""
     PRESENCE = 4

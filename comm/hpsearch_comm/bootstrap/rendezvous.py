@@ -170,20 +170,24 @@ class LocalRendezvous(Rendezvous):
         return meet_on_host(venue, rank, mine, f"{self.job} {credentials.digest.hex()}", patience)
 
 
-class _ThroughStore(Rendezvous):
-    """Rank 0 listens on a free port and writes it to a torch store; the other ranks read it and connect.
+class StoreRendezvous(Rendezvous):
+    """Rank 0 listens on a free port and writes it to torchrun's store; the other ranks read it and connect.
 
     Anyone who can reach the store may write to it, so its content is not trusted: it is only a hint where to find
-    rank 0, which must prove the group's secret. Each group name has one key, which every start overwrites.
+    rank 0, which must prove the group's secret. Each group name has one key, which every start overwrites. Only
+    `TCPStore` of torch.distributed is used, as a client.
 
     Args:
-        store_name: Name of the store, for errors.
+        host: MASTER_ADDR.
+        port: MASTER_PORT.
         prefix: Prefix of all keys; the same on every rank.
     """
 
-    def __init__(self, store_name: str, prefix: str) -> None:
-        self.store_name = store_name
+    def __init__(self, host: str, port: int, prefix: str = "hpsearch_comm") -> None:
+        self.host: str = host
+        self.port = port
         self.prefix = prefix
+        self.store_name = f"the store at {host}:{port}"
 
     def exchange(self, rank: int, size: int, mine: str, credentials: Credentials, deadline: float) -> list[str]:
         """Meet the others at the endpoint in the store. Rank 0 listens on its own address `mine`."""
@@ -203,44 +207,32 @@ class _ThroughStore(Rendezvous):
                 "have ended; otherwise check MASTER_ADDR and MASTER_PORT"
             ) from None
 
-    @abstractmethod
     def _open(self, deadline: float) -> Store:
         """Return the store, or raise RuntimeError with the reason if it can't be used."""
+        try:
+            from torch.distributed import TCPStore  # type: ignore[attr-defined]
+        except ImportError:
+            raise ConfigurationError(
+                "expected a torch that is built with torch.distributed, since torchrun's store is asked for the "
+                "addresses: start the ranks without torchrun (unset TORCHELASTIC_USE_AGENT_STORE)"
+            ) from None
+        timeout = datetime.timedelta(seconds=min(_LONGEST_SECONDS, max(1.0, deadline - time.monotonic())))
+        return TCPStore(self.host, self.port, None, False, timeout, wait_for_workers=False)
 
 
-class StoreRendezvous(_ThroughStore):
-    """The ranks meet through torchrun's store: see `_ThroughStore`.
-
-    Only `TCPStore` of torch.distributed is used, as a client.
-
-    Args:
-        host: MASTER_ADDR.
-        port: MASTER_PORT.
-        prefix: Prefix of all keys; the same on every rank.
-    """
-
-    def __init__(self, host: str, port: int, prefix: str = "hpsearch_comm") -> None:
-        super().__init__(f"the store at {host}:{port}", prefix)
-        self.host: str = host
-        self.port = port
-
-    def _open(self, deadline: float) -> Store:
-        return _open_store(self.host, self.port, deadline)
-
-
-class HeldStoreRendezvous(_ThroughStore):
-    """The ranks meet through a torch store of any kind that this process has already opened: see `_ThroughStore`.
+class HeldStoreRendezvous(StoreRendezvous):
+    """The ranks meet through a torch store of any kind that this process has already opened.
 
     Args:
         store: The store. It is used from background threads.
         store_name: Name of the store, for errors.
         host: Host of rank 0, if known.
-        prefix: Prefix of all keys; the same on every rank.
     """
 
-    def __init__(self, store: Store, store_name: str, host: str | None, prefix: str = "hpsearch_comm") -> None:
-        super().__init__(store_name, prefix)
-        self.host = host
+    def __init__(self, store: Store, store_name: str, host: str | None) -> None:
+        super().__init__("", 0)
+        self.host = host  # type: ignore[assignment]  # only here it may be unknown
+        self.store_name = store_name
         self._store = store
 
     def _open(self, deadline: float) -> Store:
@@ -312,15 +304,3 @@ def _until(deadline: float, call: Callable[[], T]) -> T:
         return outcome.result(min(_LONGEST_SECONDS, max(0.0, deadline - time.monotonic()) + _GRACE_SECONDS))
     except TimeoutError:
         raise RuntimeError("it has not answered until the start_timeout was over") from None
-
-
-def _open_store(host: str, port: int, deadline: float) -> Store:
-    try:
-        from torch.distributed import TCPStore  # type: ignore[attr-defined]
-    except ImportError:
-        raise ConfigurationError(
-            "expected a torch that is built with torch.distributed, since torchrun's store is asked for the addresses: "
-            "start the ranks without torchrun (unset TORCHELASTIC_USE_AGENT_STORE)"
-        ) from None
-    timeout = datetime.timedelta(seconds=min(_LONGEST_SECONDS, max(1.0, deadline - time.monotonic())))
-    return TCPStore(host, port, None, False, timeout, wait_for_workers=False)

@@ -240,13 +240,14 @@ class ThroughProcessGroup:
         return work
 
     def alltoall(
-        self, turn: Turn, rows: torch.Tensor, out: torch.Tensor, splits: Sequence[int], coming: Sequence[int]
+        self, turn: Turn, rows: torch.Tensor, out: torch.Tensor, counts: Sequence[Sequence[int]]
     ) -> DeviceWork:
         """See `Way`."""
         with self._launch(turn, lambda: f"alltoall ({rows.nbytes:,} bytes sent)", rows, out) as work:
             nbytes = prod(rows.shape[1:]) * rows.itemsize
-            counts = [[count * nbytes for count in numbers] for numbers in (coming, splits)]
-            self._call(work, "alltoall_base", _bytes(flat(out)), _bytes(flat(rows)), *counts)
+            coming = [line[self.rank] * nbytes for line in counts]
+            splits = [count * nbytes for count in counts[self.rank]]
+            self._call(work, "alltoall_base", _bytes(flat(out)), _bytes(flat(rows)), coming, splits)
         return work
 
     def gone(self) -> CommError:

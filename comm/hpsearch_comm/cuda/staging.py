@@ -77,11 +77,9 @@ class ThroughHost:
         """See `Way`."""
         self.whole(tensor, out, lambda mine, result: self._host.reduce_scatter(turn, mine, result, parts), turn.ready)
 
-    def alltoall(
-        self, turn: Turn, rows: torch.Tensor, out: torch.Tensor, splits: Sequence[int], coming: Sequence[int]
-    ) -> None:
+    def alltoall(self, turn: Turn, rows: torch.Tensor, out: torch.Tensor, counts: Sequence[Sequence[int]]) -> None:
         """See `Way`."""
-        self.whole(rows, out, lambda mine, result: self._host.alltoall(turn, mine, result, splits, coming), turn.ready)
+        self.whole(rows, out, lambda mine, result: self._host.alltoall(turn, mine, result, counts), turn.ready)
 
     def close(self) -> None:
         """Release the host memory; torch keeps it until the running copies have ended."""

@@ -43,7 +43,6 @@ class Operation:
         packed: bytes,
         timeout: float,
         abort_state: AbortState,
-        *,
         spin: bool = False,
         phase: Callable[[str], AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:

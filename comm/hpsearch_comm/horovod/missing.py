@@ -1,4 +1,4 @@
-"""Names of Horovod's API that are missing here, and what to use instead."""
+"""Names of Horovod's PyTorch API that are missing here, and what to use instead."""
 
 from __future__ import annotations
 
@@ -32,11 +32,6 @@ def missing_from(module: str, instead: Mapping[str, str]) -> Callable[[str], NoR
     return __getattr__
 
 
-_TENSORFLOW = "it is for TensorFlow and Keras; for PyTorch use {}"
-_PARAMETERS = _TENSORFLOW.format("hvd.broadcast_parameters and hvd.broadcast_optimizer_state")
-_OPTIMIZER = _TENSORFLOW.format("hvd.DistributedOptimizer")
-_ELASTIC = _TENSORFLOW.format("hvd.elastic.TorchState")
-_COMMIT = _TENSORFLOW.format("state.commit() in the training's loop")
 _HERE = "import its functions from hpsearch_comm.horovod itself"
 
 IN_HOROVOD = {
@@ -47,33 +42,9 @@ IN_HOROVOD = {
     "num_rank_is_power_2": "compute it from hvd.size()",
     "gpu_available": "use torch.cuda.is_available()",
     "check_extension": "nothing is to be built, so leave the check out",
-    "DistributedTrainer": "it is for MXNet; for PyTorch use hvd.DistributedOptimizer",
-    "DistributedGradientTape": _OPTIMIZER,
-    "PartialDistributedGradientTape": _OPTIMIZER,
-    "PartialDistributedOptimizer": _OPTIMIZER,
-    "SyncBatchNormalization": _TENSORFLOW.format("hvd.SyncBatchNorm"),
-    "BroadcastGlobalVariablesHook": _PARAMETERS,
-    "broadcast_global_variables": _PARAMETERS,
-    "broadcast_variables": _PARAMETERS,
-    "broadcast_object_fn": _TENSORFLOW.format("hvd.broadcast_object"),
-    "callbacks": _TENSORFLOW.format("hvd.broadcast_parameters before, and hvd.allreduce of metrics in, the loop"),
-    "load_model": _TENSORFLOW.format("torch.load, and hvd.DistributedOptimizer on a new optimizer with that state"),
-    "rank_op": _TENSORFLOW.format("hvd.rank"),
-    "local_rank_op": _TENSORFLOW.format("hvd.local_rank"),
-    "size_op": _TENSORFLOW.format("hvd.size"),
-    "local_size_op": _TENSORFLOW.format("hvd.local_size"),
-    "process_set_included_op": _TENSORFLOW.format("ProcessSet.included"),
 }
 
-IN_ELASTIC = {
-    "run_fn": "use hvd.elastic.run",
-    "KerasState": _ELASTIC,
-    "TensorFlowState": _ELASTIC,
-    "TensorFlowKerasState": _ELASTIC,
-    "CommitStateCallback": _COMMIT,
-    "UpdateBatchStateCallback": _COMMIT,
-    "UpdateEpochStateCallback": _COMMIT,
-}
+IN_ELASTIC = {"run_fn": "use hvd.elastic.run"}
 
 _HANDLER = "write a subclass of hvd.elastic.State with save, restore and sync"
 

@@ -6,15 +6,16 @@ have authenticated each other with the job's secret.
 
 from __future__ import annotations
 
-import io
 import pickle
 from collections.abc import Iterable, Mapping
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from hpsearch_comm.data_parallel.optimizer_state import load_exactly
-from hpsearch_comm.errors import UsageError
+from hpsearch_comm.data_parallel import broadcast
+from hpsearch_comm.errors import MismatchError, UsageError
 from hpsearch_comm.horovod.errors import HorovodInternalError
 from hpsearch_comm.horovod.gathering import allgather, broadcast_, broadcast_async_
 from hpsearch_comm.horovod.handles import synchronize
@@ -124,68 +125,42 @@ def broadcast_optimizer_state(
         model: The model; its sparse embeddings define which of these zero gradients are sparse.
 
     Raises:
-        UsageError: The optimizer is torch.optim.LBFGS, as in Horovod, or the ranks' parameter groups differ. Raised on
-            all ranks.
+        UsageError: The optimizer is torch.optim.LBFGS, as in Horovod, the ranks' parameter groups differ, or the root's
+            state has a value that isn't a number, text, a tensor or a container of them. Raised on all ranks.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise UsageError("the state of torch.optim.LBFGS can't be broadcast: make the optimizer behind a restart anew")
-    _check_groups(optimizer)
     if not optimizer.state_dict()["state"]:
         _init_gradients(optimizer, model)
-    mine = rank() == root_rank
-    tensors: list[torch.Tensor] = []
-    data, reason = _pickled(optimizer.state_dict(), tensors) if mine else (b"", "")
-    tensors = [tensor.cpu() for tensor in tensors]  # the other ranks receive them on the CPU before loading
-    kinds = [(tensor.dtype, tensor.shape) for tensor in tensors]
-    data, reason, kinds = broadcast_object((data, reason, kinds), root_rank, "optimizer_state")
-    if reason:
-        raise UsageError(f"an optimizer's state must be what pickle can write to travel, got {reason}")
-    if not mine:
-        tensors = [torch.empty(shape, dtype=dtype, device="cpu") for dtype, shape in kinds]
-    broadcast_parameters([(f"optimizer_state.{number}", tensor) for number, tensor in enumerate(tensors)], root_rank)
-    if not mine:
-        load_exactly(optimizer, _TensorUnpickler(io.BytesIO(data), tensors).load())
-
-
-class _TensorPickler(pickle.Pickler):
-    """Pickles an object without its dense tensors, which it appends to a list."""
-
-    def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor]) -> None:
-        super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self._tensors = tensors
-
-    def persistent_id(self, obj: Any) -> int | None:
-        """Return a dense tensor's index in the list; None for other objects."""
-        if not isinstance(obj, torch.Tensor) or obj.layout is not torch.strided:
-            return None
-        self._tensors.append(obj)
-        return len(self._tensors) - 1
-
-
-class _TensorUnpickler(pickle.Unpickler):
-    """Unpickles an object whose dense tensors are in a list."""
-
-    def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor]) -> None:
-        super().__init__(file)
-        self._tensors = tensors
-
-    def persistent_load(self, pid: int) -> torch.Tensor:
-        """Return the tensor with this index."""
-        return self._tensors[pid]
-
-
-def _pickled(obj: Any, tensors: list[torch.Tensor] | None = None) -> tuple[bytes, str]:
-    """Return an object's pickle and an empty reason, or no bytes and the reason why it can't be pickled.
-
-    With `tensors`, dense tensors are appended to this list instead of being pickled.
-    """
-    file = io.BytesIO()
-    pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL) if tensors is None else _TensorPickler(file, tensors)
+    job: Any = _Job()
     try:
-        pickler.dump(obj)
+        broadcast.broadcast_optimizer_state(optimizer, job, root_rank)
+    except MismatchError as error:
+        raise UsageError(str(error)) from error
+
+
+class _Job:
+    """The job as the group that `hpsearch_comm.broadcast_optimizer_state` takes."""
+
+    def __init__(self) -> None:
+        self.rank = rank()
+
+    def gather_in(self, _step: str, value: Any) -> list[Any]:
+        return allgather_object(value, "optimizer_state.groups")
+
+    def broadcast_object(self, value: Any, root: int) -> Any:
+        return broadcast_object(value, root, "optimizer_state")
+
+    def broadcast_async(self, tensor: torch.Tensor, root: int) -> Any:
+        return SimpleNamespace(wait=partial(synchronize, broadcast_async_(tensor, root)))
+
+
+def _pickled(obj: Any) -> tuple[bytes, str]:
+    """Return an object's pickle and an empty reason, or no bytes and the reason why it can't be pickled."""
+    try:
+        return pickle.dumps(obj, pickle.HIGHEST_PROTOCOL), ""
     except Exception as error:  # an object's code can raise any exception
         return b"", f"{type(obj).__name__}: {error}"
-    return file.getvalue(), ""
 
 
 def _check_pickled(lengths: Mapping[int, int], reason: str) -> None:
@@ -196,17 +171,6 @@ def _check_pickled(lengths: Mapping[int, int], reason: str) -> None:
             f"an object must be one that pickle can write to travel, rank {unpicklable[0]}'s can't{detail}: send what "
             "it is made of"
         )
-
-
-def _check_groups(optimizer: torch.optim.Optimizer) -> None:
-    shapes = [[list(parameter.shape) for parameter in group["params"]] for group in optimizer.param_groups]
-    first, *others = allgather_object(f"{type(optimizer).__name__} with {shapes}", "optimizer_state.groups")
-    for number, other in enumerate(others, 1):
-        if other != first:
-            raise UsageError(
-                "an optimizer must be of one class and have the same groups of parameters on all ranks, but is a "
-                f"{first} on rank 0 and a {other} on rank {number} (the shapes by group)"
-            )
 
 
 def _init_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:

@@ -13,6 +13,7 @@ from math import prod
 from typing import TypeVar
 
 import torch
+from torch.autograd.graph import increment_version
 
 from hpsearch_comm.collectives import halving_doubling, hierarchical, naive, pairwise, ring, tree
 from hpsearch_comm.collectives.reduction import Reduction
@@ -30,7 +31,13 @@ from hpsearch_comm.transport.mesh import Mesh
 T = TypeVar("T")
 
 _OVER_LINKS = {"ring": ring.allreduce, "butterfly": halving_doubling.allreduce, "naive": naive.allreduce}
-_OTHERS = {"broadcast": "tree", "allgather": "ring", "reduce_scatter": "ring", "barrier": "pairwise"}
+_OTHERS = {
+    "broadcast": "tree",
+    "allgather": "ring",
+    "reduce_scatter": "ring",
+    "alltoall": "pairwise",
+    "barrier": "pairwise",
+}
 _FAR = 1 << 32
 """More steps than a broadcast has. Its ranks count different numbers of steps, and continue at a multiple of this."""
 
@@ -81,8 +88,6 @@ class HostCollectives:
 
     def algorithm(self, operation: str, nbytes: int) -> str:
         """Return the name of the algorithm for an operation on a tensor of this size."""
-        if operation == "alltoall":
-            return "pairwise"
         one_host = "direct" in self._available
         if operation != "allreduce":
             return "direct" if one_host and self._forced in ("auto", "direct") else _OTHERS[operation]
@@ -150,15 +155,13 @@ class HostCollectives:
         self._fill(turn, turn.call.algorithm, everything, parts)
         put_back(everything, out)
 
-    def alltoall(
-        self, turn: Turn, rows: torch.Tensor, out: torch.Tensor, splits: Sequence[int], coming: Sequence[int]
-    ) -> None:
+    def alltoall(self, turn: Turn, rows: torch.Tensor, out: torch.Tensor, counts: Sequence[Sequence[int]]) -> None:
         """See `Way`."""
-        width = prod(rows.shape[1:])
-        sends = torch.split(flat(rows), [count * width for count in splits])
-        receives = torch.split(out.view(-1), [count * width for count in coming])
-        if self.topology.size == 1:
-            receives[0].copy_(sends[0])
+        width, rank = prod(rows.shape[1:]), self.topology.rank
+        sends = torch.split(flat(rows), [count * width for count in counts[rank]])
+        receives = torch.split(out.view(-1), [line[rank] * width for line in counts])
+        if turn.call.algorithm == "direct":
+            direct.alltoall(self.shm, turn, sends, receives, max(map(max, counts)) * width)
         else:
             pairwise.alltoall(self._mesh, turn, self._members, sends, receives)
 
@@ -172,10 +175,6 @@ class HostCollectives:
         self._fill(operation, self.algorithm("allgather", table.nbytes), table, parts)
         values = table.tolist()
         return [values[start:stop] for start, stop in parts]
-
-    def coming_rows(self, operation: Operation, splits: Sequence[int]) -> list[int]:
-        """Send each rank the number of rows that it will get, and return the number from each rank."""
-        return [line[operation.rank] for line in self.allgather_numbers(operation, splits)]
 
     def barrier(self, operation: Operation, algorithm: str) -> None:
         """Wait until every rank has called `barrier`."""
@@ -199,7 +198,10 @@ def allreduce(tensor: torch.Tensor, out: torch.Tensor, result: T, turn: Turn) ->
     mine = flat(tensor)
     to = mine if out is tensor else flat(out)
     carry(turn, mine, to)
-    put_back(to, out)
+    if to is out:
+        increment_version(out)
+    else:
+        put_back(to, out)
     return result
 
 

@@ -172,14 +172,15 @@ class HostOperations:
     def alltoall(self, tensor: torch.Tensor, splits: Sequence[int] | None) -> Prepared[tuple[torch.Tensor, list[int]]]:
         """Prepare `Group.alltoall`."""
         source = check_rows("alltoall", tensor)
-        counts = check_splits(source.shape[0], splits, self._size)
+        splits = check_splits(source.shape[0], splits, self._size)
         row_shape = source.shape[1:]
         call = self._call("alltoall", source.dtype, (0, *row_shape))
 
         def work(way: Way, turn: Turn) -> tuple[tuple[torch.Tensor, list[int]], UnderWay | None]:
-            coming = self.host.coming_rows(turn, counts)
+            counts = self.host.allgather_numbers(turn, splits)
+            coming = [line[self._rank] for line in counts]
             to = self._empty(way, turn, (sum(coming), *row_shape), source)
-            return (to, coming), way.alltoall(turn, source, to, counts, coming)
+            return (to, coming), way.alltoall(turn, source, to, counts)
 
         return self._prepared(call, work)
 

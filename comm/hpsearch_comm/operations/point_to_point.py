@@ -22,9 +22,8 @@ from hpsearch_comm.operations.lanes import IncomingLane, Lane, OutgoingLane
 from hpsearch_comm.operations.mailbox import Mailbox
 from hpsearch_comm.operations.messages import Receive, Send, UnexpectedMessage
 from hpsearch_comm.operations.work import Handle
-from hpsearch_comm.shm.barrier import Bell
 from hpsearch_comm.transport.link import Link
-from hpsearch_comm.transport.waiting import Patience, Waiter
+from hpsearch_comm.transport.waiting import Patience, sleep
 
 
 class PointToPoint:
@@ -33,17 +32,13 @@ class PointToPoint:
     Args:
         rank: This rank.
         links: The link to each peer. Nothing else uses these links; this object closes them.
-        bell: Rung by the peers whose links use shared memory.
         abort_state: The group's abort state.
         timeout: Seconds without progress after which a send or a receive fails.
     """
 
-    def __init__(
-        self, rank: int, links: Mapping[int, Link], bell: Bell, abort_state: AbortState, timeout: float
-    ) -> None:
+    def __init__(self, rank: int, links: Mapping[int, Link], abort_state: AbortState, timeout: float) -> None:
         self._rank = rank
         self._links = dict(links)
-        self._bell = bell
         self._abort_state = abort_state
         self._timeout = timeout
         self._lock = threading.RLock()  # for signal handlers, as in `WorkQueue`
@@ -59,7 +54,6 @@ class PointToPoint:
         self._sent_to_itself = 0
         self._patience: Patience | None = None
         self._own_wait: Wait | None = None
-        self._waiter = Waiter(bell, abort_state, self._wake)
 
     def submit(self, message: Send | Receive) -> None:
         """Queue a send or a receive for the thread.
@@ -114,12 +108,9 @@ class PointToPoint:
         self._links.clear()
         self._outgoing.clear()
         self._incoming.clear()
-        for name in ("_bell", "_waiter", "_patience"):  # they hold the shared memory of the links
-            vars(self).pop(name, None)
 
     def _wake_thread(self) -> None:
         if self._wake >= 0:
-            self._bell.ring()
             os.eventfd_write(self._wake, 1)
 
     # In the thread.
@@ -139,19 +130,18 @@ class PointToPoint:
         Raises:
             CommError: The group has ended, or has to end.
         """
-        mark = self._bell.mark()
         self._take_submitted(block=not self._closing and not self._mailbox.waiting and not self._under_way())
         if self._abort_state.error is not None:
             self._abort_state.check()
         if any([lane.step() for lane in self._lanes()]):
             self._patience = None
-            self._waiter.progressed()
             return
         for lane in self._lanes():
             lane.check()
         self._check_anyone()
         if self._mailbox.waiting or self._under_way():
-            self._waiter.sleep([lane.transfer for lane in self._lanes() if lane.transfer is not None], mark)
+            pending = [lane.transfer for lane in self._lanes() if lane.transfer is not None]
+            sleep(pending, self._abort_state, self._wake)
 
     def _take_submitted(self, *, block: bool) -> None:
         """Process the submitted calls. With `block`, wait for one."""

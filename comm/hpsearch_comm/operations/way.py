@@ -63,11 +63,11 @@ class Way(Protocol):
         """Reduce the ranks' tensors, and write each rank's part to its `out`."""
 
     def alltoall(
-        self, turn: Turn, rows: torch.Tensor, out: torch.Tensor, splits: Sequence[int], coming: Sequence[int]
+        self, turn: Turn, rows: torch.Tensor, out: torch.Tensor, counts: Sequence[Sequence[int]]
     ) -> UnderWay | None:
         """Send rows to each rank, and receive rows from each in `out`, which is contiguous.
 
-        The ranks have already exchanged the numbers of rows.
+        The ranks have already exchanged the numbers of rows: rank i sends `counts[i][j]` rows to rank j.
         """
 
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from hpsearch_comm.errors import CommError, GroupClosedError, UsageError
+from hpsearch_comm.errors import GroupClosedError, UsageError
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.history import History
 from hpsearch_comm.operations.arguments import Call
@@ -130,23 +130,22 @@ class WorkQueue:
 
     def run(self, prepared: Prepared[T]) -> T:
         """Run an operation after those that are still running or queued, and return its result."""
-        handle: Handle[T] | None = None
         with self._lock:
-            self.check()
+            # Inlined from `check` for speed. With the lock, only a call within a call finds `_inside` set.
+            if self.closed or self._inside or self.abort_state.error is not None or self._process != os.getpid():
+                self.check()
             self._inside = threading.get_ident()
             try:
                 if self._thread is None or self._thread.idle:
-                    with _Run(self, prepared.call, next(self._numbers), spin=True) as operation:
-                        result: Any = prepared.work(operation)
+                    with _Run(self, prepared.call, next(self._numbers), True, 0) as turn:
+                        result: Any = prepared.work(turn)
                         if prepared.launches:  # the next operation starts when the GPU has finished this one
-                            result.wait()
-                else:
-                    handle = self._submit(prepared, blocking=True)
+                            result = result.wait()
+                    return result  # type: ignore[no-any-return]
+                handle = self._submit(prepared, blocking=True)
             finally:
                 self._inside = 0
-        if handle is not None:
-            return handle.wait()
-        return result.wait() if prepared.launches else result  # type: ignore[no-any-return]
+        return handle.wait()
 
     def submit(self, prepared: Prepared[T]) -> Handle[T]:
         """Queue an operation for the background thread, and return its handle."""
@@ -199,19 +198,19 @@ class WorkQueue:
             self._thread = QueueThread(f"hpsearch-comm-queue-{self.rank}", lambda: timeline.queue_thread(name))
         queued = time.monotonic_ns() if self.timeline.on and not blocking else 0
         title = f"{prepared.call.operation} {sequence}"
-        handle = self._thread.submit(title, lambda: self._run(prepared, sequence, queued))
+        handle = self._thread.submit(title, lambda: self._execute(prepared, sequence, queued))
         return LaunchHandle(handle) if prepared.launches else handle
 
-    def _run(self, prepared: Prepared[T], sequence: int, queued: int) -> T:
-        with _Run(self, prepared.call, sequence, queued=queued) as operation:
-            result: Any = prepared.work(operation)
+    def _execute(self, prepared: Prepared[T], sequence: int, queued: int) -> T:
+        with _Run(self, prepared.call, sequence, False, queued) as turn:
+            result: Any = prepared.work(turn)
             if prepared.launches and self.timeline.on:  # the timeline records its duration
                 result.wait()
         return result  # type: ignore[no-any-return]
 
 
-class _Run:
-    """Context manager around a running operation. An error in it ends the group.
+class _Run(Turn):
+    """A turn as a context manager: it enters the operation in the records, and an error in it ends the group.
 
     Args:
         queue: The group's queue.
@@ -221,59 +220,38 @@ class _Run:
         queued: When the operation was queued, in nanoseconds of `time.monotonic_ns`; 0 if it wasn't queued.
     """
 
-    __slots__ = ("_call", "_operation", "_queue", "_queued", "_sequence", "_spin", "_stack")
+    __slots__ = ("_context", "_history")
 
-    def __init__(self, queue: WorkQueue, call: Call, sequence: int, *, spin: bool = False, queued: int = 0) -> None:
-        self._queue = queue
-        self._call = call
-        self._sequence = sequence
-        self._spin = spin
-        self._queued = queued
-        self._stack: contextlib.ExitStack | None = None
-
-    def __enter__(self) -> Turn:
-        queue, call, sequence = self._queue, self._call, self._sequence
+    def __init__(self, queue: WorkQueue, call: Call, sequence: int, spin: bool, queued: int) -> None:
         # An earlier operation may have ended the group while this one was queued. Then it must not send anything: a
         # peer that is still in the broken operation might take it for a part of that operation.
         if queue.abort_state.error is not None:
             queue.abort_state.check()
+        timeline, packed = queue.timeline, call.packed(sequence)
+        super().__init__(queue.rank, packed, queue.timeout, queue.abort_state, spin, timeline.phase)
+        self.call = call
+        self._history = queue.history
+        self._context: contextlib.ExitStack | None = None
+        if timeline.on or torch.is_inference_mode_enabled():
+            self._context = contextlib.ExitStack()
+            # Tensors of inference mode can't be changed outside it.
+            self._context.enter_context(torch.inference_mode(False))
+            fields = call.operation, call.nbytes, call.algorithm
+            self._context.enter_context(timeline.operation(*fields, sequence, queued, queue.name))
         queue.last_algorithm = call.algorithm
-        packed = call.packed(sequence)
-        operation = self._operation = Turn(
-            queue.rank,
-            packed,
-            queue.timeout,
-            queue.abort_state,
-            spin=self._spin,
-            phase=queue.timeline.phase,
-        )
-        operation.call = call
-        if queue.timeline.on or torch.is_inference_mode_enabled():
-            self._stack = self._context()
         queue.history.begin(sequence, packed)
-        return operation
+
+    def __enter__(self) -> Turn:
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        queue = self._queue
-        queue.history.running = None
-        if self._stack is not None:
-            self._stack.__exit__(kind, error, trace)
-        if isinstance(error, CommError):
-            queue.abort_state.fail(error)
-        elif error is not None:
-            queue.abort_state.break_off(queue.rank, error)
-        elif self._operation.complaint is not None:
-            raise self._operation.complaint
-
-    def _context(self) -> contextlib.ExitStack:
-        queue, call = self._queue, self._call
-        stack = contextlib.ExitStack()
-        if torch.is_inference_mode_enabled():  # its tensors can't be changed outside it
-            stack.enter_context(torch.inference_mode(False))
-        if queue.timeline.on:
-            fields = call.operation, call.nbytes, call.algorithm
-            stack.enter_context(queue.timeline.operation(*fields, self._sequence, self._queued, queue.name))
-        return stack
+        self._history.running = None
+        if self._context is not None:
+            self._context.__exit__(kind, error, trace)
+        if error is not None:
+            self.abort_state.break_off(self.rank, error)
+        elif self.complaint is not None:
+            raise self.complaint
 
 
 def nested_use_error() -> UsageError:

@@ -1,4 +1,4 @@
-"""A bell and a barrier: words in shared memory by which ranks wait for each other.
+"""A barrier: words in shared memory by which ranks wait for each other.
 
 A waiting rank polls for two milliseconds. If every rank has its own core, it first holds the core for some time; then
 it yields between two polls. A background thread, whose caller computes meanwhile, polls for only a tenth of a
@@ -78,34 +78,6 @@ class Words:
         self.tensor = views_of(memory)
 
 
-class Bell:
-    """A word that counts rings. Any rank may ring it; its owner waits for it.
-
-    To miss no ring: call `mark`, then check the condition, then `wait` with that mark.
-    """
-
-    __slots__ = ("_address", "_index", "_ring", "_view", "_words")
-
-    def __init__(self, words: Words, offset: int) -> None:
-        self._words = words
-        self._view = words.view
-        self._index = offset // 4
-        self._address = words.base + offset
-        self._ring = futex.ringer(self._address)
-
-    def ring(self) -> None:
-        """Add one ring, and wake the waiting threads. Whoever sees the ring also sees everything stored before it."""
-        self._ring()
-
-    def mark(self) -> int:
-        """Return the number of rings, modulo 2^32."""
-        return int(self._view[self._index])
-
-    def wait(self, mark: int, seconds: float) -> None:
-        """Sleep until the bell has rung since `mark`, at most for `seconds`. The sleep may end for no reason."""
-        futex.wait(self._address, mark, seconds)
-
-
 class Barrier:
     """A barrier: no member passes before all have arrived.
 
@@ -165,19 +137,31 @@ class Barrier:
         """
         if not futex.ORDERED:
             self.fence()
+        view, others = self._view, self._other_words
         count = self._count = (self._count + 1) & _MASK
-        self._view[self._own_word] = count
+        view[self._own_word] = count
         self._arrive[count & 3]()
         index = self._counters[count & 3]
         wait: Wait | None = None
         behind: list[int] = []
+        since = held = seconds = 0.0
         while True:
-            mark = self._view[index]  # read before `_behind`: an arrival after this ends the sleep
-            awaited = self._behind()
-            if not awaited or (wait is None and self.apart and self._look(*self.looks(operation))):
-                break
+            mark = view[index]  # read before the others' words: an arrival after this ends the sleep
+            for word, _rank in others:
+                if (view[word] - count) & _MASK > 1:
+                    break
+            else:
+                break  # everyone has arrived
             if wait is None:
+                now = time.perf_counter()
+                if not since:
+                    since, (held, seconds) = now, self.looks(operation)
+                if now - since < seconds:
+                    if now - since >= held:
+                        futex.give_way()
+                    continue
                 wait = Wait(operation)
+            awaited = self._behind()
             if awaited != behind:
                 wait.progressed()
                 behind = awaited
@@ -207,25 +191,11 @@ class Barrier:
 
     def looks(self, operation: Operation) -> tuple[float, float]:
         """Return for how many seconds a wait holds its core, and for how many it polls in total."""
+        if not self.apart:
+            return 0.0, 0.0
         if operation.spin:
             return SPIN if self.may_spin else 0.0, LOOK
         return 0.0, BESIDE_LOOK
-
-    def _look(self, seconds_held: float, seconds: float) -> bool:
-        """Run `look` until all members have arrived, inlined for speed."""
-        view, count, other_words = self._view, self._count, self._other_words
-        now = time.perf_counter()
-        spin_until, until = now + seconds_held, now + seconds
-        while now < until:
-            for word, _rank in other_words:
-                if (view[word] - count) & _MASK > 1:
-                    break
-            else:
-                return True
-            if now >= spin_until:
-                futex.give_way()
-            now = time.perf_counter()
-        return False
 
 
 def look(ready: Callable[[], bool], seconds_held: float, seconds: float) -> bool:

@@ -78,11 +78,6 @@ def adder(address: int, amount: int, wake_if: int, quiet: int) -> Callable[[], o
     return _call(_WAKE_OP, quiet, 1, _EVERYBODY, address, encoded)
 
 
-def ringer(address: int) -> Callable[[], object]:
-    """Return a function that adds 1 to the word and wakes all threads that wait for it."""
-    return _call(_WAKE_OP, address, _EVERYBODY, 0, address, _ADD << 28 | _EQUAL << 24 | 1 << 12)
-
-
 def check_works(address: int, words: memoryview, index: int) -> None:
     """Check that futexes work, on a word that nobody else uses.
 
@@ -91,7 +86,7 @@ def check_works(address: int, words: memoryview, index: int) -> None:
     """
     before = words[index]
     if _number >= 0:
-        ringer(address)()
+        adder(address, 1, 0, address)()
     if words[index] != before + 1:
         raise ConfigurationError(
             f"shared memory needs the futex system call, which doesn't work here (machine {platform.machine()}): "

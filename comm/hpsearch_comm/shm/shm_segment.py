@@ -1,4 +1,4 @@
-"""The shared segment of the ranks on one host: barrier, signatures, staging memory, buffers, message slots.
+"""The shared segment of the ranks on one host: barrier, signatures, staging memory, buffers.
 
 The staging memory of a rank, which its peers read, has two sides. They are written alternately, so that a side is never
 written while it is read.
@@ -22,11 +22,10 @@ from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.header import SIGNATURE_BYTES, Signature
 from hpsearch_comm.shm import futex
-from hpsearch_comm.shm.barrier import LINE, Barrier, Bell, Words
+from hpsearch_comm.shm.barrier import LINE, Barrier, Words
 from hpsearch_comm.shm.buffers import HUGE, POPULATE, BufferTable, SharedBuffer, advise, stride_of
 from hpsearch_comm.shm.cores import core_quota, usable_cores
 from hpsearch_comm.shm.memfd import Memfd, check_available, tensor_over
-from hpsearch_comm.shm.message_slots import SLOT_BYTES, MessageSlots
 from hpsearch_comm.shm.shared_memory import Member, SharedMemory, size_of
 from hpsearch_comm.shm.slots import Slots
 
@@ -103,15 +102,11 @@ _PAGE = 4096
 _COUNTERS = 0, 2 * LINE
 # Then each member has a page. Words that different ranks write are at least a cache line apart.
 _ARRIVALS = 0
-_BELLS = 2 * LINE, 24 * LINE  # one for each channel
 _ADDED = 20 * LINE
 _COPIED = 22 * LINE
 _TRIAL = 4 * LINE
 _FACTS = 5 * LINE
 _SIGNATURES = 12 * LINE, 16 * LINE  # used alternately
-
-CHANNELS = len(_BELLS)
-"""Number of channels between two members: one for collectives, and one for send and recv."""
 
 _PLACE = struct.Struct("<qq")  # after the signature: number of a shared buffer or -1, byte offset in it
 _MOST_CORES = 1024
@@ -121,13 +116,13 @@ _PROCESS = struct.Struct(f"<QQd{_MOST_CORES // 8}s")  # PID namespace, PID, core
 class ShmSegment:
     """This rank's view of the segment that the ranks of one host share. All members create it and make the same calls.
 
-    The segment has a page for all, a page for each member, staging memory and link slots: less than 21 MiB for each
-    member. Only pages that have been used occupy memory, until the last member has closed the segment.
+    The segment has a page for all, a page for each member, staging memory and slots: less than 12 MiB for each member.
+    Only pages that have been used occupy memory, until the last member has closed the segment.
 
     Args:
         rank: This rank.
         members: The ranks of this host, including this one.
-        descriptors: A connected Unix stream socket to each other member; the segment closes them.
+        descriptors: A connected Unix stream socket to each other member; the caller closes them.
         abort_state: The group's abort state.
         timeout: Seconds to wait for the other members while the segment is created.
 
@@ -135,8 +130,6 @@ class ShmSegment:
         members: The ranks of this host, in ascending order.
         size: Number of members.
         index: This rank's index among the members.
-        bell: This rank's bell, which its peers' links ring.
-        bells: `bell`, and the bell of the second channel.
         barrier: The barrier of all members.
         cores: Number of cores that the members have together.
         may_spin: Whether each member has its own core and interpreter, so that its waits may hold them.
@@ -177,26 +170,23 @@ class ShmSegment:
 
     def _make(self, forming: Operation) -> None:
         size, index = self.size, self.index
-        block, self._slot_bytes = piece_bytes(CHUNK, size), piece_bytes(SLOT_BYTES, size)
+        block = piece_bytes(CHUNK, size)
         inputs = (1 + size) * _PAGE
         results = inputs + Staging.nbytes(size, size, block)
         slots = results + Staging.nbytes(size, 1, block)
-        self._messages_start = slots + Slots.nbytes(size)
-        nbytes = self._messages_start + CHANNELS * size * size * MessageSlots.nbytes(self._slot_bytes)
+        nbytes = slots + Slots.nbytes(size)
         with contextlib.closing(self._share(forming, nbytes)) as memfd:
             mapping = memfd.map()
         self._bytes = memoryview(mapping)
         self._words = Words(tensor_over(mapping, 0, nbytes), self._bytes)
         trial = _page(index) + _TRIAL
         futex.check_works(self._words.base + trial, self._words.view, trial // 4)
-        self.bells = [self.bell_of(index, channel) for channel in range(CHANNELS)]
-        self.bell = self.bells[0]
         self.inputs = Staging(self._words, inputs, size, size, block)
         self.results = Staging(self._words, results, size, 1, block)
         arrivals = [_page(member) + _ARRIVALS for member in range(size)]
         self.barrier = Barrier(self._words, arrivals, _COUNTERS, index, self.members)
         added, copied = ([_page(member) + offset for member in range(size)] for offset in (_ADDED, _COPIED))
-        self.slots = Slots(self._words, slots, added, copied, index, self.members, self.barrier, self.bell)
+        self.slots = Slots(self._words, slots, added, copied, index, self.members, self.barrier)
         signatures = [
             [
                 (peer, self._bytes[_signature(member, turn) :][:SIGNATURE_BYTES])
@@ -310,23 +300,11 @@ class ShmSegment:
             self._scratch = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
         return self._scratch[:nbytes].view(dtype)
 
-    def messages(self, sender: int, receiver: int, channel: int = 0) -> MessageSlots:
-        """Return the message slots of a channel from one member to another."""
-        number = (channel * self.size + sender) * self.size + receiver
-        start = self._messages_start + number * MessageSlots.nbytes(self._slot_bytes)
-        return MessageSlots(self._words, start, self._slot_bytes)
-
-    def bell_of(self, member: int, channel: int = 0) -> Bell:
-        """Return a member's bell for a channel, to ring it."""
-        return Bell(self._words, _page(member) + _BELLS[channel])
-
     def close(self) -> None:
-        """Close the sockets, and release the memory except for buffers with tensors of the user."""
-        for descriptor in self._descriptors.values():
-            descriptor.close()
+        """Release the memory except for buffers with tensors of the user."""
         self._buffers.clear()
         # Never unmap explicitly: the memory is released with the last reference to it.
-        for name in ("_bytes", "_words", "_own", "_theirs", "bell", "bells", "inputs", "results", "slots", "barrier"):
+        for name in ("_bytes", "_words", "_own", "_theirs", "inputs", "results", "slots", "barrier"):
             self.__dict__.pop(name, None)
 
     def _share(self, operation: Operation, nbytes: int, number: int = 0) -> Memfd:
@@ -375,13 +353,8 @@ def _wake_on_change(shm: ShmSegment, abort_state: AbortState) -> None:
 
     def wake() -> None:
         shm = reference()
-        if shm is None:
-            return
         # Read from the dictionary, because another thread may be closing the segment.
-        barrier, bells = shm.__dict__.get("barrier"), shm.__dict__.get("bells")
-        if barrier is not None and bells is not None:
+        if shm is not None and (barrier := shm.__dict__.get("barrier")) is not None:
             barrier.wake()
-            for bell in bells:
-                bell.ring()
 
     abort_state.on_change(wake)

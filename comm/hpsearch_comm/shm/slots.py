@@ -12,6 +12,7 @@ So a member only waits for what it needs, and may be several chunks ahead of oth
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import torch
@@ -19,7 +20,7 @@ import torch
 from hpsearch_comm.errors import CommError
 from hpsearch_comm.failure.operation import Operation, Wait
 from hpsearch_comm.shm import futex
-from hpsearch_comm.shm.barrier import Barrier, Bell, Words, look
+from hpsearch_comm.shm.barrier import Barrier, Words, look
 
 SLOT = 1 << 20
 """Bytes of a slot: smaller slots need more synchronization, larger slots don't stay in the cache."""
@@ -45,7 +46,6 @@ class Slots:
         index: Index of this rank among the members.
         members: The ranks.
         barrier: The barrier of the same members; its fence and its rules for polling are used.
-        bell: This rank's bell, which rings when the group's abort state changes.
 
     Attributes:
         turn: The number of the next chunk.
@@ -60,7 +60,6 @@ class Slots:
         index: int,
         members: Sequence[int],
         barrier: Barrier,
-        bell: Bell,
     ) -> None:
         self._tensor = words.tensor
         self._start = start
@@ -71,7 +70,6 @@ class Slots:
         self._index = index
         self._members = members
         self._barrier = barrier
-        self._bell = bell
         self._last = self._added[-1:]
         # The counts that determine whether a chunk may be added to, and by how much they must exceed its number.
         self._before, self._lead = (self._added[index - 1 : index], 1) if index else (self._copied, 1 - self._number)
@@ -117,12 +115,11 @@ class Slots:
         def ready() -> bool:
             return self.may_copy(to_copy) or (to_add is not None and self.may_add(to_add))
 
-        if self._barrier.apart and look(ready, *self._barrier.looks(operation)):
+        if look(ready, *self._barrier.looks(operation)):
             return
         wait = Wait(operation)
         pause, counts = _SHORTEST, self._counts()
         while True:
-            mark = self._bell.mark()
             if ready():
                 return
             if counts != (counts := self._counts()):
@@ -135,7 +132,7 @@ class Slots:
                 if ready():
                     return
                 raise
-            self._bell.wait(mark, pause)
+            time.sleep(pause)
             pause = min(2 * pause, _LONGEST)
 
     def _reached(self, words: Sequence[int], count: int) -> bool:

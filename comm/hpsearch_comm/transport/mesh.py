@@ -5,16 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.transport.link import Combine, Link, Transfer
-from hpsearch_comm.transport.waiting import Patience, Waiter
-
-if TYPE_CHECKING:
-    from hpsearch_comm.shm.barrier import Bell
+from hpsearch_comm.transport.waiting import Patience, sleep
 
 _SPIN = 50e-6
 """Seconds for which a wait holds its core before it sleeps: about the cost of a sleep and a wake-up."""
@@ -26,13 +22,11 @@ class Mesh:
     Args:
         rank: This rank.
         links: The link to each peer.
-        bell: Rung by the peers whose links use shared memory.
     """
 
-    def __init__(self, rank: int, links: Mapping[int, Link], bell: Bell) -> None:
+    def __init__(self, rank: int, links: Mapping[int, Link]) -> None:
         self.rank = rank
         self._links = dict(links)
-        self._bell = bell
 
     def exchange(
         self,
@@ -56,7 +50,7 @@ class Mesh:
             CommTimeoutError: Nothing was transferred for the operation's `timeout`.
             CommError: The group has ended meanwhile, with this error.
         """
-        links, bell = self._links, self._bell
+        links = self._links
         transfers: list[Transfer] = []
         sleeper: _Sleeper | None = None
         try:
@@ -66,8 +60,6 @@ class Mesh:
                 transfers.append(links[peer].receive(operation, payload, combine))
             pending = [transfer for transfer in transfers if not transfer.done]
             while pending:
-                # Read before `advance`: a ring after this ends the sleep at once.
-                mark = bell.mark()
                 moved = False
                 for transfer in pending:
                     if transfer.advance():
@@ -78,47 +70,39 @@ class Mesh:
                         sleeper.progressed()
                     continue
                 if sleeper is None:
-                    sleeper = _Sleeper(operation, bell)
-                sleeper.sleep(pending, mark)
+                    sleeper = _Sleeper(operation)
+                sleeper.sleep(pending)
         except BaseException as error:
             # A message may be incomplete: its rest couldn't be distinguished from a later message.
             operation.abort_state.break_off(self.rank, error, f"broke off {operation.signature}:")
             raise
 
     def close(self) -> None:
-        """Close all links, and release the shared memory that some of them use."""
+        """Close all links."""
         for link in self._links.values():
             link.close()
         self._links.clear()
-        vars(self).pop("_bell", None)
 
 
 class _Sleeper:
     """Waits while nothing can be transferred: spins for a moment, then checks the abort state and sleeps."""
 
-    def __init__(self, operation: Operation, bell: Bell) -> None:
+    def __init__(self, operation: Operation) -> None:
         self._operation = operation
         self._patience = Patience(operation)
-        self._waiter = Waiter(bell, operation.abort_state)
         self._spin_until = time.perf_counter() + _SPIN if operation.spin else 0.0
 
     def progressed(self) -> None:
         """Restart the wait after progress."""
         self._patience.progressed()
-        self._waiter.progressed()
         if self._operation.spin:
             self._spin_until = time.perf_counter() + _SPIN
 
-    def sleep(self, pending: Sequence[Transfer], mark: int) -> None:
-        """Sleep until a transfer may be able to continue, or a short time has passed.
-
-        Args:
-            pending: The transfers that can't continue.
-            mark: The bell's mark from before `advance` was called on them.
-        """
+    def sleep(self, pending: Sequence[Transfer]) -> None:
+        """Sleep until one of these transfers may be able to continue, or a short time has passed."""
         if self._spin_until and time.perf_counter() < self._spin_until:
             # If another process uses the peer's core, the peer may be waiting for ours.
             os.sched_yield()
             return
         self._patience.check(pending)
-        self._waiter.sleep(pending, mark)
+        sleep(pending, self._operation.abort_state)

@@ -27,7 +27,7 @@ from hpsearch.backends.replacing import close_hung, why_replaced
 from hpsearch.backends.slots import Slot
 from hpsearch.config.strict_json import parse_json
 from hpsearch.errors import BackendError, HpsearchError, TrainableError
-from hpsearch.events import Saved
+from hpsearch.events import Noted, Saved
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Result, Task
 from hpsearch.trainable.macros import DEFAULT_COMMAND
@@ -379,7 +379,7 @@ class Agent:
         self._check_time(child)
 
     def _take(self, child: _Child, message: ToParent) -> None:
-        if isinstance(message, tuple) and not (self._job is not None and self._job.live):
+        if isinstance(message, tuple | Noted) and not (self._job is not None and self._job.live):
             self._next_beat = min(self._next_beat, time.monotonic() + _REPORT_SECONDS)
         else:
             self._note(True)
@@ -394,6 +394,8 @@ class Agent:
                 child.began = time.monotonic()
             case Saved():
                 self._outbox.saved(message)
+            case Noted(trial=trial, attempt=attempt, notes=notes):
+                self._outbox.noted((trial, attempt), notes)
             case Ended(result=result, memory=memory):
                 self._finish(child, result, memory)
             case (key, report):

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,7 +21,7 @@ import psutil
 from hpsearch.backends.agents.http import Client, RefusedError
 from hpsearch.backends.agents.messages import Key
 from hpsearch.errors import CheckpointError, HpsearchError, StorageError, UnreadableCheckpointError
-from hpsearch.events import Saved
+from hpsearch.events import Noted, Saved
 from hpsearch.journal.directory import OUTPUT_AT_HAND
 from hpsearch.task import Result, Task
 from hpsearch.trainable.addresses import path_of
@@ -87,7 +87,7 @@ class Ended:
     """Resident bytes of the process."""
 
 
-ToParent = Ready | Begun | tuple[Key, Report] | Saved | Ended
+ToParent = Ready | Begun | tuple[Key, Report] | Noted | Saved | Ended
 
 
 def serve(descriptor: int) -> None:
@@ -198,6 +198,9 @@ class _Channel:
     def reported(self, report: Report) -> None:
         self._connection.send((self._key, report))
         self._undecided = report.iteration
+
+    def noted(self, notes: Mapping[str, str]) -> None:
+        self._connection.send(Noted(*self._key, notes))
 
     def saved(self, saved: Saved) -> None:
         assert saved.checkpoint is not None, "what is saved has an address"

@@ -35,6 +35,8 @@ class _Seat:
     """Iteration of its last report that was received."""
     decided: int = 0
     """Iteration up to which its reports were handled."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Notes of its attempt that were received."""
     orders: Orders | None = field(default=None)
 
 
@@ -83,7 +85,7 @@ class Desk:
         """Give a task to an agent; there must be capacity for it."""
         (slot,) = self._slots.choose_for(task)
         seat = self._seats[slot.name]
-        seat.flight, seat.begun = Flight(Gang(task), 0), False
+        seat.flight, seat.begun, seat.notes = Flight(Gang(task), 0), False, {}
         seat.flight.counted = seat.reported = seat.decided = task.segment.start
         self._by_key[task.key] = seat
         self._slots.send(slot, seat.flight, now)
@@ -205,9 +207,10 @@ class Desk:
         """Take what is new of a running attempt."""
         seat.begun = True
         reports = tuple(report for report in attempt.reports if report.iteration > seat.reported)
-        if reports:
-            self._messages.append(Progress(*attempt.key, reports))
-            seat.reported = reports[-1].iteration
+        if reports or attempt.notes != seat.notes:
+            self._messages.append(Progress(*attempt.key, reports, attempt.notes))
+            seat.reported = reports[-1].iteration if reports else seat.reported
+            seat.notes = attempt.notes
         for saved in attempt.saves:
             if saved.iteration > flight.counted:
                 self._messages.append(saved)

@@ -197,7 +197,7 @@ class DriverServer:
         descriptor, name = tempfile.mkstemp(prefix="hpsearch-", dir=self._study / "trials")
         try:
             with os.fdopen(descriptor, "wb") as file:
-                await run_in_threadpool(pack_into, self._study / task.segment.checkpoint, file)
+                await run_in_threadpool(pack_into, file, self._study / task.segment.checkpoint)
         except HpsearchError as error:
             Path(name).unlink(missing_ok=True)
             return _refusal(404 if isinstance(error, CheckpointError) else 507, str(error))
@@ -375,7 +375,7 @@ class Client:
         connection = self.connect()
         try:
             with tempfile.TemporaryFile(prefix="hpsearch-") as file:
-                pack_into(checkpoint, file)
+                pack_into(file, checkpoint)
                 length = file.tell()
                 if length > _LARGEST_CHECKPOINT:
                     raise CheckpointError(

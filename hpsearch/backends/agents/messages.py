@@ -68,6 +68,8 @@ class AttemptState:
     """How it ended; None while it runs, or if it was lost."""
     loss: Loss | None
     """How it was lost."""
+    notes: Mapping[str, str]
+    """All notes of the attempt, by name."""
 
     @property
     def key(self) -> Key:

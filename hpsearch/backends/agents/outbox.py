@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from hpsearch.backends.agents.messages import AgentState, AttemptState, Key, Orders
@@ -90,7 +91,7 @@ class Outbox:
     def begin(self, task: Task) -> None:
         """Record that a task begins."""
         assert self.attempt is None, "one at a time"
-        self.attempt = AttemptState(*task.key, (), (), None, None)
+        self.attempt = AttemptState(*task.key, (), (), None, None, {})
 
     def is_running(self, key: Key) -> bool:
         """Return whether this attempt runs."""
@@ -101,6 +102,11 @@ class Outbox:
         """Record a report; ignore it if the attempt was dropped."""
         if self.is_running(key) and self.attempt is not None:
             self.attempt = replace(self.attempt, reports=(*self.attempt.reports, report))
+
+    def noted(self, key: Key, notes: Mapping[str, str]) -> None:
+        """Record notes; ignore them if the attempt was dropped."""
+        if self.is_running(key) and self.attempt is not None:
+            self.attempt = replace(self.attempt, notes={**self.attempt.notes, **notes})
 
     def saved(self, saved: Saved) -> None:
         """Record a checkpoint; ignore it if the attempt was dropped."""

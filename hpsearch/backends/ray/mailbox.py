@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from hpsearch.events import Saved
 from hpsearch.trial import Report
@@ -35,6 +35,7 @@ class Heartbeat:
     """The newest checkpoint of `saves`, from a worker that doesn't see the study's directory."""
     recalled: tuple[Key, ...]
     """Attempts that were taken back before they began."""
+    notes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Mailbox:
     async def exchange(self, heartbeat: Heartbeat) -> HeartbeatReply:
         """Store a heartbeat; return the driver's requests to that worker."""
         box = self._boxes[heartbeat.key[0]]
-        if heartbeat.reports or heartbeat.saves or heartbeat.recalled:
+        if heartbeat.reports or heartbeat.notes or heartbeat.saves or heartbeat.recalled:
             box.heartbeats.append(heartbeat)
             box.arrived.set()
         return HeartbeatReply(heartbeat.key in box.cut, self._recall.pop(heartbeat.worker, ()))

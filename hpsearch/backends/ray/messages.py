@@ -107,7 +107,7 @@ def pack_checkpoint(study: Path, segment: Segment) -> bytes | None:
 
 def read_heartbeat(study: Path, flight: Flight, heartbeat: Heartbeat) -> list[Progress | Saved]:
     """Return what happened since the last heartbeat."""
-    progress = Progress(*flight.task.key, heartbeat.reports)
+    progress = Progress(*flight.task.key, heartbeat.reports, heartbeat.notes)
     if not heartbeat.saves:
         return [progress]
     if heartbeat.packed is not None:

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -326,6 +326,7 @@ class _Channel:
         self._undecided: int | None = None  # the last iteration reported, until it is decided
         self._guard = threading.Lock()
         self._reports: list[Report] = []
+        self._notes: dict[str, str] = {}
         self._unsent = 0  # saves[_unsent:] have not been sent
         self.saves: list[Saved] = []
         self.cut = False
@@ -334,6 +335,10 @@ class _Channel:
         with self._guard:
             self._reports.append(report)
         self._undecided = report.iteration
+
+    def noted(self, notes: Mapping[str, str]) -> None:
+        with self._guard:
+            self._notes |= notes
 
     def saved(self, saved: Saved) -> None:
         with self._guard:
@@ -348,6 +353,7 @@ class _Channel:
     def heartbeat(self, recalled: tuple[Key, ...]) -> Heartbeat:
         with self._guard:
             reports, self._reports = tuple(self._reports), []
+            notes, self._notes = self._notes, {}
             saves = tuple(self.saves[self._unsent :])
         packed = None
         if saves and not self._sees:
@@ -358,7 +364,7 @@ class _Channel:
                 saves = ()  # the response contains them, and the error if it occurs again
         with self._guard:
             self._unsent += len(saves)
-        return Heartbeat(self._worker, self.key, reports, saves, packed, recalled)
+        return Heartbeat(self._worker, self.key, reports, saves, packed, recalled, notes)
 
 
 def _end_of_log(directory: Path) -> bytes | None:

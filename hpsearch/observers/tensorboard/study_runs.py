@@ -153,62 +153,6 @@ def _equal(value: float, other: float) -> bool:
     return value == other or (math.isnan(value) and math.isnan(other))
 
 
-class StudyRun:
-    """Reads a study's events, and writes the scalars of the study as a whole.
-
-    Args:
-        files: The event files.
-        run: Name of the run.
-        sweep: The sweep.
-    """
-
-    def __init__(self, files: EventFiles, run: str, sweep: Sweep) -> None:
-        self.objective = sweep.objective
-        self._load_tag = load_tag(sweep)
-        self.course = CourseSoFar()
-        """Course of the study so far."""
-        self._files, self._run = files, run
-        self._steps: dict[str, StepScalar] = {}
-        self._values: Mapping[str, float] = {}
-        self._front: Sequence[Score] | None = None
-        """Front that `_values` was computed from; None at the beginning."""
-
-    def take(self, entry: Entry, journaled: JournaledState) -> None:
-        """Apply the journal's next entry.
-
-        Args:
-            entry: The entry.
-            journaled: State of the study after the entry.
-        """
-        self.course.take(entry, journaled)
-        now = self.course.now
-        if now.front != (self._front or ()):
-            self._front, self._values = now.front, found_by(self.objective, now.front)
-        for quantity, value in self._values.items():
-            for axis in AXES:
-                self._put(by_tag(quantity, axis), amount_of(now, axis), value)
-        busy = sum(segment.width for segment in journaled.records.segments())
-        self._put(self._load_tag, amount_of(now, "seconds"), busy)
-
-    def rungs(self, rungs: Sequence[RungView]) -> None:
-        """Receive the number of trials that ran to each rung's iteration, over all brackets."""
-        counts: Counter[int | None] = Counter()
-        for rung in rungs:
-            counts[rung.until] += rung.finished
-        for until, count in counts.items():
-            self._put(rung_tag(until), amount_of(self.course.now, "seconds"), count)
-
-    def flush(self) -> None:
-        """Write the current state."""
-        for steps in self._steps.values():
-            steps.flush()
-
-    def _put(self, tag: str, step: int, value: float) -> None:
-        if tag not in self._steps:
-            self._steps[tag] = StepScalar(self._files, self._run, tag)
-        self._steps[tag].put(self.course.now.time, step, value)
-
-
 class StudyRuns:
     """Reads a study's journal from its first entry, and writes the study's runs.
 
@@ -236,16 +180,20 @@ class StudyRuns:
         self._folder = f"{name}/" if name else ""
         self.name = f"{self._folder}{STUDY_RUN}"
         """Name of the run of the study as a whole."""
-        self._trials, self._has_run = sweep.run_cap, has_run
+        self._files, self._sweep, self._has_run = files, sweep, has_run
         self.journaled = JournaledState(sweep)
         """The current state."""
-        self.study_run = StudyRun(files, self.name, sweep)
-        """Writes the run of the study as a whole."""
-        self._runs = TrialRuns(files, sweep, hparams, self.run_of, column)
+        self.course = CourseSoFar()
+        """Course of the study so far."""
+        self._trial_runs = TrialRuns(files, sweep, hparams, self.run_of, column)
+        self._steps: dict[str, StepScalar] = {}
+        self._values: Mapping[str, float] = {}
+        self._front: Sequence[Score] | None = None
+        """Front that `_values` was computed from; None at the beginning."""
 
     def run_of(self, trial: int) -> str | None:
         """Return the name of a trial's run; None if the trial has no run."""
-        return f"{self._folder}{trial_run(trial, self._trials)}" if self._has_run(trial) else None
+        return f"{self._folder}{trial_run(trial, self._sweep.run_cap)}" if self._has_run(trial) else None
 
     def take(self, entry: Entry) -> None:
         """Apply the next entry of the journal.
@@ -254,28 +202,50 @@ class StudyRuns:
             JournalError: It doesn't belong to this sweep.
         """
         for _ in self.journaled.read([entry]):
-            self._runs.take(entry)
+            self._trial_runs.take(entry)
             for decision in entry.followed.decisions:
                 if decision.action == "complete":
-                    self._runs.compare(self.journaled, decision.trial)
-            self.study_run.take(entry, self.journaled)
+                    self._trial_runs.compare(self.journaled, decision.trial)
+            self._take(entry)
+
+    def _take(self, entry: Entry) -> None:
+        """Write what an entry changed in the study as a whole."""
+        self.course.take(entry, self.journaled)
+        now = self.course.now
+        if now.front != (self._front or ()):
+            self._front, self._values = now.front, found_by(self._sweep.objective, now.front)
+        for quantity, value in self._values.items():
+            for axis in AXES:
+                self._put(by_tag(quantity, axis), amount_of(now, axis), value)
+        busy = sum(segment.width for segment in self.journaled.records.segments())
+        self._put(load_tag(self._sweep), amount_of(now, "seconds"), busy)
 
     def report(self, reports: Sequence[Report]) -> None:
         """Receive live reports of running attempts."""
-        self._runs.report(reports)
+        self._trial_runs.report(reports)
 
     def rungs(self, rungs: Sequence[RungView]) -> None:
-        """Receive the state of the rungs."""
-        self.study_run.rungs(rungs)
+        """Receive the number of trials that ran to each rung's iteration, over all brackets."""
+        counts: Counter[int | None] = Counter()
+        for rung in rungs:
+            counts[rung.until] += rung.finished
+        for until, count in counts.items():
+            self._put(rung_tag(until), amount_of(self.course.now, "seconds"), count)
 
     def settle(self) -> None:
         """Record that no process runs the study, so that failures are final."""
-        self._runs.settle()
+        self._trial_runs.settle()
 
     def flush(self) -> None:
         """Write the current state."""
-        self._runs.flush(self.journaled)
-        self.study_run.flush()
+        self._trial_runs.flush(self.journaled)
+        for steps in self._steps.values():
+            steps.flush()
+
+    def _put(self, tag: str, step: int, value: float) -> None:
+        if tag not in self._steps:
+            self._steps[tag] = StepScalar(self._files, self.name, tag)
+        self._steps[tag].put(self.course.now.time, step, value)
 
 
 def layout(sweeps: Sequence[Sweep], repeated: bool) -> Summary.Value:

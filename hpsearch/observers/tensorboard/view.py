@@ -219,7 +219,7 @@ class View:
         while run in used:
             number += 1
             run = f"{study.sweep.name} ({number}), {len(indices)} seeds/{STUDY_RUN}"
-        courses = [self._followed[at].runs.study_run.course for at in indices]
+        courses = [self._followed[at].runs.course for at in indices]
         return run, OverSeeds(self._files, run, study.sweep.objective, courses)
 
     def _begin(self) -> None:

@@ -63,7 +63,7 @@ class Chart:
             names: Titles of the two axes.
             size: Width and height in pixels.
         """
-        self._title, self._description, self._size = title, description, size
+        self._title, self._description, self._size, self._names = title, description, size, names
         self._shapes: list[Shape] = []
         self._keys: list[Key] = []
         self._across, self._up = across, up
@@ -89,7 +89,7 @@ class Chart:
         """The current picture, with the legend above the plot."""
         above, rows = legend(self._keys, self._left, self._right, _TOP - 14)
         deeper = ROW * max(rows - 1, 0)
-        picture = Picture(self._size[0], self._size[1] + deeper, self._title, self._description)
+        picture = Picture(self._size[0], self._size[1] + deeper, self._title, self._description, axes=self._names)
         picture.draw(*(lowered(shape, deeper) for shape in self._shapes), *above)
         return picture
 
@@ -108,7 +108,7 @@ class Chart:
             if len(placed) == 1:
                 self._draw(Dot(*placed[0], ink, 1.5, tip=tip))
             else:
-                self._draw(Line(placed, ink, width, dashed, faint, tip))
+                self._draw(Line(placed, ink, width, dashed, faint, tip, run))
 
     def steps(
         self, points: Sequence[Point], ink: Ink, width: float = 2.0, dashed: bool = False, until: float | None = None

@@ -75,6 +75,8 @@ class Line:
     faint: bool = False
     tip: str = ""
     """Tooltip of the line."""
+    values: Sequence[Point] = ()
+    """The points in the units of the axes; empty if they have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,8 @@ class Picture:
     description: str
     """Description for screen readers."""
     shapes: list[Shape] = field(default_factory=list)
+    axes: tuple[str, str] = ("", "")
+    """Names of the axes of lines with values."""
 
     def draw(self, *shapes: Shape) -> None:
         """Draw shapes on top of the earlier ones."""
@@ -188,13 +192,14 @@ def save_pictures(pictures: Mapping[str, Picture], folder: Path, purpose: str = 
     return paths
 
 
-def svg(picture: Picture, name: str = "") -> str:
+def svg(picture: Picture, name: str = "", values: bool = False) -> str:
     """Return a picture as SVG.
 
     Args:
         picture: The picture.
         name: Unique name of the picture on an HTML page. The page must contain `STYLE`, and can use the CSS variable
             `--width`, the picture's natural width. If empty, the SVG contains its own style, for a file or a notebook.
+        values: Whether to write the axes and the values of lines as attributes, for a script of the page.
     """
     alone, name = not name, name or "chart-0"
     size = f"0 0 {_number(picture.width)} {_number(picture.height)}"
@@ -209,8 +214,14 @@ def svg(picture: Picture, name: str = "") -> str:
     Tree.SubElement(root, "title", {"id": f"{name}-title"}).text = _printable(picture.title)
     Tree.SubElement(root, "desc", {"id": f"{name}-told"}).text = _printable(picture.description)
     Tree.SubElement(root, "rect", {"width": "100%", "height": "100%", "fill": COLOURS["paper"][0]})
+    if values and any(picture.axes):
+        root.set("data-x", _printable(picture.axes[0]))
+        root.set("data-y", _printable(picture.axes[1]))
     for shape in picture.shapes:
-        root.append(_element(shape))
+        element = _element(shape)
+        if values and isinstance(shape, Line) and shape.values:
+            element.set("data-values", " ".join(f"{x:.6g}:{y:.6g}" for x, y in shape.values))
+        root.append(element)
     return Tree.tostring(root, encoding="unicode")
 
 

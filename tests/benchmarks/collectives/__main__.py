@@ -95,7 +95,10 @@ def _parser() -> argparse.ArgumentParser:
             "model",
             "training steps of three models, compared with DistributedDataParallel and FSDP2 over Gloo and hpsearch",
         ),
-        ("memory", "a 64 MB zero-copy allreduce, compared with its additions and copies"),
+        (
+            "memory",
+            "a 64 MB zero-copy allreduce beside its additions and copies, and one of 1 KiB beside a bare ping-pong",
+        ),
     ):
         kinds.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=what)
     parser.set_defaults(kind="allreduce")

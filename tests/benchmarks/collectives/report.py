@@ -145,7 +145,7 @@ def _memory(outcome: Outcome) -> _Table:
     header = ["size", "what", "ms", "/ bare: min", "median", "max"]
     rows = []
     for subject in _subjects(turns):
-        for name in _contenders(turns):
+        for name in _contenders(turns, subject):
             spread = _spread(ratios(turns, subject, name, BARE) if name != BARE else [])
             rows.append([subject, name, _number(_seconds(turns, subject, name) * 1e3), *spread])
     return header, rows
@@ -167,7 +167,7 @@ def _record(outcome: Outcome) -> dict[str, object]:
         "medians": [
             {"subject": subject, "contender": name, "seconds": _seconds(outcome.turns, subject, name)}
             for subject in _subjects(outcome.turns)
-            for name in _contenders(outcome.turns)
+            for name in _contenders(outcome.turns, subject)
         ],
         "ratios": [
             {"subject": subject, "above": above, "below": below, "by_round": found}
@@ -188,9 +188,9 @@ def _subjects(turns: Sequence[MeasuredTurn]) -> list[str]:
     return list(dict.fromkeys(turn.subject for turn in turns))
 
 
-def _contenders(turns: Sequence[MeasuredTurn]) -> list[str]:
-    """Return the contenders' names in the order of the first round, in which ours comes first."""
-    return list(dict.fromkeys(turn.contender for turn in turns))
+def _contenders(turns: Sequence[MeasuredTurn], subject: str | None = None) -> list[str]:
+    """Return the contenders' names, perhaps of one subject, in the order of the first round: ours comes first."""
+    return list(dict.fromkeys(turn.contender for turn in turns if subject in (None, turn.subject)))
 
 
 def _seconds(turns: Sequence[MeasuredTurn], subject: str, contender: str) -> float:

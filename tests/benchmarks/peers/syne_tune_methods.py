@@ -2,7 +2,7 @@
 
     python3.11 -m venv /tmp/syne-tune
     /tmp/syne-tune/bin/pip install "setuptools<80" "syne-tune==0.13" "numpy<2" "pandas<3" pyarrow pyyaml rich psutil
-    PYTHONPATH=.:comm /tmp/syne-tune/bin/python -m tests.benchmarks.peers.syne_tune_methods SUITE.yaml OUT.jsonl \
+    PYTHONPATH=.:comm /tmp/syne-tune/bin/python -m tests.benchmarks.peers.syne_tune_methods SUITE.yaml OUT.csv \
         --data FOLDER
 
 It drives the schedulers as Syne Tune's tuner does: `on_trial_result` after each epoch, and a paused trial goes on from
@@ -11,15 +11,10 @@ its checkpoint. Suggestions cost no time. Version 0.13 is the last one with sync
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import heapq
-import json
 import logging
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import syne_tune.config_space as cs
@@ -27,10 +22,11 @@ from syne_tune.backend.trial_status import Trial as PeerTrial
 from syne_tune.optimizer.baselines import ASHA, RandomSearch, SyncHyperband
 from syne_tune.optimizer.scheduler import SchedulerDecision
 
-from hpsearch.benchmark.runs import BenchmarkTask, RunCourse, RunKey, task_of
-from hpsearch.benchmark.suite import Suite, load_suite
+from hpsearch.benchmark.runs import BenchmarkTask, RunCourse, RunKey
+from hpsearch.benchmark.suite import Suite
 from hpsearch.space import IntUniform, LogIntUniform, LogUniform, Space, Uniform
 from hpsearch.trial import Trial
+from tests.benchmarks.peers.output import course_of, write_peer
 
 METRIC, EPOCH = "loss", "epoch"
 
@@ -141,42 +137,13 @@ class Loop:
         self.free += 1
 
 
-def courses(suite: Suite, names: list[str], seeds: int, workers: int) -> Iterator[tuple[RunKey, RunCourse]]:
-    """Run everything."""
-    made = methods(suite)
-    for name in suite.tasks:
-        task = task_of(suite, name)
-        for method in names:
-            for seed in range(seeds):
-                loop = Loop(task, made[method](seed), suite.max_iter, workers, suite.budgets[-1])
-                found = loop.run()
-                course = RunCourse(
-                    [at for at, _ in found],
-                    [task.regret(value) for _, value in found],
-                    [value <= task.threshold for _, value in found],
-                    len(loop.trials),
-                )
-                yield RunKey(name, method, workers, seed), course
-
-
-def main() -> None:
-    """Write a line for each run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("suite", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--methods", default="random,hyperband,asha_from_1,asha")
-    parser.add_argument("--seeds", type=int, default=30)
-    parser.add_argument("--workers", type=int, default=4)
-    given = parser.parse_args()
-    logging.disable(logging.WARNING)
-    suite = load_suite(given.suite, given.data)
-    with given.out.open("w", encoding="utf-8") as file:
-        for key, course in courses(suite, given.methods.split(","), given.seeds, given.workers):
-            file.write(json.dumps({**key._asdict(), **asdict(course)}) + "\n")
-            file.flush()
-            print(*key, course.trials, file=sys.stderr)
+def run(suite: Suite, task: BenchmarkTask, key: RunKey) -> RunCourse:
+    """Carry out one run."""
+    loop = Loop(task, methods(suite)[key.method](key.seed), suite.max_iter, key.workers, suite.budgets[-1])
+    best = loop.run()
+    return course_of(task, best, len(loop.trials))
 
 
 if __name__ == "__main__":
-    main()
+    logging.disable(logging.WARNING)
+    write_peer(__doc__, "syne_tune", "random,hyperband,asha_from_1,asha", 30, run)

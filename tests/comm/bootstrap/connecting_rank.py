@@ -91,7 +91,6 @@ class _Rank:
         sockets = [*made.controls.values(), *(sock for streams in made.streams.values() for sock in streams)]
         return {
             "hosts": made.topology.hosts,
-            "descriptors": list(made.descriptors),
             "ends": [[_place(sock.getsockname()), _place(sock.getpeername())] for sock in sockets],
         }
 

@@ -175,9 +175,8 @@ def test_a_connection_for_another_rank_is_refused(waiting):
         Hello(0, 0, ConnectionKind.CONTROL),
         Hello(3, 0, ConnectionKind.CONTROL),
         Hello(1, 0, ConnectionKind.CONTROL, 1),
-        Hello(1, 0, ConnectionKind.STREAM, 0),
+        Hello(1, 0, ConnectionKind.STREAM, 2),
         Hello(1, 0, ConnectionKind.RENDEZVOUS),
-        Hello(2, 0, ConnectionKind.DESCRIPTORS),
         Hello(2, 0, ConnectionKind.CONTROL, 1),
         Hello(2, 0, ConnectionKind.STREAM, 2),
     ],
@@ -190,7 +189,7 @@ def test_a_connection_that_the_group_has_no_place_for_is_refused(waiting, hello)
 
 def test_a_connection_through_the_wrong_door_is_refused(waiting):
     group, local = waiting
-    hello = Hello(2, 0, ConnectionKind.CONTROL, 2) if local else Hello(1, 0, ConnectionKind.DESCRIPTORS)
+    hello = Hello(2, 0, ConnectionKind.CONTROL, 2) if local else Hello(1, 0, ConnectionKind.CONTROL, 2)
     assert knock(group, local, group.credentials, hello) is HandshakeReply.UNEXPECTED
 
 

@@ -29,12 +29,10 @@ from hpsearch_comm.errors import PeerLost
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.header import Signature
-from hpsearch_comm.shm.barrier import Barrier, Bell
+from hpsearch_comm.shm.barrier import Barrier
 from hpsearch_comm.shm.memfd import Memfd
 from hpsearch_comm.shm.shm_segment import CHUNK, ShmSegment
 from hpsearch_comm.shm.slots import SLOT
-from hpsearch_comm.transport.mesh import Mesh
-from hpsearch_comm.transport.shm_link import links_within
 from tests.comm.shm.shm_world import PATIENCE, allreduce_directly, socket_pairs
 
 SIZE = 3
@@ -98,6 +96,14 @@ def allgather_in_place(shm: ShmSegment, abort_state: AbortState) -> None:
     direct.gather_parts(shm, begin(shm, abort_state, "allgather"), tensor, split(LONG, SIZE))
 
 
+def alltoall(shm: ShmSegment, abort_state: AbortState) -> None:
+    parts = split(LONG, SIZE)
+    sends = [torch.ones(stop - start) for start, stop in parts]
+    start, stop = parts[shm.index]
+    receives = [torch.empty(stop - start) for _ in parts]
+    direct.alltoall(shm, begin(shm, abort_state, "alltoall"), sends, receives, parts[0][1])
+
+
 def reduce_scatter(shm: ShmSegment, abort_state: AbortState) -> None:
     parts = split(LONG, SIZE)
     start, stop = parts[shm.index]
@@ -111,14 +117,6 @@ def reduce_in_place(shm: ShmSegment, abort_state: AbortState) -> None:
     direct.gather_parts(shm, begin(shm, abort_state, "allreduce"), tensor, split(LONG, 2))
 
 
-def around_links(shm: ShmSegment, abort_state: AbortState) -> None:
-    mesh = Mesh(shm.index, links_within(shm), shm.bell)
-    sent, received = torch.ones(LONG), torch.empty(LONG)
-    following, previous = (shm.index + 1) % SIZE, (shm.index - 1) % SIZE
-    with contextlib.closing(mesh):
-        mesh.exchange(begin(shm, abort_state, "allreduce"), [(following, sent)], [(previous, received, None)])
-
-
 PATHS: dict[str, Callable[[ShmSegment, AbortState], None]] = {
     function.__name__: function
     for function in (
@@ -129,9 +127,9 @@ PATHS: dict[str, Callable[[ShmSegment, AbortState], None]] = {
         broadcast,
         allgather,
         allgather_in_place,
+        alltoall,
         reduce_scatter,
         reduce_in_place,
-        around_links,
     )
 }
 
@@ -142,7 +140,6 @@ NOTICEABLE = [
         (Barrier, "wait"),
         (Memfd, "receive"),
         (Memfd, "map"),
-        (Bell, "ring"),
         (chain, "copy"),
         (pipeline, "copy"),
         (chunks, "fold_piece"),

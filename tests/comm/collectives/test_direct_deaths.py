@@ -22,9 +22,9 @@ PATHS = (
     "broadcast",
     "allgather",
     "allgather_in_place",
+    "alltoall",
     "reduce_scatter",
     "reduce_in_place",
-    "around_links",
 )
 
 

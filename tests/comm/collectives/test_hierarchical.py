@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from contextlib import closing
-from itertools import combinations
+from contextlib import ExitStack, closing
+from itertools import chain, combinations
 from typing import Any
 
 import pytest
@@ -49,7 +49,10 @@ def on_hosts(hosts: Hosts, task: Callable[[ShmSegment, ThreadMesh, Operation, To
         with closing(ShmSegment(mesh.rank, topology.local_ranks, descriptors[mesh.rank], operation.abort_state)) as shm:
             task(shm, mesh, operation, topology)
 
-    world.run(with_segment, Signature(0, "allreduce", "hierarchical"))
+    with ExitStack() as exits:
+        for sock in chain.from_iterable(ends.values() for ends in descriptors.values()):
+            exits.enter_context(sock)
+        world.run(with_segment, Signature(0, "allreduce", "hierarchical"))
     return world
 
 

@@ -19,7 +19,6 @@ from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.header import Signature
 from hpsearch_comm.transport.link import Combine
 from hpsearch_comm.transport.mesh import Mesh
-from tests.comm.transport.link_world import quiet_bell
 
 PATIENCE = 20.0
 """Seconds after which a test whose ranks wait for each other has failed."""
@@ -91,7 +90,7 @@ class ThreadMesh(Mesh):
     """Moves messages by copying them, and is stricter than a real mesh: it refuses what that may not notice."""
 
     def __init__(self, world: ThreadWorld, rank: int) -> None:
-        super().__init__(rank, {}, quiet_bell())
+        super().__init__(rank, {})
         self._world = world
         self._last: dict[tuple[str, int], int] = {}
 

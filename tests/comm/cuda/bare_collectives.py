@@ -48,7 +48,9 @@ class BareCollectives:
     def alltoall(
         self, rows: torch.Tensor, out: torch.Tensor, splits: Sequence[int], coming: Sequence[int]
     ) -> DeviceWork:
-        return giving(out, self.collectives.alltoall(self._turn(), rows, out, splits, coming))
+        counts = [[count] * len(coming) for count in coming]
+        counts[self.collectives.rank] = list(splits)
+        return giving(out, self.collectives.alltoall(self._turn(), rows, out, counts))
 
     def _turn(self, op: str | None = None, dtype: torch.dtype = torch.float32, ready: Event | None = None) -> Turn:
         stream = self._current()

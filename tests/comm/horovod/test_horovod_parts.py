@@ -128,11 +128,9 @@ def test_compression_gives_back_the_dtype(dtype):
 @pytest.mark.parametrize(
     ("module", "name", "instead"),
     [
-        (hvd, "DistributedGradientTape", "hvd.DistributedOptimizer"),
         (hvd, "mpi_ops", "import its functions from hpsearch_comm.horovod itself"),
         (hvd, "run", "python -m hpsearch_comm.launch"),
         (hvd.elastic, "run_fn", "hvd.elastic.run"),
-        (hvd.elastic, "KerasState", "hvd.elastic.TorchState"),
         (hvd.elastic.state, "StateHandler", "a subclass of hvd.elastic.State"),
     ],
 )

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any
 
 import torch
@@ -47,6 +47,8 @@ class ShmWorld:
         self.abort_states = {rank: self._stack.enter_context(closing(AbortState())) for rank in self.ranks}
         self._pool = self._stack.enter_context(ThreadPoolExecutor(self.size))
         ends = socket_pairs(self.ranks)
+        for sock in chain.from_iterable(each.values() for each in ends.values()):
+            self._stack.enter_context(sock)
         making = {
             rank: self._pool.submit(ShmSegment, rank, self.ranks, ends[rank], self.abort_states[rank], timeout=PATIENCE)
             for rank in self.ranks

@@ -1,4 +1,4 @@
-"""Futexes, bells and barriers in shared memory; and how many cores there are to wait on."""
+"""Futexes and barriers in shared memory; and how many cores there are to wait on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation, Wait
 from hpsearch_comm.header import Signature
 from hpsearch_comm.shm import futex
-from hpsearch_comm.shm.barrier import BESIDE_LOOK, LINE, LOOK, SPIN, Barrier, Bell, Words
+from hpsearch_comm.shm.barrier import BESIDE_LOOK, LINE, LOOK, SPIN, Barrier, Words
 from hpsearch_comm.shm.cores import core_quota, usable_cores
 from hpsearch_comm.shm.memfd import Memfd, tensor_over
 from tests.comm.forming import wait_until
@@ -46,45 +46,6 @@ def barriers(words: Words, size: int) -> list[Barrier]:
 
 def operation(rank: int, abort_state: AbortState, timeout: float = 30.0, spin: bool = False) -> Operation:
     return Operation(rank, Signature(0, "barrier", "direct").pack(), timeout, abort_state, spin=spin)
-
-
-def test_a_bell_that_rang_since_the_mark_does_not_wait(words):
-    bell = Bell(words, 256)
-    mark = bell.mark()
-    bell.ring()
-    bell.wait(mark, 100.0)
-    assert bell.mark() == mark + 1
-
-
-def test_a_bell_waits_no_longer_than_it_should(words):
-    bell = Bell(words, 256)
-    bell.wait(bell.mark(), 0.01)
-    assert bell.mark() == 0
-
-
-def test_every_ring_of_many_ranks_is_counted_and_wakes_the_owner(words):
-    bell = Bell(words, 256)
-
-    def ring() -> None:
-        for _ in range(1000):
-            Bell(words, 256).ring()
-
-    with ThreadPoolExecutor(3) as pool:
-        ringing = [pool.submit(ring) for _ in range(3)]
-        while (mark := bell.mark()) < 3000:
-            bell.wait(mark, 30.0)
-        for future in ringing:
-            future.result()
-    assert bell.mark() == 3000
-
-
-def test_a_bell_counts_on_from_the_highest_number(words):
-    words.view[256 // 4] = 0xFFFFFFFF
-    bell = Bell(words, 256)
-    mark = bell.mark()
-    bell.ring()
-    bell.wait(mark, 100.0)
-    assert bell.mark() == 0
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
@@ -161,7 +122,7 @@ def test_a_barrier_that_everybody_has_reached_is_passed_whatever_has_become_of_t
 )
 def test_a_thread_beside_its_callers_holds_no_core_and_soon_sleeps(words, abort_state, may_spin, spin, looks):
     barrier, _ = barriers(words, 2)
-    barrier.may_spin = may_spin
+    barrier.apart, barrier.may_spin = True, may_spin
     assert barrier.looks(operation(0, abort_state, spin=spin)) == looks
     assert BESIDE_LOOK < LOOK / 10
 

@@ -25,7 +25,6 @@ from hpsearch_comm.header import Signature
 from hpsearch_comm.shm.buffers import BufferTable
 from hpsearch_comm.shm.memfd import Memfd
 from hpsearch_comm.shm.shm_segment import ShmSegment
-from hpsearch_comm.transport.shm_link import links_within
 from tests.comm.leftovers import shared_memory_files
 from tests.comm.shm.shm_world import ShmWorld, allreduce_directly, socket_pairs
 
@@ -106,7 +105,6 @@ def test_a_group_that_has_only_small_things_to_say_takes_little_memory():
     before = resident()
     with ShmWorld(4) as world:
         world.run(lambda rank: allreduce(world, rank, torch.ones(256)))
-        world.run(lambda rank: links_within(world.segments[rank]))
         # Each of the four threads has its own mapping: pages that are shared count four times.
         assert resident() - before <= 4 * 16 * os.sysconf("SC_PAGESIZE")
 
@@ -284,7 +282,6 @@ def test_a_segment_of_one_needs_nobody():
         direct.allgather(shm, world.operation(3), [tensor])
         shm.meet(world.operation(3))
         assert distinct(out) == [2]
-        assert links_within(shm) == {}
 
 
 def test_the_end_of_the_group_wakes_those_who_wait():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import combinations
@@ -16,12 +16,8 @@ from hpsearch_comm.errors import CommError
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.header import Signature
-from hpsearch_comm.shm.barrier import Bell, Words
-from hpsearch_comm.shm.shm_segment import ShmSegment
 from hpsearch_comm.transport.link import Link
 from hpsearch_comm.transport.mesh import Mesh
-from hpsearch_comm.transport.shm_link import links_within
-from hpsearch_comm.transport.tcp_link import TcpLink
 
 PATIENCE = 60.0
 """Seconds after which a test whose ranks wait for each other has failed."""
@@ -67,63 +63,29 @@ def connected_pair() -> tuple[socket.socket, socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         connecting = socket.create_connection(listener.getsockname())
         accepted, _ = listener.accept()
+    for end in (accepted, connecting):
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return accepted, connecting
 
 
 @contextlib.contextmanager
-def tcp_world(size: int, streams: int) -> Iterator[LinkWorld]:
-    """Connect every rank with every other by so many TCP streams."""
-    links = tcp_links(list(combinations(range(size), 2)), size, streams)
-    with contextlib.ExitStack() as opened:
-        abort_states = [opened.enter_context(contextlib.closing(AbortState())) for _ in range(size)]
-        yield LinkWorld(
-            [opened.enter_context(contextlib.closing(Mesh(rank, links[rank], quiet_bell()))) for rank in range(size)],
-            abort_states,
-        )
-
-
-def quiet_bell() -> Bell:
-    """Return a bell that is never rung."""
-    memory = bytearray(4096)
-    return Bell(Words(torch.frombuffer(memory, dtype=torch.uint8), memoryview(memory)), 64)
-
-
-@contextlib.contextmanager
-def shared_world(size: int, sharing: Callable[[int, int], bool]) -> Iterator[LinkWorld]:
-    """Connect ranks through the memory of one segment where `sharing` says so, and by two TCP streams elsewhere."""
-    pairs = list(combinations(range(size), 2))
-    links = tcp_links([pair for pair in pairs if not sharing(*pair)], size, 2)
-    descriptors: list[dict[int, socket.socket]] = [{} for _ in range(size)]
-    for one, other in pairs:
-        descriptors[one][other], descriptors[other][one] = socket.socketpair()
-    with contextlib.ExitStack() as opened:
-        abort_states = [opened.enter_context(contextlib.closing(AbortState())) for _ in range(size)]
-        with ThreadPoolExecutor(size) as pool:
-            making = [
-                pool.submit(ShmSegment, rank, range(size), descriptors[rank], abort_states[rank])
-                for rank in range(size)
-            ]
-        segments = [opened.enter_context(contextlib.closing(shm.result())) for shm in making]
-        for rank, shm in enumerate(segments):
-            through_memory = {peer: link for peer, link in links_within(shm).items() if sharing(rank, peer)}
-            links[rank] = through_memory | links[rank]
-        meshes = [Mesh(rank, links[rank], segments[rank].bell) for rank in range(size)]
-        yield LinkWorld([opened.enter_context(contextlib.closing(mesh)) for mesh in meshes], abort_states)
-
-
-def tcp_links(pairs: Sequence[tuple[int, int]], size: int, streams: int) -> list[dict[int, Link]]:
-    """Connect pairs of ranks; return each rank's links by peer."""
+def linked_world(size: int, streams: Callable[[int, int], int]) -> Iterator[LinkWorld]:
+    """Connect every rank with every other by so many TCP streams, or by a Unix socket where it is 0."""
     links: list[dict[int, Link]] = [{} for _ in range(size)]
-    for one, other in pairs:
-        connections = [connected_pair() for _ in range(streams)]
-        links[one][other] = TcpLink(other, [pair[0] for pair in connections])
-        links[other][one] = TcpLink(one, [pair[1] for pair in connections])
-    return links
+    for one, other in combinations(range(size), 2):
+        count = streams(one, other)
+        pairs = [connected_pair() for _ in range(count)] if count else [socket.socketpair()]
+        links[one][other] = Link(other, [pair[0] for pair in pairs])
+        links[other][one] = Link(one, [pair[1] for pair in pairs])
+    with contextlib.ExitStack() as opened:
+        abort_states = [opened.enter_context(contextlib.closing(AbortState())) for _ in range(size)]
+        meshes = [opened.enter_context(contextlib.closing(Mesh(rank, links[rank]))) for rank in range(size)]
+        yield LinkWorld(meshes, abort_states)
 
 
 WORLDS: dict[str, Callable[[int], contextlib.AbstractContextManager[LinkWorld]]] = {
-    "tcp over one stream": partial(tcp_world, streams=1),
-    "tcp over four streams": partial(tcp_world, streams=4),
-    "shared memory": partial(shared_world, sharing=lambda one, other: True),
-    "shared memory and tcp": partial(shared_world, sharing=lambda one, other: (one + other) % 2 == 0),
+    "tcp over one stream": partial(linked_world, streams=lambda one, other: 1),
+    "tcp over four streams": partial(linked_world, streams=lambda one, other: 4),
+    "unix": partial(linked_world, streams=lambda one, other: 0),
+    "unix and tcp": partial(linked_world, streams=lambda one, other: 2 * ((one + other) % 2)),
 }

@@ -13,10 +13,9 @@ import torch
 from hpsearch_comm.errors import CommError, CommTimeoutError, PeerLost
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation, Wait
-from hpsearch_comm.shm.barrier import Bell
 from hpsearch_comm.transport.link import Combine, Link, Transfer
 from hpsearch_comm.transport.mesh import Mesh
-from tests.comm.transport.link_world import PATIENCE, SIGNATURE, quiet_bell
+from tests.comm.transport.link_world import PATIENCE, SIGNATURE
 
 
 class HandTransfer(Transfer):
@@ -25,7 +24,7 @@ class HandTransfer(Transfer):
     Args:
         peer: The other rank.
         pushes: How many make it done.
-        stream: What to poll for; None for a transfer through memory.
+        stream: What to poll for, if anything.
     """
 
     def __init__(self, peer: int, pushes: int, stream: socket.socket | None) -> None:
@@ -90,11 +89,6 @@ def stream() -> Iterator[socket.socket]:
         yield one
 
 
-@pytest.fixture
-def bell() -> Bell:
-    return quiet_bell()
-
-
 def receive(mesh: Mesh, abort_state: AbortState, peers: Sequence[int] = (1,), timeout: float = PATIENCE) -> None:
     operation = Operation(0, SIGNATURE.pack(), timeout, abort_state)
     mesh.exchange(operation, [], [(peer, torch.zeros(1), None) for peer in peers])
@@ -121,46 +115,12 @@ class Receiving(threading.Thread):
         return self._error
 
 
-def test_a_ring_ends_the_sleep_of_transfers_through_memory(abort_state: AbortState, bell: Bell) -> None:
-    link = HandLink(1, pushes=30)
-    exchange = Receiving(Mesh(0, {1: link}, bell), abort_state)
-    for _ in range(30):
-        assert link.transfer.idle.wait(PATIENCE)
-        link.transfer.idle.clear()
-        link.transfer.push()
-        bell.ring()
-    assert exchange.end() is None
-
-
-def test_memory_and_streams_are_awaited_together(abort_state: AbortState, bell: Bell, stream: socket.socket) -> None:
-    links = {1: HandLink(1, pushes=5), 2: HandLink(2, pushes=5, stream=stream)}
-    exchange = Receiving(Mesh(0, links, bell), abort_state, (1, 2))
-    for _ in range(5):
-        for link in links.values():
-            assert link.transfer.idle.wait(PATIENCE)
-            link.transfer.idle.clear()
-            link.transfer.push()  # no ring, nothing to read: it looks by itself
-    assert exchange.end() is None
-
-
-@pytest.mark.parametrize("networked", [False, True])
-def test_waiting_takes_no_core_after_another_rank_has_left(
-    abort_state: AbortState, bell: Bell, stream: socket.socket, networked: bool
-) -> None:
+def test_waiting_takes_no_core_after_another_rank_has_left(abort_state: AbortState, stream: socket.socket) -> None:
     abort_state.mark_departed(7)
-    link = HandLink(1, stream=stream if networked else None)
+    link = HandLink(1, stream=stream)
     with pytest.raises(CommTimeoutError, match="rank 1"):
-        receive(Mesh(0, {1: link}, bell), abort_state, timeout=0.3)
+        receive(Mesh(0, {1: link}), abort_state, timeout=0.3)
     assert link.transfer.tries < 100
-
-
-def test_a_peer_in_memory_that_has_left_is_lost_after_a_last_look(abort_state: AbortState, bell: Bell) -> None:
-    link = HandLink(1)
-    abort_state.mark_departed(1)
-    with pytest.raises(PeerLost, match="rank 1 has closed the group"):
-        receive(Mesh(0, {1: link}, bell), abort_state)
-    assert link.transfer.tries >= 2
-    assert isinstance(abort_state.error, PeerLost)
 
 
 def test_what_is_in_flight_from_a_peer_that_has_left_is_waited_for(
@@ -168,7 +128,7 @@ def test_what_is_in_flight_from_a_peer_that_has_left_is_waited_for(
 ) -> None:
     link = HandLink(1, pushes=3, stream=stream)
     abort_state.mark_departed(1)
-    exchange = Receiving(Mesh(0, {1: link}, quiet_bell()), abort_state)
+    exchange = Receiving(Mesh(0, {1: link}), abort_state)
     for _ in range(3):
         for _ in range(2):
             assert link.transfer.idle.wait(PATIENCE)
@@ -182,14 +142,14 @@ def test_what_is_in_flight_is_waited_for_no_longer_than_the_deadline(
 ) -> None:
     abort_state.mark_departed(1)
     with pytest.raises(PeerLost, match="rank 1 has closed the group"):
-        receive(Mesh(0, {1: HandLink(1, stream=stream)}, quiet_bell()), abort_state, timeout=0.2)
+        receive(Mesh(0, {1: HandLink(1, stream=stream)}), abort_state, timeout=0.2)
 
 
 def test_several_awaited_peers_are_named_once_each(abort_state: AbortState) -> None:
     links = {1: HandLink(1), 2: HandLink(2)}
     operation = Operation(0, SIGNATURE.pack(), 0.1, abort_state)
     with pytest.raises(CommTimeoutError, match="for rank 1 and rank 2 in allreduce 7"):
-        Mesh(0, links, quiet_bell()).exchange(
+        Mesh(0, links).exchange(
             operation,
             [(1, torch.zeros(1)), (2, torch.zeros(1))],
             [(1, torch.zeros(1), None), (2, torch.zeros(1), None)],
@@ -226,13 +186,13 @@ def test_an_interrupt_ends_the_group(abort_state: AbortState) -> None:
     link = HandLink(1)
     link.transfer.fault = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
-        receive(Mesh(0, {1: link}, quiet_bell()), abort_state)
+        receive(Mesh(0, {1: link}), abort_state)
     with pytest.raises(CommError, match=r"rank 0 broke off allreduce 7 .*KeyboardInterrupt"):
         abort_state.check()
 
 
 def test_closing_closes_the_links() -> None:
     links = {1: HandLink(1), 2: HandLink(2)}
-    Mesh(0, links, quiet_bell()).close()
+    Mesh(0, links).close()
     assert links[1].closed
     assert links[2].closed

@@ -390,6 +390,25 @@ def test_a_class_is_kept_warm_between_two_segments_of_a_trial(real: Place):
     assert [report.metrics["value"] for report in second.reports] == [3 * X, 4 * X]
 
 
+def test_notes_come_before_the_end_and_all_of_them_with_the_result(real: Place):
+    real.open(trainables.notes)
+    real.wait_for_capacity()
+    hold = real.study / "hold"
+    hold.touch()
+
+    def let_go() -> None:
+        if any(isinstance(message, Progress) and message.notes for message in real.messages):
+            hold.unlink(missing_ok=True)
+
+    real.on_message = let_go  # of a backend that runs it within `wait`
+    real.start(0, 0, 2)
+    real.wait_for(lambda messages: any(isinstance(m, Progress) and m.notes for m in messages))
+    let_go()
+    assert real.results(1)[0].notes == {"commit": "4f1c", "state": "done"}
+    noted = [message.notes for message in real.messages if isinstance(message, Progress) and message.notes]
+    assert noted[0] == {"commit": "4f1c", "state": "held"}
+
+
 def test_output_goes_to_a_file_of_the_attempt(real: Place):
     real.open()
     real.wait_for_capacity()

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hpsearch.benchmark.families import Family, family_rows, half_of, interval, ranks
-from hpsearch.benchmark.runs import Results, RunCourse, RunKey
+from hpsearch.benchmark.families import Family, family_rows, ranks
+from hpsearch.benchmark.report import differences, interval
+from hpsearch.benchmark.rows import RunRow, half_of, hits_of, read_rows, regret_of, write_rows
 from hpsearch.benchmark.suite import load_suite, load_suites
 from hpsearch.errors import SweepError
 from tests.hpsearch.benchmark.test_suites import SUITE, write
@@ -17,15 +18,17 @@ from tests.hpsearch.support.command_line import call
 METHODS = ["random", "asha", "median"]
 
 
-def course(hit: bool) -> RunCourse:
-    return RunCourse([1.0], [0.0], [hit], 1)
+def row(method: str, task: str, seed: int, *hits: int, tasks: int = 6, family: str = "suite") -> RunRow:
+    """Return a run's row, with its hits by 1, 2, ... full trainings."""
+    by = {float(budget): float(hit) for budget, hit in enumerate(hits, 1)}
+    return RunRow(
+        family, tasks, "choose", task, method, 2, seed, 7, "1a2b3c4d", by, {at: 1 - hit for at, hit in by.items()}
+    )
 
 
-def runs(method: str, **hits: list[int]) -> dict[RunKey, RunCourse]:
-    """Return runs of which one by task and seed hit or didn't, by 1.0 full trainings."""
-    return {
-        RunKey(task, method, 2, seed): course(bool(hit)) for task, row in hits.items() for seed, hit in enumerate(row)
-    }
+def values(**hits: list[int]) -> dict[tuple[str, int], float]:
+    """Return numbers by task and seed."""
+    return {(task, seed): float(hit) for task, numbers in hits.items() for seed, hit in enumerate(numbers)}
 
 
 def families_file(folder: Path, *names: str) -> Path:
@@ -38,68 +41,88 @@ def families_file(folder: Path, *names: str) -> Path:
 
 
 def test_a_difference_that_is_the_same_everywhere_has_no_width():
-    better, worse = runs("asha", a=[1, 1], b=[1, 1]), runs("random", a=[0, 0], b=[0, 0])
-    assert interval(better, worse, 1.0) == (1.0, 1.0)
-    assert interval(worse, better, 1.0) == (-1.0, -1.0)
-    assert interval(better, worse, 0.5) == (0.0, 0.0)  # nothing was found by then
+    better, worse = values(a=[1, 1], b=[1, 1]), values(a=[0, 0], b=[0, 0])
+    assert interval(differences(better, worse)) == (1.0, 1.0)
+    assert interval(differences(worse, better)) == (-1.0, -1.0)
 
 
 def test_an_interval_is_wide_where_tasks_differ_and_pairs_seeds():
-    assert interval(runs("asha", a=[1, 1], b=[0, 0]), runs("random", a=[0, 0], b=[0, 0]), 1.0) == (0.0, 1.0)
-    tasks = {name: [1, 0] * 10 for name in "abcdefgh"}
-    assert interval(runs("asha", **tasks), runs("random", **tasks), 1.0) == (0.0, 0.0)  # seed by seed they are equal
-    opposite = {name: [0, 1] * 10 for name in "abcdefgh"}
-    low, high = interval(runs("asha", **tasks), runs("random", **opposite), 1.0)
+    assert interval(differences(values(a=[1, 1], b=[0, 0]), values(a=[0, 0], b=[0, 0]))) == (0.0, 1.0)
+    tasks = values(**{name: [1, 0] * 10 for name in "abcdefgh"})
+    assert interval(differences(tasks, tasks)) == (0.0, 0.0)  # seed by seed they are equal
+    low, high = interval(differences(tasks, values(**{name: [0, 1] * 10 for name in "abcdefgh"})))
     # 160 differences of -1 or 1: their mean has a standard error of 1/sqrt(160) = 0.079
     assert low == pytest.approx(-1.96 * 0.079, abs=0.02)
     assert high == pytest.approx(1.96 * 0.079, abs=0.02)
 
 
 def test_an_interval_takes_the_seeds_that_both_methods_have():
-    assert interval(runs("gp", a=[1]), runs("random", a=[0, 1, 1, 1]), 1.0) == (1.0, 1.0)
-    low, _ = interval(runs("gp", a=[1]), runs("random", b=[1]), 1.0)
+    assert interval(differences(values(a=[1]), values(a=[0, 1, 1, 1]))) == (1.0, 1.0)
+    low, _ = interval(differences(values(a=[1]), values(b=[1])))
     assert low != low
 
 
-def family(folder: Path, tasks: int, hits: dict[str, int]) -> Family:
-    """Return a family whose methods hit on that many of its tasks."""
-    folder.mkdir()
-    suite = load_suite(write(folder, tasks=[f"one.yaml#{index}" for index in range(tasks)], budgets=[1, 2]))
-    results = Results(folder / "results", suite)
-    for method, count in hits.items():
-        row = {task: [int(index < count)] for index, task in enumerate(suite.tasks)}
-        results.courses |= runs(method, **row)
-    return Family(suite, results, list(hits), 2, judged=tasks >= 6)
+def family(tasks: int, hits: dict[str, int]) -> Family:
+    """Return a family whose methods hit on that many of its tasks, by the second of two budgets."""
+    rows = [
+        row(method, f"task {index}", 0, 0, int(index < count), tasks=tasks, family=f"family {tasks}")
+        for method, count in hits.items()
+        for index in range(tasks)
+    ]
+    return Family(rows, list(hits), 2)
 
 
-def test_methods_are_ranked_within_each_family_that_has_enough_tasks(tmp_path):
-    first = family(tmp_path / "first", 6, {"random": 0, "asha": 4, "median": 4})
-    second = family(tmp_path / "second", 7, {"random": 0, "asha": 7, "median": 1, "gp": 7})
-    small = family(tmp_path / "small", 5, {"random": 5, "asha": 0})
+def test_methods_are_ranked_within_each_family_that_has_enough_tasks():
+    first = family(6, {"random": 0, "asha": 4, "median": 4})
+    second = family(7, {"random": 0, "asha": 7, "median": 1, "gp": 7})
+    small = family(5, {"random": 5, "asha": 0})
     assert ranks([first, second, small]) == {"random": 3.0, "asha": (1.5 + 1) / 2, "median": (1.5 + 2) / 2}
     rows = list(family_rows([first, second, small]))
-    assert rows[0] == (
-        "method",
-        "suite (6)",
-        "difference",
-        "suite (7)",
-        "difference",
-        "suite (5)*",
-        "difference",
-        "mean rank",
-    )
+    names = [f"family {name}" for name in ("6 (6)", "7 (7)", "5 (5)*")]
+    assert rows[0] == ("method", *(cell for name in names for cell in (name, "difference")), "mean rank")
     assert [row[0] for row in rows[1:]] == ["asha", "median", "random", "gp"]
-    assert rows[1][1:3] == ("0.67/0.67", "+0.33 to +1.00")
+    assert rows[1][1:3] == ("0.00/0.67", "+0.17 to +0.50")  # of the means of the two budgets
     assert rows[2][5:] == ("", "", "1.8")  # it has no runs on the small one
     assert rows[4][-1] == ""
+    assert ranks([small]) == {}
 
 
 def test_halves_have_every_task_once_in_turns(tmp_path):
-    names = [f"one.yaml#{index}" for index in range(5)]
-    suite = load_suite(write(tmp_path, tasks=names))
-    assert half_of(suite, "choose").tasks == ("one.yaml#0", "one.yaml#2", "one.yaml#4")
-    assert half_of(suite, "report").tasks == ("one.yaml#1", "one.yaml#3")
-    assert half_of(suite, None) is suite
+    suite = load_suite(write(tmp_path, tasks=[f"one.yaml#{index}" for index in range(5)]))
+    assert [half_of(suite, task) for task in suite.tasks] == ["choose", "report", "choose", "report", "choose"]
+
+
+def test_rows_are_read_as_they_were_written(tmp_path):
+    first = [row("asha", 'a "task", number 1', seed, 0, 1, 1) for seed in range(2)]
+    other = [row("gp", "b", 0, 1, family="small", tasks=1)]
+    write_rows(tmp_path / "1.csv", [*first, *other], "hpsearch benchmark families.yaml")
+    assert (tmp_path / "1.csv").read_text().startswith("# hpsearch benchmark families.yaml\nfamily,tasks,half,task,")
+    assert read_rows([tmp_path / "1.csv"]) == [*first, *other]
+    write_rows(tmp_path / "2.csv", [row("asha", "b", 0, 1, 1, 1)], "another")
+    assert len(read_rows([tmp_path / "1.csv", tmp_path / "2.csv"])) == 4
+    assert hits_of(first) == {(first[0].task, seed): pytest.approx(2 / 3) for seed in range(2)}
+    assert (hits_of(other, 1.0), regret_of(other, 1.0)) == ({("b", 0): 1.0}, {("b", 0): 0.0})
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda text: "", r"1.csv: must be the rows of a benchmark, as rows.csv, got no row"),
+        (
+            lambda text: text + text.splitlines()[-1] + "\n",
+            r"1.csv: must have each run once, got suite a asha 2 0 again",
+        ),
+        (lambda text: text.replace("commit", "comit"), r"1.csv: must be the rows .* got a row .*KeyError\('commit'\)"),
+        (lambda text: text.replace("choose", "chose"), r"half must be choose or report"),
+        (lambda text: text.replace(",asha,2,", ",asha,two,"), r"must be the rows .*invalid literal"),
+        (lambda text: text.replace("regret_1", "regret"), r"there must be hits and regret by the same budgets"),
+    ],
+)
+def test_wrong_rows_name_file_and_row(tmp_path, change, expected):
+    write_rows(tmp_path / "1.csv", [row("asha", "a", 0, 1)], "hpsearch benchmark families.yaml")
+    (tmp_path / "1.csv").write_text(change((tmp_path / "1.csv").read_text()))
+    with pytest.raises(SweepError, match=expected):
+        read_rows([tmp_path / "1.csv"])
 
 
 def test_methods_that_learn_may_have_fewer_seeds(tmp_path):
@@ -150,6 +173,26 @@ def test_the_command_runs_each_family_and_prints_one_table(tmp_path, capsys):
     assert all('"two.yaml"' in line for line in lines)
     again = call(capsys, *words, "--half", "report")
     assert "4 of 4 runs are there already" in again.err
+    rows = tmp_path / "out" / "rows.csv"
+    assert {(row.family, row.half, row.tasks) for row in read_rows([rows])} == {
+        ("first", "report", 2),
+        ("second", "report", 2),
+    }
+    shown = call(capsys, "benchmark", rows)
+    assert (shown.code, shown.out.splitlines()[-5:]) == (0, answer.out.splitlines()[-5:])
+    *_, line, _ = call(capsys, "benchmark", rows, "--methods", "asha", "--seeds", 1).out.splitlines()
+    assert (
+        line == "difference: in hits from the first method, mean of the budgets, a 95 % interval over tasks and seeds"
+    )
+    for more, problem in (
+        (("--half", "choose"), "must have rows of these methods"),
+        (("--jobs", 2), "--jobs must be with"),
+    ):
+        wrong = call(capsys, "benchmark", rows, *more)
+        assert (wrong.code, problem in wrong.err) == (1, True)
+    assert call(capsys, *words, "--half", "report", "--seeds", 1).code == 0
+    assert [row.seed for row in read_rows([rows])] == [0] * 4  # the results of other seeds are left aside
+    assert "must be one suite, or rows" in call(capsys, "benchmark", rows, path).err
 
 
 def test_a_half_that_has_no_task_is_told(tmp_path, capsys):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from hpsearch.benchmark.runs import Results, RunCourse, RunKey, carry_out, keys_of, task_of
+from hpsearch.benchmark.runs import Results, RunCourse, RunKey, carry_out, task_of
 from hpsearch.benchmark.suite import Suite, load_suite
 from hpsearch.cli import main
 from hpsearch.errors import SweepError
@@ -115,16 +115,6 @@ def test_results_of_another_table_share_or_task_do_not_count(tmp_path):
     described = yaml.safe_load((tmp_path / "two.yaml").read_text())
     (tmp_path / "two.yaml").write_text(yaml.safe_dump({**described, "start_seconds": 3}))
     assert not kept(tmp_path)
-
-
-def test_results_that_were_not_asked_for_are_left_aside(tmp_path):
-    suite = load_suite(write(tmp_path))
-    results = Results(tmp_path / "r", suite)
-    for key in keys_of(suite, ["random", "asha"], [2, 3], 4):
-        results.add(key, RunCourse([1.0], [0.5], [False], 3))
-    asked = keys_of(suite, ["asha"], [2], 2)
-    results.keep(asked)
-    assert list(results.courses) == asked
 
 
 @pytest.mark.parametrize("line", ["7", "[1]", "null", '{"task": "one.yaml"}', '"text"', "{", "\udcff", "{}"])

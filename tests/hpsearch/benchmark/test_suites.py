@@ -6,6 +6,7 @@ import json
 import math
 import random
 import runpy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,22 @@ import numpy as np
 import pytest
 import yaml
 
-from hpsearch.benchmark.report import aligned, hits_at, markdown, over_tasks, paired, regret_at, suite_rows
-from hpsearch.benchmark.runs import Results, RunCourse, RunKey, carry_out, keys_of, run_missing, task_of
+from hpsearch.benchmark.report import aligned, differences, markdown, over_tasks, suite_rows
+from hpsearch.benchmark.rows import run_row
+from hpsearch.benchmark.runs import (
+    Results,
+    RunCourse,
+    RunKey,
+    carry_out,
+    hits_at,
+    keys_of,
+    regret_at,
+    run_missing,
+    task_of,
+)
 from hpsearch.benchmark.suite import Suite, load_suite, load_suites
 from hpsearch.errors import StorageError, SweepError
+from hpsearch.journal.provenance import code_version
 from tests.hpsearch.support.command_line import ROOT
 
 ROWS, EPOCHS = 40, 9
@@ -65,6 +78,14 @@ def test_a_suite_knows_the_methods_of_hpsearch_and_its_own(suite):
     assert (sweep.early_terminate.max_iter, sweep.seed, sweep.resources.workers) == (EPOCHS, 7, 3)
     assert (sweep.limits.max_time, sweep.iterations) == (100.0, EPOCHS)
     assert suite.sweep_of("random", "one.yaml", 0, 1, 1.0).max_iter == EPOCHS
+
+
+def test_auto_has_the_runs_of_the_method_that_it_chooses(tmp_path):
+    suite = load_suite(write(tmp_path, methods={"short": {"method": "auto", "run_cap": 20}}))
+    assert {name: suite.run_as(name) for name in ("auto", "bohb", "short")} == {
+        **{"auto": "bohb", "bohb": "bohb"},
+        "short": "short",  # it chooses gp, but gp has no run_cap here
+    }
 
 
 def test_the_target_of_a_suites_sweep_ends_no_run_before_its_last_budget(tmp_path):
@@ -126,8 +147,8 @@ def test_repetitions_are_searched_one_by_one_and_judged_by_their_mean(tmp_path):
 
 @pytest.mark.exhaustive
 def test_results_are_kept_and_gone_on_with(suite, tmp_path):
-    keys = keys_of(suite, ["random", "asha"], [2], 2)
-    assert len(keys) == len(set(keys)) == len(keys_of(suite, ["random", "asha"], [1, 2], 1)) == 2 * 2 * 2
+    keys = keys_of(suite.tasks, ["random", "asha"], [2], 2)
+    assert len(keys) == len(set(keys)) == len(keys_of(suite.tasks, ["random", "asha"], [1, 2], 1)) == 2 * 2 * 2
     told: list[tuple[int, int]] = []
     results = Results(tmp_path / "r", suite)
     run_missing(suite, results, keys[:5], 2, lambda done, total: told.append((done, total)))
@@ -136,15 +157,15 @@ def test_results_are_kept_and_gone_on_with(suite, tmp_path):
     assert again.courses == results.courses
     run_missing(suite, again, keys, 2, lambda done, total: told.append((done, total)))
     assert told[6:] == [(done, 8) for done in range(5, 9)]
-    assert again.courses == {key: carry_out(suite, key) for key in keys}
+    assert again.courses == {key: replace(carry_out(suite, key), commit=code_version()) for key in keys}
 
 
 def test_a_line_that_a_kill_cut_off_is_run_again(suite, tmp_path):
-    keys = keys_of(suite, ["random"], [2], 2)
+    keys = keys_of(suite.tasks, ["random"], [2], 2)
     results = Results(tmp_path / "r", suite)
     run_missing(suite, results, keys, 1, lambda done, total: None)
     path = tmp_path / "r" / "runs.jsonl"
-    names = ["task", "method", "workers", "seed", "digest", "at", "regret", "hit", "trials"]
+    names = ["task", "method", "workers", "seed", "digest", "at", "regret", "hit", "trials", "commit"]
     assert [[*json.loads(line)] for line in path.read_text().splitlines()] == [names] * len(keys)
     path.write_text(path.read_text()[:-30])
     cut = Results(tmp_path / "r", suite)
@@ -182,24 +203,21 @@ def test_hits_and_regret_at_a_budget():
 def test_means_are_over_tasks_and_their_errors_too():
     chance = random.Random(3)
     values = {(task, seed): chance.random() for task in "abc" for seed in range(4)}
-    runs = {RunKey(task, "m", 1, seed): course([1.0], [value], [False]) for (task, seed), value in values.items()}
     by_task = [np.mean([values[task, seed] for seed in range(4)]) for task in "abc"]
-    mean = over_tasks(runs, regret_at, 1.0)
+    mean = over_tasks(values)
     assert mean.value == pytest.approx(np.mean(by_task))
     assert mean.error == pytest.approx(np.std(by_task, ddof=1) / math.sqrt(3))
-    other = {key: course([1.0], [run.regret[0] + 0.25], [False]) for key, run in runs.items()}
-    gain = paired(other, runs, regret_at, 1.0)
+    gain = over_tasks(differences({key: value + 0.25 for key, value in values.items()}, values))
     assert gain.value == pytest.approx(0.25)
     assert gain.error == pytest.approx(0.0, abs=1e-12)
-    single = over_tasks({key: run for key, run in runs.items() if key.task == "a"}, regret_at, 1.0)
-    assert str(single) == f"{by_task[0]:.3f}"
+    assert str(over_tasks({key: value for key, value in values.items() if key[0] == "a"})) == f"{by_task[0]:.3f}"
 
 
-def test_the_table_names_what_was_run_alone(suite, tmp_path):
-    results = Results(tmp_path / "r", suite)
-    for key in keys_of(suite, ["random", "asha"], [2], 2):
-        results.add(key, carry_out(suite, key))
-    rows = list(suite_rows(suite, results, ["random", "asha", "median"], [2, 4]))
+def test_the_table_names_what_was_run_alone(suite):
+    keys = keys_of(suite.tasks, ["random", "asha"], [2], 2)
+    rows = list(
+        suite_rows([run_row(suite, key, carry_out(suite, key)) for key in keys], ["random", "asha", "median"], [2, 4])
+    )
     lines = aligned(rows).splitlines()
     assert [line.split()[:3] for line in lines[2:]] == [["random", "2", "4"], ["asha", "2", "4"]]
     assert lines[0].split("  ")[0] == "method"
@@ -248,7 +266,7 @@ def test_a_method_that_is_none_is_told_before_anything_runs(tmp_path):
 def test_a_table_that_is_missing_is_told_before_anything_runs(suite, tmp_path):
     (tmp_path / "two.npz").unlink()
     with pytest.raises(SweepError, match=r"two.yaml:\d+: table: must be a file"):
-        run_missing(suite, Results(tmp_path / "r", suite), keys_of(suite, ["random"], [2], 1), 1, lambda *_: None)
+        run_missing(suite, Results(tmp_path / "r", suite), keys_of(suite.tasks, ["random"], [2], 1), 1, lambda *_: None)
 
 
 def test_tables_may_lie_elsewhere(tmp_path):

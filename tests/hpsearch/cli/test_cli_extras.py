@@ -16,7 +16,7 @@ from tests.hpsearch.support.pages import simulated
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make an environment in which no extra is installed."""
-    for package in ("sklearn", "joblib", "textual", "pyarrow"):
+    for package in ("sklearn", "joblib", "textual", "pyarrow", "starlette"):
         monkeypatch.setitem(sys.modules, package, None)
 
 
@@ -26,6 +26,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["design", "flowers.csv", "--target", "species"], "scikit-learn", "design"),
         (["watch", "study"], "textual", "watch"),
+        (["serve"], "starlette", "serve"),
         (["run", "spectral.yaml"], "scikit-learn", "design"),
         (["run", "learns.yaml", "--from", "earlier.parquet", "--backend", "inline"], "pyarrow", "parquet"),
         (["run", "curves.yaml", "--backend", "simulated", "--workers", "2"], "pyarrow", "parquet"),

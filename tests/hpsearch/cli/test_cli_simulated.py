@@ -101,6 +101,7 @@ def test_methods_are_compared_over_a_suite(here, hpsearch_command):
         [method, str(workers), "2"] for workers in (2, 4) for method in ("random", "asha")
     ]
     assert {path.name for path in (here / "b").iterdir()} == {
+        "rows.csv",
         "runs.jsonl",
         "table.md",
         *(f"{kind}-{workers}.svg" for kind in ("hits", "regret") for workers in (2, 4)),
@@ -132,7 +133,7 @@ def test_of_a_benchmark_that_is_killed_no_process_is_left(here, number):
 def test_quick_is_three_seeds_on_the_first_number_of_workers(here, hpsearch_command):
     suite = ROOT / "configs" / "benchmarks" / "digits.yaml"
     answer = hpsearch_command("benchmark", suite, "--methods", "random", "--workers", "2,4", "--quick", "--jobs", 1)
-    assert [line.split()[:3] for line in answer.out.splitlines()[3:-1]] == [["random", "2", "3"]]
+    assert [line.split()[:3] for line in answer.out.splitlines()[3:-2]] == [["random", "2", "3"]]
     assert (here / "runs" / "benchmark-digits" / "table.md").is_file()
 
 

@@ -6,7 +6,14 @@ import pytest
 
 from hpsearch.cli.doctor import Finding, diagnose, format_findings
 from hpsearch.journal.filesystem import filesystem_of, is_network_kind
-from tests.comm.cuda.test_nccl_wheels import LIBRARY, install
+
+
+def install(site: Path, name: str, version: str, requires: tuple[str, ...] = ()) -> None:
+    """Write the metadata that pip leaves behind."""
+    folder = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    folder.mkdir(parents=True)
+    head = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    (folder / "METADATA").write_text("\n".join([*head, *(f"Requires-Dist: {line}" for line in requires), "", ""]))
 
 
 def findings_in(site: Path, place: Path) -> dict[str, Finding]:
@@ -43,26 +50,28 @@ def test_missing_and_old_packages_are_errors_that_name_the_pip_line(site, tmp_pa
 def test_two_nccl_wheels_are_an_error_that_names_both_and_the_way_out(site, tmp_path):
     line = 'nvidia-nccl-cu13==2.28.9; platform_system == "Linux"'
     install(site, "torch", "2.13.0", requires=(line,))
-    install(site, "nvidia-nccl-cu12", "2.30.7", (LIBRARY,))
-    install(site, "nvidia-nccl-cu13", "2.28.9", (LIBRARY,))
+    install(site, "nvidia-nccl-cu12", "2.30.7")
+    install(site, "nvidia-nccl-cu13", "2.28.9")
     nccl = findings_in(site, tmp_path)["nccl"]
     assert nccl.level == "error"
     assert "nvidia-nccl-cu12 2.30.7 and nvidia-nccl-cu13 2.28.9" in nccl.text
-    assert LIBRARY in nccl.text
+    assert "both install libnccl.so.2" in nccl.text
     mend = "pip uninstall -y nvidia-nccl-cu12 nvidia-nccl-cu13 && pip install 'nvidia-nccl-cu13==2.28.9'"
     assert nccl.text.endswith(mend)
 
 
 def test_an_nccl_of_another_cuda_than_torchs_is_an_error(site, tmp_path):
     install(site, "torch", "2.13.0", requires=("nvidia-nccl-cu13==2.28.9",))
-    install(site, "nvidia-nccl-cu12", "2.30.7", (LIBRARY,))
+    install(site, "nvidia-nccl-cu12", "2.30.7")
     nccl = findings_in(site, tmp_path)["nccl"]
     assert nccl.level == "error"
     assert "torch needs nvidia-nccl-cu13==2.28.9, but nvidia-nccl-cu12 2.30.7 is installed" in nccl.text
 
 
 def test_one_nccl_wheel_is_fine(site, tmp_path):
-    install(site, "nvidia-nccl-cu12", "2.30.7", (LIBRARY,))
+    install(site, "nvidia_nccl_cu12", "2.30.7")
+    install(site, "nvidia-nccl-extras", "1.0")
+    install(site, "torch", "2.13.0+cpu", requires=("filelock",))
     nccl = findings_in(site, tmp_path)["nccl"]
     assert (nccl.level, nccl.text) == ("ok", "nvidia-nccl-cu12 2.30.7")
 

@@ -23,6 +23,7 @@ from hpsearch.events import (
     Failed,
     Finished,
     Lost,
+    Noted,
     Opened,
     Pruned,
     Retried,
@@ -69,6 +70,7 @@ def events(draw) -> Event:
             st.builds(Opened, texts, optional_counts, texts, texts, optional_counts),
             st.builds(Started, segments, st.none() | trials, texts),
             st.builds(Saved, number, counts, counts, texts, reports),
+            st.builds(Noted, number, counts, st.dictionaries(texts, texts, max_size=3)),
             st.builds(Finished, number, counts, counts, st.none() | texts, reports, st.booleans(), floats),
             st.builds(Failed, number, counts, failures, st.booleans(), reports, floats),
             st.builds(Lost, number, counts, texts, st.booleans(), floats, texts, st.lists(counts).map(tuple)),
@@ -289,6 +291,7 @@ WRITTEN = [
         ("reverted", 7),
         '{"attempt":2,"iteration":1,"reason":"r","seconds":0.5,"checkpoint":"c"}',
     ),
+    (Noted(trial=7, attempt=2, notes={"n": "t"}), ("noted", 7), '{"attempt":2,"notes":{"n":"t"}}'),
     (Dropped(trial=7, reason="r"), ("dropped", 7), '{"reason":"r"}'),
     (Retried(trial=7), ("retried", 7), "{}"),
     (

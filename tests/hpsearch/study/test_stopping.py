@@ -254,6 +254,26 @@ def test_a_sweep_ends_when_its_first_five_trials_or_half_of_twenty_have_failed_o
     assert too_many(Tally(failed, tried), limit) is ends
 
 
+@pytest.mark.parametrize(
+    ("failed", "tried", "avoided", "ends"),
+    [
+        (15, 30, 15, False),
+        (25, 35, 15, True),  # of the other 20, 10 raised
+        (24, 34, 15, False),
+        (5, 5, 5, False),
+        (19, 19, 19, False),
+        (20, 20, 20, True),  # there is nothing else
+        (20, 21, 20, False),
+        (6, 8, 1, False),
+    ],
+)
+def test_what_the_searcher_learns_to_avoid_does_not_count_until_twenty_failed_and_nothing_else_came(
+    failed, tried, avoided, ends
+):
+    assert too_many(Tally(failed, tried, avoided=avoided), "auto") is ends
+    assert too_many(Tally(failed, tried, avoided=avoided), failed)
+
+
 def failed(kind: str = "raised") -> Failed:
     return Failed(7, 1, Failure(kind, "ValueError: no", "Traceback\n  line 3\n"), False, (), 1.0)  # type: ignore[arg-type]
 

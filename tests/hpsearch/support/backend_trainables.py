@@ -54,6 +54,16 @@ def held_total(trial):
         trial.report({"value": so_far}, checkpoint=lambda: {"total": so_far})
 
 
+def notes(trial):
+    """Is held after it has noted something, while there is a file `hold` in its folder."""
+    trial.note(commit="4f1c", state="held")
+    stay_while_held(Path(trial.params["folder"]) / "hold")
+    for _ in trial.iterations():
+        trial.report({"value": 0.0})
+    trial.note(state="done")
+    trial.note(state="done")
+
+
 def raises(trial):
     raise ValueError("this trial can't be run")
 

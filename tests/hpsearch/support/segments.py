@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hpsearch.events import Saved
@@ -23,11 +23,16 @@ class Listening:
     def __init__(self, cut_at: int | None = None) -> None:
         self.cut_at = cut_at
         self.reports: list[Report] = []
+        self.notes: dict[str, str] = {}
         self.saves: list[tuple[int, str | None, tuple[Report, ...]]] = []
 
     def reported(self, report: Report) -> None:
         """Take a report down."""
         self.reports.append(report)
+
+    def noted(self, notes: Mapping[str, str]) -> None:
+        """Take notes down."""
+        self.notes |= notes
 
     def saved(self, saved: Saved) -> None:
         """Take a checkpoint down."""

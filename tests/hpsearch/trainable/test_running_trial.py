@@ -33,11 +33,15 @@ class Listening:
         self.seconds: list[float] = []
         self.saves: list[tuple[int, str]] = []
         self.cuts: list[int] = []
+        self.notes: list[Mapping[str, str]] = []
 
     def reported(self, iteration: int, metrics: Mapping[str, float], seconds: float) -> None:
         self.iterations.append(iteration)
         self.metrics.append(metrics)
         self.seconds.append(seconds)
+
+    def noted(self, notes: Mapping[str, str]) -> None:
+        self.notes.append(notes)
 
     def cut_requested(self) -> bool:
         return self.iterations[-1] == self.cut_at
@@ -92,6 +96,28 @@ def test_a_state_is_asked_for_only_where_a_checkpoint_is_needed(assignment: Assi
         trial.report({"loss": 0}, checkpoint=state)
     assert asked == [3, 6, 7]
     assert listening.saves == [(3, "hpsearch-checkpoint-3"), (6, "hpsearch-checkpoint-6"), (7, "hpsearch-checkpoint-7")]
+
+
+def test_notes_are_texts_by_name_and_those_of_rank_0(assignment: Assignment) -> None:
+    listening = Listening()
+    RunningTrial(assignment, listening).note(commit="4f1c", self="text")
+    RunningTrial(replace(assignment, rank=1, world_size=2), listening).note(commit="other")
+    assert listening.notes == [{"commit": "4f1c", "self": "text"}]
+
+
+@pytest.mark.parametrize(
+    ("notes", "problem"),
+    [
+        ({"rate": 0.1}, r"the note 'rate' must be a text, but is a float, 0.1: write str\(...\), or report"),
+        ({"log": "x" * 4001}, "the note 'log' must have at most 4,000 characters, but has 4,001: write it to a file"),
+        ({"": "x"}, "the name of a note must be a text of 1 to 100 characters, got a str, ''"),
+    ],
+)
+def test_what_is_no_note_is_refused(assignment: Assignment, notes: dict[str, Any], problem: str) -> None:
+    listening = Listening()
+    with pytest.raises(TrainableError, match=problem):
+        RunningTrial(assignment, listening).note(**notes)
+    assert listening.notes == []
 
 
 @pytest.mark.parametrize("step", [1, 0.5, True, np.int64(3)])

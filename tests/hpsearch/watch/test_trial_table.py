@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from hpsearch.space import Space, Uniform
 from hpsearch.tables.layout import display_width
+from hpsearch.tables.trial_columns import Columns, TrialColumn
 from hpsearch.trial import TrialRow, TrialState
-from hpsearch.watch.trial_table import GAP, Columns, ColumnWidths, Order, TrialColumn, Window, window_of
+from hpsearch.watch.trial_table import GAP, ColumnWidths, Order, Window, window_of
 from tests.hpsearch.support.scripted import sweep_of
 
 TEXTS = st.text(max_size=30)

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import hpsearch_trainers.lanes
-from hpsearch.events import Saved
 from hpsearch.objective import Metric, Objective
 from hpsearch.task import Result
-from hpsearch.trial import Report, Segment, Trial
+from hpsearch.trial import Segment, Trial
 from hpsearch.worker.job import Job
 from hpsearch.worker.worker import Worker
 from hpsearch_trainers.lanes import Fuser
 from tests.hpsearch.support import sharing_trainables
+from tests.hpsearch.support.segments import Listening
 from tests.hpsearch.support.sharing_trainables import HARMFUL, HARMLESS
 
 NAMED = "tests.hpsearch.support.sharing_trainables"
@@ -31,19 +31,6 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sharing_trainables.begin_anew()
     yield
     sharing_trainables.begin_anew()
-
-
-class Deaf:
-    """A channel that nobody listens to."""
-
-    def reported(self, report: Report) -> None:
-        pass
-
-    def saved(self, saved: Saved) -> None:
-        pass
-
-    def cut_requested(self) -> bool:
-        return False
 
 
 def worker(root: Path, lanes: int) -> Worker:
@@ -77,7 +64,7 @@ def alone(root: Path, puts: str, ends: tuple[int, ...] = (3,)) -> dict[int, list
         one = worker(root / f"alone-{number}", 1)
         result, start = None, 0
         for end in ends:
-            result = one.run(trial(number, puts), segment(number, start, end, result), Deaf())
+            result = one.run(trial(number, puts), segment(number, start, end, result), Listening())
             found[number] = [*found.get(number, []), *told(result)]
             start = end
         one.close()
@@ -98,9 +85,9 @@ def test_what_no_training_reads_or_is_the_same_again_or_is_a_memo_keeps_trials_t
     expected = alone(tmp_path, puts)
     many = worker(tmp_path / "together", 3)
     for number in range(2):
-        many.enter(trial(number, puts), segment(number, 0, 3), Deaf(), None)
+        many.enter(trial(number, puts), segment(number, 0, 3), Listening(), None)
     many.round()
-    many.enter(trial(2, puts), segment(2, 0, 3), Deaf(), None)
+    many.enter(trial(2, puts), segment(2, 0, 3), Listening(), None)
     results = ended(many)
     assert {number: told(result) for number, result in results.items()} == expected
     assert {result.lanes for result in results.values()} == {3}
@@ -112,10 +99,10 @@ def test_what_no_training_reads_or_is_the_same_again_or_is_a_memo_keeps_trials_t
 def test_trials_that_would_train_with_what_anothers_build_has_put_fail_before_they_do(tmp_path, puts):
     expected = alone(tmp_path, puts)
     many = worker(tmp_path / "together", 3)
-    many.enter(trial(0, puts), segment(0, 0, 3), Deaf(), None)
-    many.enter(trial(1, "nothing"), segment(1, 0, 3), Deaf(), None)
+    many.enter(trial(0, puts), segment(0, 0, 3), Listening(), None)
+    many.enter(trial(1, "nothing"), segment(1, 0, 3), Listening(), None)
     many.round()
-    many.enter(trial(2, puts), segment(2, 0, 3), Deaf(), None)
+    many.enter(trial(2, puts), segment(2, 0, 3), Listening(), None)
     results = ended(many)
     many.close()
     failures = {number: result.failure for number, result in results.items()}
@@ -145,7 +132,7 @@ def test_a_trial_that_goes_on_after_another_was_built_is_built_again(tmp_path, p
     for start, end in ((0, 1), (1, 3)):
         for number in range(3):
             following = segment(number, start, end, before.get(number))
-            many.enter(trial(number, puts), following, Deaf(), None)
+            many.enter(trial(number, puts), following, Listening(), None)
             before |= ended(many)
             found[number] = [*found.get(number, []), *told(before[number])]
     many.close()
@@ -155,12 +142,12 @@ def test_a_trial_that_goes_on_after_another_was_built_is_built_again(tmp_path, p
 def test_a_trial_that_has_the_worker_for_itself_in_between_changes_no_lane_nor_they_it(tmp_path):
     expected = alone(tmp_path, "loss", (1, 3))
     many = worker(tmp_path / "together", 3)
-    many.enter(trial(0, "loss"), segment(0, 0, 1), Deaf(), None)
+    many.enter(trial(0, "loss"), segment(0, 0, 1), Listening(), None)
     lane = ended(many)[0]
-    by_itself = many.run(trial(1, "loss"), segment(1, 0, 1), Deaf())
-    many.enter(trial(0, "loss"), segment(0, 1, 3, lane), Deaf(), None)
+    by_itself = many.run(trial(1, "loss"), segment(1, 0, 1), Listening())
+    many.enter(trial(0, "loss"), segment(0, 1, 3, lane), Listening(), None)
     lanes_end = ended(many)[0]
-    its_end = many.run(trial(1, "loss"), segment(1, 1, 3, by_itself), Deaf())
+    its_end = many.run(trial(1, "loss"), segment(1, 1, 3, by_itself), Listening())
     many.close()
     assert [*told(lane), *told(lanes_end)] == expected[0]
     assert [*told(by_itself), *told(its_end)] == expected[1]

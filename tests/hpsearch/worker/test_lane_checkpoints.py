@@ -14,18 +14,18 @@ import pytest
 
 import hpsearch_trainers.lanes
 from hpsearch.errors import UnwritableError
-from hpsearch.events import Saved
 from hpsearch.objective import Metric, Objective
 from hpsearch.task import Result
 from hpsearch.trainable import random_state
 from hpsearch.trainable.addresses import in_pack, path_of
 from hpsearch.trainable.checkpoints import read_random_state, read_state, user_path
-from hpsearch.trial import Report, Segment, Trial
+from hpsearch.trial import Segment, Trial
 from hpsearch.worker.job import Job
 from hpsearch.worker.worker import Worker
 from hpsearch_trainers.lanes import Fuser
 from hpsearch_trainers.lanes.bits import same_bits
 from tests.hpsearch.support.files import files_below
+from tests.hpsearch.support.segments import Listening
 
 
 def pack(count: int) -> str:
@@ -36,19 +36,6 @@ def pack(count: int) -> str:
 def fused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fuse whatever can be, also where it takes longer than each alone: where generators stand depends on it."""
     monkeypatch.setattr(hpsearch_trainers.lanes, "Fuser", functools.partial(Fuser, fewest=2))
-
-
-class Deaf:
-    """A channel that hears nothing, and cuts nothing."""
-
-    def reported(self, report: Report) -> None:
-        pass
-
-    def saved(self, saved: Saved) -> None:
-        pass
-
-    def cut_requested(self) -> bool:
-        return False
 
 
 def place(number: int, iteration: int = 2, attempt: int = 1) -> str:
@@ -69,7 +56,7 @@ def params(fault: str) -> dict[str, Any]:
 def enter(many: Worker, number: int, end: int, fault: str = "", former: str | None = None, start: int = 0) -> None:
     trial = Trial(number, params(fault), number, "random")
     segment = Segment(number, start, end, former, 1 if former is None else 2, 1)
-    many.enter(trial, segment, Deaf(), None)
+    many.enter(trial, segment, Listening(), None)
 
 
 def rounds(many: Worker, count: int) -> dict[int, Result]:
@@ -230,7 +217,7 @@ def test_another_worker_goes_on_from_the_pack(tmp_path: Path, alone: Path) -> No
     for number in range(2):
         former = str(first[number].checkpoint)
         segment = Segment(number, 1, 2, former, 3, 1)
-        result = one.run(Trial(number, params(""), number, "random"), segment, Deaf())
+        result = one.run(Trial(number, params(""), number, "random"), segment, Listening())
         assert result.checkpoint == place(number, attempt=3)
         assert same_bits(read_state(study / result.checkpoint), read_state(alone / place(number)))
         enter(many, number, 2, former=former, start=1)

@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 
 import hpsearch
 import hpsearch_trainers.lanes
-from hpsearch.events import Saved
 from hpsearch.objective import Metric, Objective
 from hpsearch.task import Result
 from hpsearch.trainable.addresses import path_of
 from hpsearch.trainable.checkpoints import read_random_state, read_state, user_path
-from hpsearch.trial import Report, Segment, Trial
+from hpsearch.trial import Segment, Trial
 from hpsearch.worker.job import Job
 from hpsearch.worker.lanes import AroundBuild, why_whole
 from hpsearch.worker.worker import Worker
 from hpsearch_trainers.lanes import Fuser
 from hpsearch_trainers.lanes.bits import same_bits
 from tests.hpsearch.support.lane_trainables import Small, function
+from tests.hpsearch.support.segments import Listening
 
 FAULTS = ("", "", "", "build", "step", "nan", "draws", "settings", "turns", "turns", "prints")
 
@@ -39,24 +39,6 @@ def fused() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hpsearch_trainers.lanes, "Fuser", functools.partial(Fuser, fewest=2))
         yield
-
-
-class Heard:
-    """A channel that wants a cut at one iteration."""
-
-    def __init__(self, cut_at: int | None = None) -> None:
-        self.reports: list[Report] = []
-        self.saves: list[tuple[int, str | None, tuple[Report, ...]]] = []
-        self._cut_at = cut_at
-
-    def reported(self, report: Report) -> None:
-        self.reports.append(report)
-
-    def saved(self, saved: Saved) -> None:
-        self.saves.append((saved.iteration, saved.checkpoint, saved.reports))
-
-    def cut_requested(self) -> bool:
-        return self.reports[-1].iteration == self._cut_at
 
 
 SMALL = {"lr": 0.1, "hidden": 24, "dropout": 0.0, "fault": ""}
@@ -78,7 +60,7 @@ def worker(
     return Worker(job, root, around_build=around_build)
 
 
-def told(root: Path, heard: Heard, result: Result) -> Any:
+def told(root: Path, heard: Listening, result: Result) -> Any:
     """Return the result of a segment, without its times and the number of trials that it was trained with."""
 
     def plain(reports: Any) -> Any:
@@ -134,11 +116,11 @@ def test_segments_that_come_and_go_are_as_they_are_alone(
     addresses: dict[tuple[int, int], str] = {}
     for trial in trials:
         for segment in _segments(trial, ends, expected):
-            heard = Heard(cut_at)
+            heard = Listening(cut_at)
             result = one.run(trial, segment, heard)
             expected[trial.number, segment.attempt] = told(alone, heard, result)
     waiting = {trial.number: begins[trial.number] for trial in trials}
-    running: dict[int, tuple[Segment, Heard]] = {}
+    running: dict[int, tuple[Segment, Listening]] = {}
     generators = {trial.number: _segments(trial, ends, found, addresses) for trial in trials}
     for _ in range(60):
         for trial in trials:
@@ -146,7 +128,7 @@ def test_segments_that_come_and_go_are_as_they_are_alone(
             if waiting[trial.number] < 0 and trial.number not in running:
                 following = next(generators[trial.number], None)
                 if following is not None:
-                    running[trial.number] = following, Heard(cut_at)
+                    running[trial.number] = following, Listening(cut_at)
                     many.enter(trial, following, running[trial.number][1], None)
         for ended in many.round():
             segment, heard = running.pop(ended.trial)
@@ -191,11 +173,11 @@ def test_a_checkpoint_holds_a_lane_and_not_its_neighbours(tmp_path):
     many = worker(tmp_path, 4)
     params = {"lr": 0.1, "hidden": 24, "dropout": 0.0, "fault": ""}
     for number in range(4):
-        many.enter(Trial(number, params, number, "random"), Segment(number, 0, 1, None, 1, 1), Heard(), None)
+        many.enter(Trial(number, params, number, "random"), Segment(number, 0, 1, None, 1, 1), Listening(), None)
     ended = many.round()
     assert [one.lanes for one in ended] == [4] * 4
     one = worker(tmp_path / "alone", 1)
-    alone = one.run(Trial(0, params, 0, "random"), Segment(0, 0, 1, None, 1, 1), Heard())
+    alone = one.run(Trial(0, params, 0, "random"), Segment(0, 0, 1, None, 1, 1), Listening())
     sizes = {
         user_path(root / str(result.checkpoint)).stat().st_size
         for root, result in [(tmp_path, ended[0]), (tmp_path / "alone", alone)]
@@ -215,11 +197,11 @@ def test_objects_are_kept_for_as_long_as_there_is_room_for_their_data(tmp_path, 
         Trial(number, {**SMALL, "shared": shared, "folder": str(tmp_path)}, number, "random") for number in range(3)
     ]
     for trial in trials:
-        many.enter(trial, Segment(trial.number, 0, 1, None, 1, 1), Heard(), None)
+        many.enter(trial, Segment(trial.number, 0, 1, None, 1, 1), Listening(), None)
     ended = {one.trial: one for one in many.round()}
     for trial in trials:
         checkpoint = ended[trial.number].checkpoint
-        many.enter(trial, Segment(trial.number, 1, 2, checkpoint, 2, 1), Heard(), None)
+        many.enter(trial, Segment(trial.number, 1, 2, checkpoint, 2, 1), Listening(), None)
     assert [one.failure for one in many.round()] == [None] * 3
     assert len((tmp_path / "builds").read_text()) == builds, (
         "of three with 100 MiB each there is room for two; a try builds two, too"
@@ -236,7 +218,7 @@ def test_objects_of_trials_that_are_over_are_gone_before_pythons_collector_comes
     try:
         for number in range(3):
             params = {**SMALL, "fault": fault if number == 1 else ""}
-            many.enter(Trial(number, params, number, "random"), Segment(number, 0, 2, None, 1, 1), Heard(), None)
+            many.enter(Trial(number, params, number, "random"), Segment(number, 0, 2, None, 1, 1), Listening(), None)
         ended = [*many.round(), *many.round()]
         many.close()
         assert sorted(one.trial for one in ended) == [0, 1, 2]
@@ -257,7 +239,7 @@ def test_each_build_is_surrounded_by_what_bounds_it_to_its_trials_time(tmp_path)
     many = worker(tmp_path, 3, kind="Large", around_build=around)
     params = {**SMALL, "shared": True, "folder": str(tmp_path)}
     for number, timeout in enumerate((60.0, None)):
-        many.enter(Trial(number, params, number, "random"), Segment(number, 0, 2, None, 1, 1), Heard(), timeout)
+        many.enter(Trial(number, params, number, "random"), Segment(number, 0, 2, None, 1, 1), Listening(), timeout)
     many.round()
     many.round()
     assert bounds == [(60.0, True), (None, True)]
@@ -268,7 +250,7 @@ def test_a_full_disk_is_the_storages_fault_and_no_trials(tmp_path, monkeypatch):
     many = worker(tmp_path, 4)
     params = {"lr": 0.1, "hidden": 24, "dropout": 0.0, "fault": ""}
     for number in range(2):
-        many.enter(Trial(number, params, number, "random"), Segment(number, 0, 9, None, 1, 1), Heard(), None)
+        many.enter(Trial(number, params, number, "random"), Segment(number, 0, 9, None, 1, 1), Listening(), None)
     assert many.round() == []
 
     def full(*_: object, **__: object) -> None:
@@ -290,7 +272,7 @@ def test_where_it_rounds_a_trial_with_settings_of_its_own_has_the_bits_that_it_h
         for number in numbers:
             of = params | {"lr": 0.1 if number == last else 0.2 + number}
             trial = Trial(number, of, 7, "random")
-            heard = Heard()
+            heard = Listening()
             found[name] = told(tmp_path / name, heard, many.run(trial, Segment(number, 0, 2, None, 1, 1), heard))
         many.close()
     assert found["first"] == found["last"]
@@ -299,11 +281,11 @@ def test_where_it_rounds_a_trial_with_settings_of_its_own_has_the_bits_that_it_h
 def test_where_it_rounds_a_trial_that_goes_on_elsewhere_is_trained_as_it_was(tmp_path):
     """Found to be no lane in its third epoch, it could be one in its fourth again, with other digits."""
     trial = Trial(0, SMALL, 7, "random")
-    whole, heard = worker(tmp_path / "whole", 4, rounded=True, kind="Reading"), Heard()
+    whole, heard = worker(tmp_path / "whole", 4, rounded=True, kind="Reading"), Listening()
     expected = told(tmp_path / "whole", heard, whole.run(trial, Segment(0, 0, 5, None, 1, 1), heard))
     found, checkpoint = [], None
     for number, end in enumerate((3, 4, 5)):
-        part, heard = worker(tmp_path / "parts", 4, rounded=True, kind="Reading"), Heard()
+        part, heard = worker(tmp_path / "parts", 4, rounded=True, kind="Reading"), Listening()
         result = part.run(trial, Segment(0, end - 1 if number else 0, end, checkpoint, 1 + number, 1), heard)
         checkpoint = result.checkpoint
         found += told(tmp_path / "parts", heard, result)[0]
@@ -318,7 +300,7 @@ def test_trials_that_nobody_can_share_a_computation_with_say_why(tmp_path):
     many = worker(tmp_path, 4)
     for number in range(3):
         params = {"lr": 0.1 * (1 + number), "hidden": 24, "dropout": 0.0, "fault": "settings" if number else ""}
-        many.enter(Trial(number, params, number, "random"), Segment(number, 0, 1, None, 1, 1), Heard(), None)
+        many.enter(Trial(number, params, number, "random"), Segment(number, 0, 1, None, 1, 1), Listening(), None)
     many.round()
     many.close()
     logs = {path.parent.parent.name: path.read_text() for path in tmp_path.rglob("output.log")}

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hpsearch_trainers.architectures import ArchitectureError, architecture_of
-from hpsearch_trainers.architectures.calls import Call
-from hpsearch_trainers.inheritance.transfer import ModulePath, Side, Transfer, side_of
+from hpsearch_trainers.inheritance.transfer import Side, Transfer, side_of
 from hpsearch_trainers.inheritance.units import Flow, Units, unit_count
 from hpsearch_trainers.inheritance.walk import Part, walk
 
@@ -145,67 +144,51 @@ def _by_architecture(
     if architecture is None:
         raise _Unknown("the parent's architecture isn't known")
     try:
-        child, parent = side_of(child_architecture), side_of(architecture)
+        child, parent = side_of(child_architecture, child_weights), side_of(architecture, weights)
     except (ArchitectureError, TypeError) as error:
         raise _Unknown(f"an architecture can't be built again: {error}") from error
-    for side, state, owner in ((child, child_weights, "model"), (parent, weights, "parent")):
-        mismatch = _mismatch(side, state)
+    for side, owner in ((child, "model"), (parent, "parent")):
+        mismatch = _mismatch(side)
         if mismatch is not None:
             raise _Unknown(f"the {owner}'s weights aren't those of its architecture: {mismatch}")
     changed = _changed(model, child)
     if changed is not None:
         raise _Unknown(f"the model's {changed} was changed after it was made")
-    transfer = _transfer(child_weights, weights, child, parent, seed, by_function=False)
+    transfer = _transfer(child, parent, seed, by_function=False)
     if transfer.reasons:  # another alignment may be exact: [wide, narrow] is also [narrow] with a layer after it
-        alternative = _transfer(child_weights, weights, child, parent, seed, by_function=True)
+        alternative = _transfer(child, parent, seed, by_function=True)
         transfer = transfer if alternative.reasons else alternative
     _write(child_weights, transfer.new_weights)
     return Inherited({name: transfer.fates.get(name, "new") for name in child_weights}, tuple(transfer.reasons))
 
 
-def _transfer(
-    child_weights: Mapping[str, Tensor],
-    weights: Mapping[str, Tensor],
-    child: Side,
-    parent: Side,
-    seed: int,
-    by_function: bool,
-) -> Transfer:
-    transfer = Transfer(child_weights, weights, torch.Generator().manual_seed(seed), by_function)
-    _fill(transfer, child, parent)
-    return transfer
-
-
-def _fill(transfer: Transfer, child: Side, parent: Side) -> None:
+def _transfer(child: Side, parent: Side, seed: int, by_function: bool) -> Transfer:
     """Fill stem, body and head from the parent's. The output units must be the parent's, in the same order."""
+    transfer = Transfer(torch.Generator().manual_seed(seed), by_function)
     inputs, parent_inputs = (side.shapes[""][0] for side in (child, parent))
     flow = Flow(Units.overlapping(unit_count(inputs), unit_count(parent_inputs)), inputs == parent_inputs)
     if inputs != parent_inputs:
         transfer.reasons.append(f"inputs have the shape {inputs}, and the parent's {parent_inputs}")
-    (stem, body, head), parent_parts = _parts(child), _parts(parent)
-    flow = walk(transfer, stem, parent_parts[0], flow)
-    flow = walk(transfer, body, parent_parts[1], flow)
-    last, parent_last = (_linear(part) for part in (head, parent_parts[2]))
-    inner, parent_inner = (part.inside("0", part.call.arguments[0]) for part in (head, parent_parts[2]))
-    flow = walk(transfer, inner, parent_inner, flow)
+    *pairs, last = zip(_parts(transfer, child), _parts(transfer, parent), strict=True)
+    for part, parent_part in pairs:
+        flow = walk(part, parent_part, flow)
     outputs = child.shapes[""][1][0]
-    flow = walk(transfer, last, parent_last, flow, Units.identity(outputs))
+    flow = walk(*last, flow, Units.identity(outputs))
     if flow.exact and not flow.units.identical:
         transfer.reasons.append(f"there are {outputs} outputs, and the parent's {flow.units.of}")
+    return transfer
 
 
-def _parts(side: Side) -> list[Part]:
-    names = ("stem", "body", "head")
-    return [Part(ModulePath(side, name), call) for name, call in zip(names, side.call.arguments, strict=True)]
+def _parts(transfer: Transfer, side: Side) -> list[Part]:
+    """Return stem, body, and the two parts of the head, of which the last makes the outputs."""
+    stem, body, head = side.call.arguments
+    paths = {"stem": stem, "body": body, "head.0": head.arguments[0], "head.1": head.arguments[1]}
+    return [Part(transfer, side, path, call) for path, call in paths.items()]
 
 
-def _linear(head: Part) -> Part:
-    call: Call = head.call.arguments[1]
-    return head.inside("1", call)
-
-
-def _mismatch(side: Side, state: Mapping[str, Tensor]) -> str | None:
+def _mismatch(side: Side) -> str | None:
     """Return a description of the first weight whose name or shape contradicts the architecture, or None."""
+    state = side.weights
     expected = {name: value.shape for name, value in side.modules[""].state_dict().items()}
     for name, shape in expected.items():
         if name not in state:

@@ -13,80 +13,47 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hpsearch_trainers.inheritance.transfer import ModulePath, Transfer
+from hpsearch_trainers.inheritance.transfer import ModulePath, fitting
 from hpsearch_trainers.inheritance.units import Flow, Units
 
 
-def linear(
-    transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, out_units: Units | None
-) -> Flow:
+def linear(child: ModulePath, parent: ModulePath | None, flow: Flow, out_units: Units | None) -> Flow:
     """Fill a linear layer, of rows or tokens."""
-    if parent is None:
-        return _mixed(
-            transfer, child, torch.eye(flow.units.of), None, flow, _inserted(child, flow, out_units), {}, True
-        )
-    weight = transfer.parent_weight(parent, "weight")
-    assert weight is not None
-    bias = transfer.parent_weight(parent, "bias")
-    return _mixed(transfer, child, weight, bias, flow, out_units, {}, False)
+    return _mixed(child, parent, flow, out_units, {})
 
 
-def convolution(
-    transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, out_units: Units | None
-) -> Flow:
+def convolution(child: ModulePath, parent: ModulePath | None, flow: Flow, out_units: Units | None) -> Flow:
     """Fill a convolution."""
     child_conv: Any = child.module
     parent_conv: Any = None if parent is None else parent.module
     if child_conv.groups > 1 or (parent_conv is not None and parent_conv.groups > 1):
-        return _grouped(transfer, child, parent, flow)
-    if parent is None:
-        problems = {"takes other pixels than those that come": not _keeps_pixels(child_conv)}
-        weight = torch.eye(flow.units.of)[:, :, None, None]
-        return _mixed(transfer, child, weight, None, flow, _inserted(child, flow, out_units), problems, True)
-    parent_weight = transfer.parent_weight(parent, "weight")
-    assert parent_weight is not None
-    return _mixed(
-        transfer,
-        child,
-        parent_weight,
-        transfer.parent_weight(parent, "bias"),
-        flow,
-        out_units,
-        _pixels(child_conv, parent_conv),
-        False,
-    )
-
-
-def _inserted(child: ModulePath, flow: Flow, out_units: Units | None) -> Units | None:
-    """Return the output units of an inserted layer: by default those of its input, if it has as many."""
-    return flow.units if out_units is None and child.units[0] == child.units[1] else out_units
+        return _grouped(child, parent, flow)
+    return _mixed(child, parent, flow, out_units, _pixels(child_conv, parent_conv))
 
 
 def _mixed(
-    transfer: Transfer,
-    child: ModulePath,
-    weight: Tensor,
-    bias: Tensor | None,
-    flow: Flow,
-    out_units: Units | None,
-    problems: dict[str, bool],
-    inserted: bool,
+    child: ModulePath, parent: ModulePath | None, flow: Flow, out_units: Units | None, problems: dict[str, bool]
 ) -> Flow:
     """Fill a layer whose weight is (output units, input units, *kernel)."""
-    initial = transfer.child_weight(child, "weight")
-    assert initial is not None
-    flow = transfer.fitting(flow, child, weight.shape[1])
-    into, out = flow.units, transfer.outward(len(initial), len(weight), out_units)
-    kernel = (1,) * (weight.dim() - 2)
-    shares = into.shares(len(initial), transfer.generator).reshape(len(initial), -1, *kernel).to(weight.device)
+    initial, generator = child.weight("weight"), child.transfer.generator
+    kernel = (1,) * (initial.dim() - 2)
+    if parent is None:
+        weight = torch.eye(flow.units.of).reshape(flow.units.of, -1, *kernel)
+        if out_units is None and child.units[0] == child.units[1]:
+            out_units = flow.units
+    else:
+        weight = parent.weight("weight")
+    flow = fitting(flow, weight.shape[1])
+    into, out = flow.units, out_units
+    if out is None or (out.count, out.of) != (len(initial), len(weight)):
+        out = Units.repeated(len(initial), len(weight), generator)
+    shares = into.shares(len(initial), generator).reshape(len(initial), -1, *kernel).to(weight.device)
     value = fitted(into.gather(out.gather(weight), 1) * shares, tuple(initial.shape[2:]))
     mask = ((out.source >= 0)[:, None] & (into.source >= 0)[None, :]).reshape(len(initial), -1, *kernel)
-    fate = "identity" if inserted else _fate(initial, weight, into, out)
-    transfer.put(child, "weight", value, fate, mask)
-    lost = _fill_bias(transfer, child, weight, bias, out, "identity" if inserted else out.fate)
-    exact = transfer.check_exact(
+    child.put("weight", value, "identity" if parent is None else _fate(initial, weight, into, out), mask)
+    lost = _fill_bias(child, parent, out)
+    exact = child.check_exact(
         flow,
-        child,
         {
             "lacks units that the parent's takes": not into.covering,
             "has a smaller kernel than the parent's": _is_smaller(initial, weight),
@@ -94,10 +61,9 @@ def _mixed(
             "has no bias, as the parent's has": lost,
         },
     )
-    moments = None
-    if inserted and flow.moments is not None and out.equals(into):
-        moments = flow.moments
-    return Flow(out, exact and out.complete, inserted and flow.nonnegative and exact, moments)
+    if parent is None:
+        return Flow(out, exact and out.complete, flow.nonnegative and exact, flow.moments if out.equals(into) else None)
+    return Flow(out, exact and out.complete)
 
 
 def fitted(kernel: Tensor, sides: tuple[int, ...]) -> Tensor:
@@ -109,50 +75,43 @@ def fitted(kernel: Tensor, sides: tuple[int, ...]) -> Tensor:
     return nn.functional.pad(kernel, padding) if any(padding) else kernel
 
 
-def _grouped(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow) -> Flow:
+def _grouped(child: ModulePath, parent: ModulePath | None, flow: Flow) -> Flow:
     """Fill a grouped convolution: depthwise with any units, others only if nothing was widened."""
     child_conv: Any = child.module
     before, behind = child.units
     is_depthwise = child_conv.groups == before == behind
     if parent is None:
-        return _inserted_groups(transfer, child, flow)
+        return _inserted_groups(child, flow)
     parent_conv: Any = parent.module
-    weight = transfer.parent_weight(parent, "weight")
-    assert weight is not None
+    weight = parent.weight("weight")
     is_depthwise = is_depthwise and parent_conv.groups == parent.units[0] == parent.units[1]
-    flow = transfer.fitting(flow, child, parent.units[0])
+    flow = fitting(flow, parent.units[0])
     same_groups = (child_conv.groups, behind) == (parent_conv.groups, parent.units[1]) and flow.units.identical
     if not is_depthwise and not same_groups:
-        transfer.check_exact(flow, child, {"has groups of other units than the parent's": True})
+        child.check_exact(flow, {"has groups of other units than the parent's": True})
         return Flow(Units.overlapping(behind, parent.units[1]), False)
     units = flow.units if is_depthwise else Units.identity(behind)
-    initial = transfer.child_weight(child, "weight")
-    assert initial is not None
+    initial = child.weight("weight")
     value = fitted(units.gather(weight), tuple(initial.shape[2:]))
     mask = (units.source >= 0)[:, None, None, None]
-    transfer.put(child, "weight", value, _fate(initial, weight, Units.identity(1), units), mask)
+    child.put("weight", value, _fate(initial, weight, Units.identity(1), units), mask)
     problems = _pixels(child_conv, parent_conv) | {
         "has a smaller kernel than the parent's": _is_smaller(initial, weight),
-        "has no bias, as the parent's has": _fill_bias(
-            transfer, child, weight, transfer.parent_weight(parent, "bias"), units, units.fate
-        ),
+        "has no bias, as the parent's has": _fill_bias(child, parent, units),
     }
-    return Flow(units, transfer.check_exact(flow, child, problems))
+    return Flow(units, child.check_exact(flow, problems))
 
 
-def _inserted_groups(transfer: Transfer, child: ModulePath, flow: Flow) -> Flow:
+def _inserted_groups(child: ModulePath, flow: Flow) -> Flow:
     conv: Any = child.module
     before, behind = child.units
     if before != behind:
-        transfer.check_exact(flow, child, {"is new, and has other units than those that come": True})
+        child.check_exact(flow, {"is new, and has other units than those that come": True})
         return Flow(Units.overlapping(behind, flow.units.of), False)
-    weight = transfer.child_weight(child, "weight")
-    assert weight is not None
-    transfer.put(child, "weight", nn.init.dirac_(torch.empty(weight.shape), conv.groups), "identity")
-    bias = transfer.child_weight(child, "bias")
-    if bias is not None:
-        transfer.put(child, "bias", torch.zeros(bias.shape), "identity")
-    exact = transfer.check_exact(flow, child, {"takes other pixels than those that come": not _keeps_pixels(conv)})
+    child.put("weight", nn.init.dirac_(torch.empty(conv.weight.shape), conv.groups), "identity")
+    if child.has("bias"):
+        child.put("bias", torch.zeros(behind), "identity")
+    exact = child.check_exact(flow, _pixels(conv, None))
     return replace(flow, exact=exact, nonnegative=exact and flow.nonnegative)
 
 
@@ -165,7 +124,9 @@ def _keeps_pixels(conv: Any) -> bool:
 
 
 def _pixels(child_conv: Any, parent_conv: Any) -> dict[str, bool]:
-    """Return as a problem whether a kernel covers other pixels than the parent's, apart from its size."""
+    """Return as a problem whether a kernel covers other pixels than the parent's or the input, apart from its size."""
+    if parent_conv is None:
+        return {"takes other pixels than those that come": not _keeps_pixels(child_conv)}
     differing = child_conv.padding_mode != parent_conv.padding_mode
     for axis, parent_axis in zip(_axes(child_conv), _axes(parent_conv), strict=True):
         stride, kernel, padding, dilation = axis
@@ -189,14 +150,13 @@ def _axes(conv: Any) -> list[tuple[int, int, int, int]]:
     return list(zip(conv.stride, conv.kernel_size, paddings, conv.dilation, strict=True))
 
 
-def _fill_bias(
-    transfer: Transfer, child: ModulePath, weight: Tensor, bias: Tensor | None, units: Units, fate: str
-) -> bool:
+def _fill_bias(child: ModulePath, parent: ModulePath | None, units: Units) -> bool:
     """Fill a layer's bias from the parent's, if it has one; return whether the parent's is lost."""
-    if transfer.child_weight(child, "bias") is None:
+    bias = parent.weight("bias") if parent is not None and parent.has("bias") else None
+    if not child.has("bias"):
         return bias is not None and bool(bias.any())
-    values = torch.zeros(len(weight)) if bias is None else bias
-    transfer.put(child, "bias", units.gather(values), fate, units.source >= 0)
+    values = torch.zeros(units.of) if bias is None else bias
+    child.put("bias", units.gather(values), "identity" if parent is None else units.fate, units.source >= 0)
     return False
 
 

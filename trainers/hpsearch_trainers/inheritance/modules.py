@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import torch
 from torch import nn
 
 from hpsearch_trainers.architectures.modules import (
@@ -16,10 +17,10 @@ from hpsearch_trainers.architectures.modules import (
     Zero,
 )
 from hpsearch_trainers.inheritance import mixing_layers, plain_layers
-from hpsearch_trainers.inheritance.transfer import ModulePath, Transfer
+from hpsearch_trainers.inheritance.transfer import ModulePath
 from hpsearch_trainers.inheritance.units import Flow, Units
 
-_Rule = Callable[[Transfer, ModulePath, ModulePath | None, Flow, Units | None], Flow]
+_Rule = Callable[[ModulePath, ModulePath | None, Flow, Units | None], Flow]
 
 _ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.LeakyReLU, nn.Hardswish)
 _POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
@@ -95,11 +96,10 @@ def can_choose_units(module: nn.Module) -> bool:
     return type(module) in (nn.Linear, ResidualReduction)
 
 
-def fill(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, out_units: Units | None) -> Flow:
+def fill(child: ModulePath, parent: ModulePath | None, flow: Flow, out_units: Units | None) -> Flow:
     """Fill a module that has rules.
 
     Args:
-        transfer: Receives the weights.
         child: The module.
         parent: Its match, which has rules too. None: the module is inserted, and becomes the identity if possible.
         flow: The input.
@@ -107,32 +107,29 @@ def fill(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow:
     """
     module = child.module
     if parent is not None and type(parent.module) is not type(module):
-        return fill(transfer, child, None, skip(transfer, parent, flow), out_units)
+        return fill(child, None, skip(parent, flow), out_units)
     if type(module) is nn.Sequential:
         if parent is not None and len(parent.module) != len(module):  # type: ignore[arg-type]
-            flow, parent = skip(transfer, parent, flow), None
+            flow, parent = skip(parent, flow), None
         names = [name for name, _ in module.named_children()]
         pairs = [(child.inside(name), None if parent is None else parent.inside(name)) for name in names]
         last = max(
             (index for index, (child_part, _) in enumerate(pairs) if can_choose_units(child_part.module)), default=None
         )
         for index, (child_part, parent_part) in enumerate(pairs):
-            flow = fill(transfer, child_part, parent_part, flow, out_units if index == last else None)
+            flow = fill(child_part, parent_part, flow, out_units if index == last else None)
         return flow
     if type(module) is FactorizedReduction:
-        return _factorized(transfer, child, parent, flow)
+        return _factorized(child, parent, flow)
     if type(module) is ResidualReduction:
-        return _residual_reduction(transfer, child, parent, flow, out_units)
-    return _RULES[type(module)](transfer, child, parent, flow, out_units)
+        return _residual_reduction(child, parent, flow, out_units)
+    return _RULES[type(module)](child, parent, flow, out_units)
 
 
-def copy_weights(
-    transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, is_same_call: bool
-) -> Flow:
+def copy_weights(child: ModulePath, parent: ModulePath | None, flow: Flow, is_same_call: bool) -> Flow:
     """Copy weights of equal name and shape in a module without a rule.
 
     Args:
-        transfer: Receives the weights.
         child: The module.
         parent: Its match, or None.
         flow: The input.
@@ -140,26 +137,23 @@ def copy_weights(
     """
     before, behind = child.units
     of = flow.units.of if parent is None else parent.units[1]
-    complete = parent is not None
-    for key, initial in transfer.child_weights.items():
-        if parent is None or not key.startswith(f"{child.path}."):
-            continue
-        name = key.removeprefix(f"{child.path}.")
-        value = transfer.parent_weight(parent, name)
-        if value is None or value.shape != initial.shape:
-            complete = False
-            continue
-        transfer.put(child, name, value, "same")
+    complete = True
+    if parent is not None:
+        for name in child.names():
+            if parent.has(name) and parent.weight(name).shape == child.weight(name).shape:
+                child.put(name, parent.weight(name), "same")
+            else:
+                complete = False
     problems = {
         "is new": parent is None,
         "was made otherwise than the parent's": not is_same_call,
         "takes other units than the parent's": not flow.units.identical,
         "has other weights than the parent's": not complete,
     }
-    exact = transfer.check_exact(flow, child, problems)
-    if exact or (before == behind and of == flow.units.of):
-        return Flow(flow.units if before == behind and of == flow.units.of else Units.identity(behind), exact)
-    return Flow(Units.overlapping(behind, of), False)
+    exact = child.check_exact(flow, problems)
+    if before == behind and of == flow.units.of:
+        return Flow(flow.units, exact)
+    return Flow(Units.identity(behind) if exact else Units.overlapping(behind, of), exact)
 
 
 def is_identity(module_path: ModulePath, nonnegative: bool) -> bool:
@@ -172,17 +166,17 @@ def is_identity(module_path: ModulePath, nonnegative: bool) -> bool:
     return type(module) in _DROPOUTS or (type(module) is nn.ReLU and nonnegative)
 
 
-def skip(transfer: Transfer, parent: ModulePath, flow: Flow) -> Flow:
+def skip(parent: ModulePath, flow: Flow) -> Flow:
     """Skip a module of the parent that has no match in the child."""
     if is_identity(parent, flow.nonnegative):
         return flow
-    exact = transfer.check_exact(flow, parent, {"of the parent's was taken out": True})
+    exact = parent.check_exact(flow, {"of the parent's was taken out": True})
     before, behind = parent.units
     units = flow.units if before == behind else Units.overlapping(flow.units.count, behind)
     return Flow(units, exact)
 
 
-def silence(transfer: Transfer, child: ModulePath) -> bool:
+def silence(child: ModulePath) -> bool:
     """Make a module's output zero, by its last layer with weights, if it can learn from there.
 
     Goyal et al., "Accurate, Large Minibatch SGD", 2017, initialize residual blocks this way.
@@ -193,46 +187,35 @@ def silence(transfer: Transfer, child: ModulePath) -> bool:
     module = child.module
     if type(module) is nn.Sequential:
         for name, inner in reversed(list(module.named_children())):
-            if silence(transfer, child.inside(name)):
+            if silence(child.inside(name)):
                 return True
             if type(inner) not in _NOT_FLAT:
                 return False
         return False
-    names = [name for name in ("weight", "bias") if transfer.child_weight(child, name) is not None]
-    if type(module) not in (nn.Conv2d, nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d) or "weight" not in names:
+    if type(module) not in (nn.Conv2d, nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d) or not child.has("weight"):
         return False
-    for name in names:
-        initial = transfer.child_weight(child, name)
-        assert initial is not None
-        transfer.put(child, name, initial.new_zeros(initial.shape), "identity")
+    for name in ("weight", "bias"):
+        if child.has(name):
+            child.put(name, torch.zeros_like(child.weight(name)), "identity")
     return True
 
 
-def without_values(flow: Flow) -> Flow:
-    """Return the flow without its information about values."""
-    return replace(flow, nonnegative=False, moments=None)
-
-
-def _factorized(transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow) -> Flow:
+def _factorized(child: ModulePath, parent: ModulePath | None, flow: Flow) -> Flow:
     """Fill a factorized reduction. The channels of each half repeat those of the parent's corresponding half."""
-    if parent is None:
-        return copy_weights(transfer, child, None, flow, is_same_call=False)
-    halves = []
-    for name in ("straight", "shifted"):
-        if not (name in dict(child.module.named_children()) and name in dict(parent.module.named_children())):
-            return copy_weights(transfer, child, parent, flow, is_same_call=False)
-        halves.append(fill(transfer, child.inside(name), parent.inside(name), without_values(flow), None))
+    names = {"straight", "shifted"}
+    if parent is None or any(names - dict(each.module.named_children()).keys() for each in (child, parent)):
+        return copy_weights(child, parent, flow, is_same_call=False)
+    flow = replace(flow, nonnegative=False, moments=None)
+    halves = [fill(child.inside(name), parent.inside(name), flow, None) for name in ("straight", "shifted")]
     exact = all(half.exact for half in halves)
     joined = Flow(Units.joined([half.units for half in halves]), exact)
-    return fill(transfer, child.inside("norm"), parent.inside("norm"), joined, None)
+    return fill(child.inside("norm"), parent.inside("norm"), joined, None)
 
 
-def _residual_reduction(
-    transfer: Transfer, child: ModulePath, parent: ModulePath | None, flow: Flow, out_units: Units | None
-) -> Flow:
+def _residual_reduction(child: ModulePath, parent: ModulePath | None, flow: Flow, out_units: Units | None) -> Flow:
     """Fill a residual reduction: block and shortcut must repeat the same units, since they are summed."""
     if parent is None:
-        return copy_weights(transfer, child, None, flow, is_same_call=False)
-    block = fill(transfer, child.inside("block"), parent.inside("block"), flow, out_units)
-    shortcut = fill(transfer, child.inside("shortcut"), parent.inside("shortcut"), flow, block.units)
+        return copy_weights(child, None, flow, is_same_call=False)
+    block = fill(child.inside("block"), parent.inside("block"), flow, out_units)
+    shortcut = fill(child.inside("shortcut"), parent.inside("shortcut"), flow, block.units)
     return Flow(block.units, block.exact and shortcut.exact and block.units.equals(shortcut.units))

@@ -23,14 +23,16 @@ class Side:
         call: The call that makes it.
         modules: Modules by name.
         shapes: Shapes of the first input and of the output, by module name, without the batch.
+        weights: The parent's weights, or the child's initial ones.
     """
 
     call: Call
     modules: Mapping[str, nn.Module]
     shapes: Mapping[str, tuple[Shape, Shape]]
+    weights: Mapping[str, Tensor]
 
 
-def side_of(architecture: Mapping[str, Any]) -> Side:
+def side_of(architecture: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Side:
     """Build the network that `architecture_of` describes.
 
     Raises:
@@ -55,13 +57,33 @@ def side_of(architecture: Mapping[str, Any]) -> Side:
         network(torch.empty(2, *shape))
         for inner in hooks:
             inner.remove()
-    return Side(call, modules, shapes)
+    return Side(call, modules, shapes, weights)
+
+
+@dataclass
+class Transfer:
+    """The state of the transfer.
+
+    Attributes:
+        generator: Random generator of all random choices.
+        by_function: Whether layers are aligned only by their functions.
+        new_weights: The child's new weights.
+        fates: One of `FATES` for each of them.
+        reasons: Why outputs differ.
+    """
+
+    generator: torch.Generator
+    by_function: bool
+    new_weights: dict[str, Tensor] = field(default_factory=dict)
+    fates: dict[str, str] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class ModulePath:
     """The path of a module in one of the two networks."""
 
+    transfer: Transfer
     side: Side
     path: str
 
@@ -83,83 +105,58 @@ class ModulePath:
 
     def inside(self, name: str) -> ModulePath:
         """Return the path of a child module."""
-        return ModulePath(self.side, f"{self.path}.{name}" if self.path else name)
+        return ModulePath(self.transfer, self.side, self._key(name))
 
+    def weight(self, name: str) -> Tensor:
+        """Return a weight of the module: the parent's, or the child's initial one."""
+        return self.side.weights[self._key(name)]
 
-@dataclass
-class Transfer:
-    """The state of the transfer.
+    def has(self, name: str) -> bool:
+        """Return whether the module has a weight."""
+        return self._key(name) in self.side.weights
 
-    Attributes:
-        child_weights: The child's initial weights.
-        weights: The parent's weights.
-        generator: Random generator of all random choices.
-        by_function: Whether layers are aligned only by their functions.
-        new_weights: The child's new weights.
-        fates: One of `FATES` for each of them.
-        reasons: Why outputs differ.
-    """
+    def names(self) -> list[str]:
+        """Return the names of the module's weights."""
+        prefix = self._key("")
+        return [key.removeprefix(prefix) for key in self.side.weights if key.startswith(prefix)]
 
-    child_weights: Mapping[str, Tensor]
-    weights: Mapping[str, Tensor]
-    generator: torch.Generator
-    by_function: bool = False
-    new_weights: dict[str, Tensor] = field(default_factory=dict)
-    fates: dict[str, str] = field(default_factory=dict)
-    reasons: list[str] = field(default_factory=list)
-
-    def put(self, module_path: ModulePath, name: str, value: Tensor, fate: str, mask: Tensor | None = None) -> None:
-        """Set a weight of the child.
+    def put(self, name: str, value: Tensor, fate: str, mask: Tensor | None = None) -> None:
+        """Set a weight of the child's module.
 
         Args:
-            module_path: The module.
             name: The weight's name in the module.
             value: The weight, of the child's shape.
             fate: One of `FATES`.
             mask: Mask, broadcast to the value. Where it is False, the child's own weight is kept. None: no mask.
         """
-        key = f"{module_path.path}.{name}"
-        initial = self.child_weights[key]
+        initial = self.weight(name)
         value = value.to(device=initial.device, dtype=initial.dtype)
         if mask is not None and not bool(mask.all()):
             value, fate = torch.where(mask.to(initial.device), value, initial), "sliced"
-        self.new_weights[key], self.fates[key] = value, fate
+        key = self._key(name)
+        self.transfer.new_weights[key], self.transfer.fates[key] = value, fate
 
-    def parent_weight(self, module_path: ModulePath, name: str) -> Tensor | None:
-        """Return a weight of the parent's module, or None."""
-        return self.weights.get(f"{module_path.path}.{name}")
-
-    def child_weight(self, module_path: ModulePath, name: str) -> Tensor | None:
-        """Return an initial weight of the child's module, or None."""
-        return self.child_weights.get(f"{module_path.path}.{name}")
-
-    def differs(self, module_path: ModulePath, reason: str) -> None:
-        """Record why outputs differ."""
-        kind = type(module_path.module).__name__
-        self.reasons.append(f"{module_path.path} ({kind}) {reason}")
-
-    def check_exact(self, flow: Flow, module_path: ModulePath, problems: Mapping[str, bool]) -> bool:
+    def check_exact(self, flow: Flow, problems: Mapping[str, bool]) -> bool:
         """Return whether the output is exact: the input is exact, and there is no problem. Record the first problem."""
-        if not flow.exact:
-            return False
-        for reason, applies in problems.items():
-            if applies:
-                self.differs(module_path, reason)
-                return False
-        return True
+        reason = next((reason for reason, applies in problems.items() if applies), None)
+        if flow.exact and reason is not None:
+            self.transfer.reasons.append(f"{self.path} ({type(self.module).__name__}) {reason}")
+        return flow.exact and reason is None
 
-    def fitting(self, flow: Flow, module_path: ModulePath, of: int) -> Flow:
-        """Return a flow whose units refer to `of` units of the parent, the number of inputs of the parent's layer.
+    def checked(self, flow: Flow, problems: Mapping[str, bool]) -> Flow:
+        """Return the flow, exact as `check_exact` says."""
+        return replace(flow, exact=self.check_exact(flow, problems))
 
-        After a layer without a match, the flow may refer to another number of units.
-        """
-        if flow.units.of == of:
-            return flow
-        assert not flow.exact
-        return replace(flow, units=Units.overlapping(flow.units.count, of))
+    def _key(self, name: str) -> str:
+        return f"{self.path}.{name}" if self.path else name
 
-    def outward(self, count: int, of: int, out_units: Units | None) -> Units:
-        """Return which of the parent's units each output unit of a layer repeats: `out_units`, or random ones."""
-        if out_units is not None and (out_units.count, out_units.of) == (count, of):
-            return out_units
-        return Units.repeated(count, of, self.generator)
+
+def fitting(flow: Flow, of: int) -> Flow:
+    """Return a flow whose units refer to `of` units of the parent, the number of inputs of the parent's layer.
+
+    After a layer without a match, the flow may refer to another number of units.
+    """
+    if flow.units.of == of:
+        return flow
+    assert not flow.exact
+    return replace(flow, units=Units.overlapping(flow.units.count, of))

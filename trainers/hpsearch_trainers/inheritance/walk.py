@@ -22,7 +22,7 @@ from hpsearch_trainers.inheritance.modules import (
     silence,
     skip,
 )
-from hpsearch_trainers.inheritance.transfer import ModulePath, Transfer
+from hpsearch_trainers.inheritance.transfer import ModulePath
 from hpsearch_trainers.inheritance.units import Flow, Units
 
 _Item = TypeVar("_Item")
@@ -123,77 +123,72 @@ _CELLS = (EdgeCell, NodeCell, CellStack)
 
 
 @dataclass(frozen=True)
-class Part:
-    """A part of a network: its path, and the call that made it."""
+class Part(ModulePath):
+    """A part of a network, with the call that made it."""
 
-    module_path: ModulePath
     call: Call
 
-    def inside(self, name: str, call: Call) -> Part:
+    def part(self, name: str, call: Call) -> Part:
         """Return a part of it."""
-        return Part(self.module_path.inside(name), call)
+        return Part(self.transfer, self.side, self.inside(name).path, call)
 
 
-def walk(transfer: Transfer, child: Part, parent: Part | None, flow: Flow, out_units: Units | None = None) -> Flow:
+def walk(child: Part, parent: Part | None, flow: Flow, out_units: Units | None = None) -> Flow:
     """Fill a part.
 
     Args:
-        transfer: Receives the weights.
         child: The part.
         parent: Its match; None if the part is inserted.
         flow: The input.
         out_units: Units of the output, for modules that can choose them; None: any.
     """
     if parent is not None and parent.call.function is not child.call.function:
-        return _replaced(transfer, child, parent, flow, out_units)
+        return _replaced(child, parent, flow, out_units)
     if child.call.function is nn.Sequential:
-        return _chain(transfer, _items(child), [] if parent is None else _items(parent), flow, out_units)
-    module = child.module_path.module
+        return _chain(_items(child), [] if parent is None else _items(parent), flow, out_units)
+    module = child.module
     if type(module) in _CELLS:
-        return _cells(transfer, child, parent, flow)
+        return _cells(child, parent, flow)
     if type(module) is Residual and "body" in child.call.keywords:
-        return _residual(transfer, child, parent, flow)
-    if has_rules(child.module_path) and (parent is None or has_rules(parent.module_path)):
-        return fill(transfer, child.module_path, None if parent is None else parent.module_path, flow, out_units)
+        return _residual(child, parent, flow)
+    if has_rules(child) and (parent is None or has_rules(parent)):
+        return fill(child, parent, flow, out_units)
     is_same_call = parent is not None and same_call(child.call, parent.call)
-    return copy_weights(transfer, child.module_path, None if parent is None else parent.module_path, flow, is_same_call)
+    return copy_weights(child, parent, flow, is_same_call)
 
 
-def _chain(
-    transfer: Transfer, child: Sequence[Part], parent: Sequence[Part], flow: Flow, out_units: Units | None = None
-) -> Flow:
+def _chain(child: Sequence[Part], parent: Sequence[Part], flow: Flow, out_units: Units | None = None) -> Flow:
     """Fill parts in sequence."""
     last = max((index for index, part in enumerate(child) if _can_choose_units(part)), default=None)
 
     def cost(first: Part, second: Part) -> float:
         if first.call.function is not second.call.function:
-            return 1.0 if same_types(first.module_path, second.module_path) else distance(first.call, second.call)
-        return 0.0 if transfer.by_function else distance(first.call, second.call)
+            return 1.0 if same_types(first, second) else distance(first.call, second.call)
+        return 0.0 if first.transfer.by_function else distance(first.call, second.call)
 
     for index, parent_index in align(child, parent, cost):
         if index is None:
             assert parent_index is not None
-            flow = _passed(transfer, parent[parent_index], flow)
+            flow = _passed(parent[parent_index], flow)
         else:
             parent_part = None if parent_index is None else parent[parent_index]
-            flow = walk(transfer, child[index], parent_part, flow, out_units if index == last else None)
+            flow = walk(child[index], parent_part, flow, out_units if index == last else None)
     return flow
 
 
-def _passed(transfer: Transfer, parent: Part, flow: Flow) -> Flow:
+def _passed(parent: Part, flow: Flow) -> Flow:
     """Skip a part that the child lacks."""
     if parent.call.function is nn.Sequential:
         for part in _items(parent):
-            flow = _passed(transfer, part, flow)
+            flow = _passed(part, flow)
         return flow
-    return skip(transfer, parent.module_path, flow)
+    return skip(parent, flow)
 
 
-def _joined(transfer: Transfer, module_path: ModulePath, flows: Sequence[Flow], units: Units) -> Flow:
+def _joined(module_path: ModulePath, flows: Sequence[Flow], units: Units) -> Flow:
     """Return the flow of a sum or mean; all flows must repeat the same units.
 
     Args:
-        transfer: Records the reason if they don't.
         module_path: The module that computes the sum or mean.
         flows: One or more flows.
         units: The units of the result.
@@ -201,129 +196,126 @@ def _joined(transfer: Transfer, module_path: ModulePath, flows: Sequence[Flow], 
     same_units = all(flow.units.equals(units) for flow in flows)
     exact = all(flow.exact for flow in flows)
     if exact and not same_units:
-        exact = transfer.check_exact(flows[0], module_path, {"joins values that repeat other units": True})
+        exact = module_path.check_exact(flows[0], {"joins values that repeat other units": True})
     return Flow(units, exact, all(flow.nonnegative for flow in flows))
 
 
 def _items(part: Part) -> list[Part]:
     """Return the parts of an `nn.Sequential`."""
-    return [part.inside(str(index), call) for index, call in enumerate(part.call.arguments)]
+    return [part.part(str(index), call) for index, call in enumerate(part.call.arguments)]
 
 
 def _can_choose_units(part: Part) -> bool:
     """Return whether a part's outputs can repeat any units."""
     if part.call.function is nn.Sequential:
         return any(_can_choose_units(item) for item in _items(part))
-    return has_rules(part.module_path) and can_choose_units(part.module_path.module)
+    return has_rules(part) and can_choose_units(part.module)
 
 
-def _residual(transfer: Transfer, child: Part, parent: Part | None, flow: Flow) -> Flow:
-    inside = child.inside("body", child.call.keywords["body"])
+def _residual(child: Part, parent: Part | None, flow: Flow) -> Flow:
+    inside = child.part("body", child.call.keywords["body"])
     if parent is None:
-        if _silence(transfer, inside):
+        if _silence(inside):
             return flow
-        return Flow(flow.units, transfer.check_exact(flow, child.module_path, {"is new, and adds to what comes": True}))
-    body = walk(transfer, inside, parent.inside("body", parent.call.keywords["body"]), flow, flow.units)
-    return _joined(transfer, child.module_path, [flow, body], flow.units)
+        return Flow(flow.units, child.check_exact(flow, {"is new, and adds to what comes": True}))
+    body = walk(inside, parent.part("body", parent.call.keywords["body"]), flow, flow.units)
+    return _joined(child, [flow, body], flow.units)
 
 
-def _silence(transfer: Transfer, part: Part) -> bool:
+def _silence(part: Part) -> bool:
     """Make a part's output zero, if this is possible and the part can still learn; return whether it was possible."""
-    if has_rules(part.module_path):
-        return silence(transfer, part.module_path)
-    return part.call.function is nn.Sequential and len(part.call.arguments) > 0 and _silence(transfer, _items(part)[-1])
+    if has_rules(part):
+        return silence(part)
+    return part.call.function is nn.Sequential and len(part.call.arguments) > 0 and _silence(_items(part)[-1])
 
 
-def _replaced(transfer: Transfer, child: Part, parent: Part, flow: Flow, out_units: Units | None) -> Flow:
+def _replaced(child: Part, parent: Part, flow: Flow, out_units: Units | None) -> Flow:
     """Fill a part that replaces another: exact if one is zero or the identity, and the other can be the same."""
     if _is_zero(parent):
         if _is_zero(child):
             return Flow(flow.units if out_units is None else out_units, flow.exact, True)
-        if _silence(transfer, child):
+        if _silence(child):
             return Flow(flow.units if out_units is None else out_units, flow.exact)
-    if same_types(child.module_path, parent.module_path):
-        return fill(transfer, child.module_path, parent.module_path, flow, out_units)
-    if is_identity(parent.module_path, flow.nonnegative) and parent.call.function is not nn.Sequential:
-        return walk(transfer, child, None, flow, out_units)
-    return walk(transfer, child, None, _passed(transfer, parent, flow), out_units)
+    if same_types(child, parent):
+        return fill(child, parent, flow, out_units)
+    if is_identity(parent, flow.nonnegative) and parent.call.function is not nn.Sequential:
+        return walk(child, None, flow, out_units)
+    return walk(child, None, _passed(parent, flow), out_units)
 
 
 def _is_zero(part: Part) -> bool:
-    return type(part.module_path.module) is Zero
+    return type(part.module) is Zero
 
 
-def _cells(transfer: Transfer, child: Part, parent: Part | None, flow: Flow) -> Flow:
+def _cells(child: Part, parent: Part | None, flow: Flow) -> Flow:
     """Fill a cell whose inputs are all the same, or a stack of cells."""
     if parent is None:
-        return _new(transfer, child, None, flow)
+        return _new(child, None, flow)
     if child.call.function is CellStack:
-        return _stack(transfer, child, parent, flow)
-    return _cell(transfer, child, parent, [flow])
+        return _stack(child, parent, flow)
+    return _cell(child, parent, [flow])
 
 
-def _cell(transfer: Transfer, child: Part, parent: Part, flows: Sequence[Flow]) -> Flow:
+def _cell(child: Part, parent: Part, flows: Sequence[Flow]) -> Flow:
     """Fill a cell; a single flow is used for all inputs."""
     if child.call.function is EdgeCell:
-        return _edges(transfer, child, parent, flows[0])
-    return _nodes(transfer, child, parent, flows)
+        return _edges(child, parent, flows[0])
+    return _nodes(child, parent, flows)
 
 
-def _edges(transfer: Transfer, child: Part, parent: Part, flow: Flow) -> Flow:
+def _edges(child: Part, parent: Part, flow: Flow) -> Flow:
     """Fill a cell with operations on edges: all its nodes repeat the units of the input."""
     operations, parent_operations = _on_edges(child), _on_edges(parent)
     nodes = [flow]
     last, parent_last = (max(end for _, end in edges) for edges in (operations, parent_operations))
     for node in range(1, last + 1):
         terms = [
-            _term(transfer, part, parent_operations.get((start, node)), nodes[start], flow.units)
+            _term(part, parent_operations.get((start, node)), nodes[start], flow.units)
             for (start, end), part in operations.items()
             if end == node
         ]
         lost = [
             part for (start, end), part in parent_operations.items() if end == node and (start, node) not in operations
         ]
-        joined = _joined(transfer, child.module_path, terms, flow.units)
-        nodes.append(replace(joined, exact=_nothing_lost(transfer, lost, joined)))
+        nodes.append(_without(lost, _joined(child, terms, flow.units)))
     problems = {"has another number of nodes than the parent's": last != parent_last}
-    return replace(nodes[-1], exact=transfer.check_exact(nodes[-1], child.module_path, problems))
+    return child.checked(nodes[-1], problems)
 
 
 def _on_edges(cell: Part) -> dict[tuple[int, int], Part]:
     """Return the operations by their (start, end) nodes."""
     calls: dict[str, Call] = cell.call.arguments[0]
-    parts = {edge: cell.inside(f"operations.{edge}", call) for edge, call in calls.items()}
+    parts = {edge: cell.part(f"operations.{edge}", call) for edge, call in calls.items()}
     return {(int(edge.split("-")[0]), int(edge.split("-")[1])): part for edge, part in parts.items()}
 
 
-def _term(transfer: Transfer, child: Part, parent: Part | None, flow: Flow, units: Units) -> Flow:
+def _term(child: Part, parent: Part | None, flow: Flow, units: Units) -> Flow:
     """Fill an operation of a cell; if the parent has none, its output becomes zero where possible."""
     if parent is not None:
-        return walk(transfer, child, parent, flow, units)
-    if isinstance(child.module_path.module, Zero) or _silence(transfer, child):
+        return walk(child, parent, flow, units)
+    if isinstance(child.module, Zero) or _silence(child):
         return Flow(units, flow.exact, True)
     problems = {"is new, and adds to its node": True}
-    return Flow(units, transfer.check_exact(flow, child.module_path, problems))
+    return Flow(units, child.check_exact(flow, problems))
 
 
-def _nothing_lost(transfer: Transfer, lost: Sequence[Part], flow: Flow) -> bool:
-    """Return whether a node is still exact without some operations of the parent."""
+def _without(lost: Sequence[Part], flow: Flow) -> Flow:
+    """Return the flow of a node without some operations of the parent, which is exact if they were zero."""
     for part in lost:
-        if not isinstance(part.module_path.module, Zero):
-            return transfer.check_exact(flow, part.module_path, {"of the parent's was taken out": True})
-    return flow.exact
+        if not isinstance(part.module, Zero):
+            return part.checked(flow, {"of the parent's was taken out": True})
+    return flow
 
 
-def _nodes(transfer: Transfer, child: Part, parent: Part, flows: Sequence[Flow]) -> Flow:
+def _nodes(child: Part, parent: Part, flows: Sequence[Flow]) -> Flow:
     """Fill a cell with operations on nodes: all inputs of its nodes repeat the same units."""
-    child_cell: Any = child.module_path.module
-    parent_cell: Any = parent.module_path.module
+    child_cell: Any = child.module
+    parent_cell: Any = parent.module
     nodes = list(flows) if len(flows) > 1 else [flows[0]] * child_cell.inputs
-    used = sorted({start for sources in child_cell.sources for start in sources if start < child_cell.inputs})
-    units = nodes[used[0]].units
+    first_used = nodes[min(_used_inputs(child))]
+    units = first_used.units
     if child_cell.inputs != parent_cell.inputs:
-        transfer.check_exact(
-            nodes[used[0]], child.module_path, {"has another number of inputs than the parent's": True}
-        )
+        child.check_exact(first_used, {"has another number of inputs than the parent's": True})
         nodes = [replace(node, exact=False) for node in nodes]
     calls, parent_calls = child.call.arguments[0], parent.call.arguments[0]
     for number, sides in calls.items():
@@ -331,36 +323,34 @@ def _nodes(transfer: Transfer, child: Part, parent: Part, flows: Sequence[Flow])
         terms = []
         for index, (start, call) in enumerate(sides):
             name = f"operations.{number}.{index}"
-            parent_part = parent.inside(name, parent_sides[index][1]) if index < len(parent_sides) else None
+            parent_part = parent.part(name, parent_sides[index][1]) if index < len(parent_sides) else None
             flow = nodes[start]
             if parent_part is not None and parent_sides[index][0] != start:
                 moved = {"takes another node than the parent's": True}
-                flow = replace(flow, exact=transfer.check_exact(flow, child.inside(name, call).module_path, moved))
-            terms.append(_term(transfer, child.inside(name, call), parent_part, flow, units))
+                flow = child.part(name, call).checked(flow, moved)
+            terms.append(_term(child.part(name, call), parent_part, flow, units))
         lost = [
-            parent.inside(f"operations.{number}.{index}", call)
+            parent.part(f"operations.{number}.{index}", call)
             for index, (_, call) in enumerate(parent_sides)
             if index >= len(sides)
         ]
-        joined = _joined(transfer, child.module_path, terms, units)
-        nodes.append(replace(joined, exact=_nothing_lost(transfer, lost, joined)))
+        nodes.append(_without(lost, _joined(child, terms, units)))
     loose = [nodes[number] for number in child_cell.loose]
     problems = {
         "joins other nodes than the parent's": child_cell.loose != parent_cell.loose,
         "joins its nodes otherwise than the parent's": child_cell.join != parent_cell.join,
     }
     if child_cell.join == "mean":
-        out = _joined(transfer, child.module_path, loose, units)
+        out = _joined(child, loose, units)
     else:
         exact = all(node.exact for node in loose)
         nonnegative = all(node.nonnegative for node in loose)
         out = Flow(Units.joined([node.units for node in loose]), exact, nonnegative)
-    exact = transfer.check_exact(out, child.module_path, problems)
-    of = parent.module_path.units[1]
-    return replace(out, exact=exact, units=out.units if out.units.of == of else Units.overlapping(out.units.count, of))
+    out, of = child.checked(out, problems), parent.units[1]
+    return out if out.units.of == of else replace(out, units=Units.overlapping(out.units.count, of))
 
 
-def _stack(transfer: Transfer, child: Part, parent: Part, flow: Flow) -> Flow:
+def _stack(child: Part, parent: Part, flow: Flow) -> Flow:
     """Fill a stack, cell by cell. A cell's inputs are the outputs of several earlier cells."""
     steps, parent_steps = child.call.arguments[0], parent.call.arguments[0]
     pairs: list[tuple[int | None, int | None]] = [(index, index) for index in range(len(steps))]
@@ -368,29 +358,27 @@ def _stack(transfer: Transfer, child: Part, parent: Part, flow: Flow) -> Flow:
         pairs = align(steps, parent_steps, distance)
     outputs = [flow] * max(len(call.arguments[0]) for call in [*steps, *parent_steps])
     for index, parent_index in pairs:
-        parent_step = (
-            None if parent_index is None else parent.inside(f"steps.{parent_index}", parent_steps[parent_index])
-        )
+        parent_step = None if parent_index is None else parent.part(f"steps.{parent_index}", parent_steps[parent_index])
         if index is None:
             assert parent_step is not None
-            outputs = _shifted(transfer, parent_step, "of the parent's was taken out", outputs)
+            outputs = _shifted(parent_step, "of the parent's was taken out", outputs)
             continue
-        step = child.inside(f"steps.{index}", steps[index])
+        step = child.part(f"steps.{index}", steps[index])
         if parent_step is None:
-            outputs = _shifted(transfer, step, "is new", outputs)
-            outputs.append(_new(transfer, step, None, outputs[-1]))
+            outputs = _shifted(step, "is new", outputs)
+            outputs.append(_new(step, None, outputs[-1]))
         else:
-            outputs.append(_step(transfer, step, parent_step, outputs))
+            outputs.append(_step(step, parent_step, outputs))
     return outputs[-1]
 
 
-def _shifted(transfer: Transfer, step: Part, reason: str, outputs: Sequence[Flow]) -> list[Flow]:
+def _shifted(step: Part, reason: str, outputs: Sequence[Flow]) -> list[Flow]:
     """Record that the cells after a step use the outputs of other cells than in the parent."""
-    transfer.check_exact(outputs[-1], step.module_path, {reason: True})
+    step.check_exact(outputs[-1], {reason: True})
     return [replace(flow, exact=False) for flow in outputs]
 
 
-def _step(transfer: Transfer, child: Part, parent: Part, outputs: Sequence[Flow]) -> Flow:
+def _step(child: Part, parent: Part, outputs: Sequence[Flow]) -> Flow:
     """Fill a cell of a stack and the modules that adapt its inputs.
 
     All inputs get the same units: those of the first module that can't choose.
@@ -398,10 +386,10 @@ def _step(transfer: Transfer, child: Part, parent: Part, outputs: Sequence[Flow]
     fits, parent_fits = child.call.arguments[0], parent.call.arguments[0]
     cell, parent_cell = child.call.arguments[1], parent.call.arguments[1]
     if len(fits) != len(parent_fits) or cell.function is not parent_cell.function:
-        return _new(transfer, child, parent, outputs[-1])
-    child_part, parent_part = child.inside("cell", cell), parent.inside("cell", parent_cell)
+        return _new(child, parent, outputs[-1])
+    child_part, parent_part = child.part("cell", cell), parent.part("cell", parent_cell)
     parts = [
-        (child.inside(f"inputs.{index}", fit), parent.inside(f"inputs.{index}", parent_fit))
+        (child.part(f"inputs.{index}", fit), parent.part(f"inputs.{index}", parent_fit))
         for index, (fit, parent_fit) in enumerate(zip(fits, parent_fits, strict=True))
     ]
     used = _used_inputs(child_part)
@@ -411,26 +399,26 @@ def _step(transfer: Transfer, child: Part, parent: Part, outputs: Sequence[Flow]
     for index in sorted(
         range(len(parts)), key=lambda index: (index not in used, _can_choose_units(parts[index][0]), index)
     ):
-        filled[index] = walk(transfer, *parts[index], last_outputs[index], out_units)
+        filled[index] = walk(*parts[index], last_outputs[index], out_units)
         out_units = filled[index].units if out_units is None else out_units
     flows = [filled[index] for index in range(len(parts))]
     if cell.function in (EdgeCell, NodeCell):
-        return _cell(transfer, child_part, parent_part, flows)
-    return walk(transfer, child_part, parent_part, flows[0])
+        return _cell(child_part, parent_part, flows)
+    return walk(child_part, parent_part, flows[0])
 
 
 def _used_inputs(cell: Part) -> set[int]:
     """Return the inputs that a cell uses."""
-    module = cell.module_path.module
+    module = cell.module
     if not isinstance(module, NodeCell):
         return {0}
     return {start for sources in module.sources for start in sources if start < module.inputs}
 
 
-def _new(transfer: Transfer, child: Part, parent: Part | None, flow: Flow) -> Flow:
+def _new(child: Part, parent: Part | None, flow: Flow) -> Flow:
     """Keep a part's initial weights."""
-    exact = transfer.check_exact(flow, child.module_path, {"has nothing that answers to it": True})
-    before, behind = child.module_path.units
-    of = flow.units.of if parent is None else parent.module_path.units[1]
+    exact = child.check_exact(flow, {"has nothing that answers to it": True})
+    before, behind = child.units
+    of = flow.units.of if parent is None else parent.units[1]
     same_units = before == behind and of == flow.units.of and flow.units.count == behind
     return Flow(flow.units if same_units else Units.overlapping(behind, of), exact)

@@ -60,6 +60,29 @@ def gather_parts(shm: ShmSegment, operation: Operation, tensor: torch.Tensor, pa
     _gather(shm, operation, spans_of(shm, tensor, parts), tensor, starts)
 
 
+def alltoall(
+    shm: ShmSegment,
+    operation: Operation,
+    sends: Sequence[torch.Tensor],
+    receives: Sequence[torch.Tensor],
+    longest: int,
+) -> None:
+    """Send a tensor to every member, and receive one from every member.
+
+    Args:
+        shm: The host's shared memory.
+        operation: Compared with the other ranks' operations before any data is used.
+        sends: The tensor for each member, 1-D and contiguous, of any length.
+        receives: The tensor for the data of each member, as long as what that member sends. It must share no memory
+            with `sends`.
+        longest: Elements of the longest tensor that any rank sends.
+    """
+    copy(receives[shm.index], sends[shm.index])
+    pipeline = Pipeline(shm, operation, sends, longest)
+    meet(shm, operation, None, lambda: pipeline.stage(0, sends))
+    pipeline.run(lambda number: pipeline.stage(number, sends), lambda number: pipeline.collect(number, receives))
+
+
 def reduce_scatter(
     shm: ShmSegment,
     operation: Operation,

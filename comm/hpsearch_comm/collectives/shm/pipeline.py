@@ -33,12 +33,15 @@ class Pipeline:
     Args:
         shm: The host's shared memory.
         operation: The running operation.
-        spans: The tensors to move. The longest one determines the number of chunks, which is the same on every rank.
+        spans: The tensors to move.
+        longest: Elements of the longest span of all ranks, if it isn't among these. It determines the number of chunks.
     """
 
-    def __init__(self, shm: ShmSegment, operation: Operation, spans: Sequence[torch.Tensor]) -> None:
+    def __init__(
+        self, shm: ShmSegment, operation: Operation, spans: Sequence[torch.Tensor], longest: int | None = None
+    ) -> None:
         itemsize = spans[0].dtype.itemsize
-        longest = max(span.numel() for span in spans)
+        longest = max(span.numel() for span in spans) if longest is None else longest
         self._shm = shm
         self._operation = operation
         self._count = count = -(-longest * itemsize // shm.results.capacity)
@@ -96,6 +99,14 @@ class Pipeline:
                 for member in range(shm.size)
             ]
             fold(shm, self._operation, reduction, views, out, finish=finish)
+
+    def collect(self, number: int, spans: Sequence[torch.Tensor]) -> None:
+        """Copy the values that others have staged for this rank."""
+        shm, turn = self._shm, self._input_turn + number
+        for member, span in enumerate(spans):
+            if member != shm.index:
+                chunk = self.cut(span, number)
+                copy(chunk, shm.inputs.view(member, turn, shm.index, chunk.dtype, chunk.numel()))
 
     def gather(self, number: int, spans: Sequence[torch.Tensor]) -> None:
         """Copy the values that others have published."""

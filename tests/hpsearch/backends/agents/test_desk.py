@@ -270,13 +270,13 @@ def test_the_first_agent_that_cannot_run_the_trainable_is_the_sweeps_mistake_and
 @pytest.mark.parametrize(
     "state",
     [
-        AttemptState(3, 1, (report(task_of(4), 1),), (), None, None),
-        AttemptState(3, 1, (report(task_of(3), END + 1),), (), None, None),
-        AttemptState(3, 1, (), (Saved(3, 1, 2, "trials/00009/1/hpsearch-checkpoint-2", ()),), None, None),
-        AttemptState(3, 1, (), (Saved(3, 1, 2, "../../x", ()),), None, None),
-        AttemptState(3, 1, (), (Saved(3, 1, 2, None, ()),), None, None),
-        AttemptState(3, 1, (), (saved(task_of(3), 2, 1),), result(task_of(3), 1, 1), None),
-        AttemptState(3, 1, (), (), result(task_of(3, 2), END, 1), None),
+        AttemptState(3, 1, (report(task_of(4), 1),), (), None, None, {}),
+        AttemptState(3, 1, (report(task_of(3), END + 1),), (), None, None, {}),
+        AttemptState(3, 1, (), (Saved(3, 1, 2, "trials/00009/1/hpsearch-checkpoint-2", ()),), None, None, {}),
+        AttemptState(3, 1, (), (Saved(3, 1, 2, "../../x", ()),), None, None, {}),
+        AttemptState(3, 1, (), (Saved(3, 1, 2, None, ()),), None, None, {}),
+        AttemptState(3, 1, (), (saved(task_of(3), 2, 1),), result(task_of(3), 1, 1), None, {}),
+        AttemptState(3, 1, (), (), result(task_of(3, 2), END, 1), None, {}),
     ],
 )
 def test_what_an_agent_says_about_anything_but_its_attempt_is_refused(state):
@@ -296,7 +296,7 @@ def test_documents_come_back_as_they_were_sent():
     orders = Orders("d", 1, "a", 2, task, True, 3, 2, "")
     assert decode(Orders, encode(orders)) == orders
     failed = Result(1, 1, 2, None, (report(task, 3),), False, 1.0, Failure("raised", "m", "t"), ("a",), stuck=("b",))
-    state = AgentState("a", 1, "h", "d", False, True, "r", "m", AttemptState(1, 1, (), (), failed, None))
+    state = AgentState("a", 1, "h", "d", False, True, "r", "m", AttemptState(1, 1, (), (), failed, None, {"a": "b"}))
     assert decode(AgentState, encode(state)) == state
 
 

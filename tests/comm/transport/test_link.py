@@ -1,4 +1,4 @@
-"""A TcpLink against a peer that a test plays by hand: what may come over a socket, and how a socket may end."""
+"""A link against a peer that a test plays by hand: what may come over a socket, and how a socket may end."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from hpsearch_comm.failure import abort as fate_module
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.header import HEADER_BYTES
+from hpsearch_comm.transport.link import Link
 from hpsearch_comm.transport.mesh import Mesh
-from hpsearch_comm.transport.tcp_link import TcpLink
-from tests.comm.transport.link_world import PATIENCE, SIGNATURE, connected_pair, quiet_bell
+from tests.comm.transport.link_world import PATIENCE, SIGNATURE, connected_pair
 
 STREAMS = 3
 LARGE = 5_000_001
@@ -68,9 +68,7 @@ class Bench:
 
 def new_bench() -> Bench:
     pairs = [connected_pair() for _ in range(STREAMS)]
-    return Bench(
-        Mesh(0, {1: TcpLink(1, [pair[0] for pair in pairs])}, quiet_bell()), AbortState(), [pair[1] for pair in pairs]
-    )
+    return Bench(Mesh(0, {1: Link(1, [pair[0] for pair in pairs])}), AbortState(), [pair[1] for pair in pairs])
 
 
 def put_away(bench: Bench) -> None:
@@ -316,7 +314,7 @@ def test_a_process_killed_in_any_phase_is_lost(phase: str, sent: int) -> None:
 
 def test_a_near_peer_gets_a_send_buffer_that_stays_in_the_caches() -> None:
     near, other = connected_pair()
-    with contextlib.closing(AbortState()) as abort_state, other, contextlib.closing(TcpLink(1, [near])) as link:
+    with contextlib.closing(AbortState()) as abort_state, other, contextlib.closing(Link(1, [near])) as link:
         operation = Operation(0, SIGNATURE.pack(), PATIENCE, abort_state)
         for _ in range(10_000):
             link.send(operation, torch.zeros(1_000_000))

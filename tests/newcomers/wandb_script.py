@@ -1,0 +1,20 @@
+import torch
+import wandb
+from torch import nn
+from torch.nn import functional
+
+run = wandb.init(project="mine", config={"lr": 0.1, "hidden": 64})
+config = run.config
+
+inputs = torch.randn(1000, 8, generator=torch.Generator().manual_seed(0))
+targets = (inputs[:, 0] > inputs[:, 1]).long()
+model = nn.Sequential(nn.Linear(8, config.hidden), nn.ReLU(), nn.Linear(config.hidden, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=config.lr, momentum=0.9)
+for epoch in range(9):
+    for rows in torch.randperm(800).split(32):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(inputs[rows]), targets[rows]).backward()
+        optimizer.step()
+    accuracy = (model(inputs[800:]).argmax(1) == targets[800:]).float().mean()
+    wandb.log({"accuracy": accuracy.item()})
+run.finish()
