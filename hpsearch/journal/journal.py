@@ -376,7 +376,10 @@ class Journal:
             query = f"SELECT seq, time, verb, {added} FROM requests WHERE seq > ? ORDER BY seq"
             for seq, when, verb, by, details in self._connection.execute(query, (number,)).fetchall():
                 try:
-                    requests.append(Request(when, verb, by, json.loads(details) if details else {}, seq))
+                    parsed = json.loads(details) if details else {}
+                    if not isinstance(parsed, dict):
+                        raise ValueError(f"its details must be an object, got {details[:80]!r}")
+                    requests.append(Request(when, verb, by, parsed, seq))
                 except ValueError as error:
                     problem = f"request {seq} can't be read: {error}. The file was damaged; leave it anew."
                     raise JournalError(problem) from error

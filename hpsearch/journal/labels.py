@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hpsearch.errors import HpsearchError
+from hpsearch.errors import HpsearchError, JournalError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import LABELS, Journal, Request
 from hpsearch.journal.provenance import process_name
@@ -24,19 +24,30 @@ class Labels:
 
 
 def labels_in(requests: Iterable[Request]) -> Labels:
-    """Return the labels among all requests of a journal."""
+    """Return the labels among all requests of a journal.
+
+    Raises:
+        JournalError: A request is damaged.
+    """
     tags: dict[str, None] = {}
     note = ""
     for request in requests:
         details = request.details
         if request.verb == _TAG:
-            tags.update(dict.fromkeys(map(str, details.get("tags", ()))))
+            tags.update(dict.fromkeys(_tags_of(request)))
         elif request.verb == _UNTAG:
-            for tag in details.get("tags", ()):
-                tags.pop(str(tag), None)
+            for tag in _tags_of(request):
+                tags.pop(tag, None)
         elif request.verb == _NOTE:
             note = str(details.get("text", ""))
     return Labels(tuple(tags), note)
+
+
+def _tags_of(request: Request) -> list[str]:
+    tags = request.details.get("tags", [])
+    if not isinstance(tags, list):
+        raise JournalError(f"request {request.number} can't be read: its tags must be a list, got {tags!r:.80}")
+    return list(map(str, tags))
 
 
 def labels_of(study_dir: StudyDirectory) -> Labels:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpsearch.errors import HpsearchError, JournalError
+from hpsearch.errors import HpsearchError, JournalError, exception_line
 from hpsearch.events import Steered
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
@@ -98,9 +98,10 @@ class ServedStudy:
                     self._forget()
                 elif self._live is not None and self._live.is_live:
                     self.line = self._summary(self._live)
-            except (HpsearchError, OSError) as error:
+            except Exception as error:  # whatever damage raises, the other studies are served
                 self._forget()
-                if self._stamp != (failed := str(error)):
+                known = isinstance(error, HpsearchError | OSError)
+                if self._stamp != (failed := str(error) if known else exception_line(error)):
                     text = failed.removeprefix(f"{self._study_dir.journal}: ").removeprefix(f"{self.path}: ")
                     self._stamp, self.line = failed, StudyLine(self.path.name, "unreadable", text)
                     self.version += 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
+import shutil
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html.parser import HTMLParser
@@ -371,11 +373,19 @@ def test_a_damaged_study_is_a_line_with_its_problem_and_others_are_shown(folder:
     searched(tmp_path / "good", run_cap=1, early_terminate=None, max_iter=1)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "study.db").write_text("not a journal")
+    for name, details in {"array": "[1]", "tags": '{"tags": 5}'}.items():
+        shutil.copytree(tmp_path / "good", tmp_path / name)
+        with sqlite3.connect(tmp_path / name / "study.db") as database:
+            database.execute("INSERT INTO requests (time, verb, details) VALUES (1, 'tag', ?)", (details,))
+        database.close()
     with opened(tmp_path) as (client, studies):
         for study in studies.all().values():
             study.look()
-        states = {key: study.line.state for key, study in studies.all().items()}
-        assert states == {"good": "finished", "bad": "unreadable"}
+        lines = {key: (study.line.state, study.line.message) for key, study in studies.all().items()}
+        assert lines["good"] == ("finished", "")
+        assert lines["bad"][0] == lines["array"][0] == lines["tags"][0] == "unreadable"
+        assert "request 1 can't be read: its details must be an object, got '[1]'" in lines["array"][1]
+        assert "request 1 can't be read: its tags must be a list, got 5" in lines["tags"][1]
         answer = client.get("/studies/bad/parts/head")
         assert answer.status_code == 404
         assert "SQLite says: file is not a database" in answer.text
