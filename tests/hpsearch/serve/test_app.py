@@ -25,6 +25,7 @@ from hpsearch.serve.app import application
 from hpsearch.serve.live import ServedStudy, Studies, key_of
 from hpsearch.serve.steering import read_request
 from hpsearch.serving.access import Tokens
+from tests.hpsearch.support.command_line import call
 from tests.hpsearch.support.pages import searched
 
 TOKENS = Tokens(read="read-" + "r" * 30, steer="steer-" + "s" * 30, agent="agent-" + "a" * 30)
@@ -379,6 +380,24 @@ def test_a_damaged_study_is_a_line_with_its_problem_and_others_are_shown(folder:
         answer = client.get("/studies/bad/parts/head")
         assert answer.status_code == 404
         assert "SQLite says: file is not a database" in answer.text
+
+
+def test_the_command_says_what_it_needs_before_it_serves(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for words, told in [
+        (["nowhere"], "nowhere: expected a folder with studies, but there is none"),
+        ([folder, "--host", "0.0.0.0"], "--host 0.0.0.0: other machines would send tokens that anyone on the way"),
+        ([folder, "--port", "65536"], "--port: must be from 0 to 65535, got 65536"),
+        ([folder, "--tls-cert", tmp_path / "none.pem"], "must be a PEM file with a certificate"),
+    ]:
+        answer = call(capsys, "serve", *words)
+        assert answer.code == 1
+        assert told in answer.err
+    monkeypatch.setenv("HPSEARCH_STEER_TOKEN", "short")
+    answer = call(capsys, "serve", folder)
+    assert "HPSEARCH_STEER_TOKEN: must be a token of 16 or more letters" in answer.err
 
 
 def test_a_single_study_can_be_served(folder: Path):
