@@ -36,6 +36,7 @@ KEY = "~3Cscript~3Ealert~281~29~3C"
 
 def printing(trial: hpsearch.RunningTrial) -> None:
     for iteration in trial.iterations():
+        trial.note(seen="<script>noted</script>")
         print(f"\x1b[31m<script>alert({iteration})</script>\x1b[0m")
         if trial.params["x"] > 0.8:
             raise ValueError("too <script>large</script> & 'wide'")
@@ -177,7 +178,13 @@ def test_what_users_wrote_is_text_everywhere(folder: Path):
             assert "i" not in elements.tags, path
             assert not [name for name in elements.attributes if name.startswith("on")], path
             shown += text
-    for text in ("&lt;script&gt;alert(1)&lt;", "too &lt;script&gt;large", "&lt;script&gt;note&lt;", "&lt;i&gt;"):
+    for text in (
+        "&lt;script&gt;alert(1)&lt;",
+        "too &lt;script&gt;large",
+        "&lt;script&gt;note&lt;",
+        "&lt;script&gt;noted&lt;",
+        "&lt;i&gt;",
+    ):
         assert text in shown
     assert "\x1b" not in shown
 

@@ -15,9 +15,7 @@ from hpsearch.storage.batches import Batch, Link, batch_with, digest_of, name_of
 RECORD = b'{"study": {}}'
 
 texts = st.text(alphabet=st.characters(codec="utf-8"), max_size=20)
-columns = st.tuples(
-    st.floats(0, 2e9), st.sampled_from(["started", "saved"]), st.none() | st.integers(0, 99), texts, texts
-)
+columns = st.tuples(st.floats(0, 2e9), st.sampled_from(["started", "saved"]), st.none() | st.integers(0, 99), texts, texts)
 
 
 def chain_of(rows: Sequence[Row], sizes: Sequence[int], driver: str) -> dict[str, bytes]:
@@ -70,9 +68,7 @@ def test_damage_is_named_or_changes_nothing(chain, other, data):
         batches[name] = other[1][name]
     elif how == "a byte":
         index = data.draw(st.integers(0, len(content) - 1))
-        batches[name] = (
-            content[:index] + bytes([content[index] ^ data.draw(st.integers(1, 127))]) + content[index + 1 :]
-        )
+        batches[name] = content[:index] + bytes([content[index] ^ data.draw(st.integers(1, 127))]) + content[index + 1 :]
     elif how == "renamed":
         batches[name_of(data.draw(st.integers(1, 30)))] = content
     elif how == "cut":

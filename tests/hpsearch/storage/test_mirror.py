@@ -131,9 +131,7 @@ def until_mirrored(memory: Memory, study: Path, lacking: int = 0) -> None:
 def history_in(memory: Memory) -> list[Entry]:
     """The events in the bucket, after a check of the chain."""
     rows = list(_download(URL).rows())
-    return [
-        Entry(when, decode(kind, trial, body), decode_followed(then)) for _, when, kind, trial, body, then, _ in rows
-    ]
+    return [Entry(when, decode(kind, trial, body), decode_followed(then)) for _, when, kind, trial, body, then, _ in rows]
 
 
 def check_needed(memory: Memory) -> None:

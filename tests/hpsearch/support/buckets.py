@@ -72,9 +72,7 @@ class MemoryBucket(Bucket):
 
     def names(self, folder: str = "") -> dict[str, str]:
         with self.memory.guard:
-            inside = sorted(
-                (key, value) for key, value in self.memory.objects.items() if key.startswith(f"{self.url}/")
-            )
+            inside = sorted((key, value) for key, value in self.memory.objects.items() if key.startswith(f"{self.url}/"))
         tags = {key.removeprefix(f"{self.url}/"): hashlib.sha256(value).hexdigest() for key, value in inside}
         return {name: tag for name, tag in tags.items() if name.startswith(folder)}
 
