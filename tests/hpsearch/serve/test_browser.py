@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -231,7 +232,7 @@ def test_a_running_process_answers_every_request(tmp_path: Path):
             with urlopen(Request(place, urlencode(fields).encode(), headers), timeout=120) as answer:
                 number = json.load(answer)["request"]
             with Journal.read(tmp_path / "runs" / NAME / "study.db") as journal:
-                wait_for(lambda number=number, journal=journal: journal.answer(number) is not None)
+                wait_for(partial(lambda found, number: found.answer(number) is not None, journal, number))
                 answered = journal.answer(number)
             assert answered is not None
             assert refused in answered.refused if refused else answered.refused == "", (fields, answered)
