@@ -396,12 +396,13 @@ def test_the_command_says_what_it_needs_before_it_serves(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    for words, told in [
+    cases: list[tuple[list[object], str]] = [
         (["nowhere"], "nowhere: expected a folder with studies, but there is none"),
         ([folder, "--host", "0.0.0.0"], "--host 0.0.0.0: other machines would send tokens that anyone on the way"),
         ([folder, "--port", "65536"], "--port: must be from 0 to 65535, got 65536"),
         ([folder, "--tls-cert", tmp_path / "none.pem"], "must be a PEM file with a certificate"),
-    ]:
+    ]
+    for words, told in cases:
         answer = call(capsys, "serve", *words)
         assert answer.code == 1
         assert told in answer.err
