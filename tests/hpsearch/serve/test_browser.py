@@ -165,7 +165,7 @@ def test_pages_are_accessible_fit_a_phone_and_run_no_script_of_users(tmp_path: P
                 )
                 await page.size(width, 900, mobile=mobile)
                 for path in ("/", "/sign-in", f"/studies/{KEY}", complete, f"/studies/{KEY}/trials/{failed}"):
-                    until = f"document.querySelector('main') !== null && {drawn}"
+                    until = f"document.querySelector('main') !== null && document.readyState === 'complete' && {drawn}"
                     await page.open(f"{address}{path}", until, still=0)
                     assert await page.value("document.documentElement.scrollWidth") <= width, (path, scheme)
                     await page.value(f"{axe};0")
