@@ -245,6 +245,7 @@ def list_of(study: Path) -> list[Entry]:
 
 def test_a_store_that_fails_often_and_loses_answers_gets_everything(memory, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(mirror_module, "_LONGEST_PAUSE", 0.001)
+    monkeypatch.setattr(mirror_module, "END_SECONDS", 600.0)
     study, count = tmp_path / "study", [0]
     create_study(sweep_of(storage=STORAGE), study)
     bucket_write = MemoryBucket._write
