@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from hpsearch.backends.base import Backend
 from hpsearch.backends.inline import InlineBackend
@@ -15,9 +15,12 @@ from hpsearch.simulation import Simulation
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trainable.metrics import names_reported
 
+if TYPE_CHECKING:
+    from hpsearch.serving.server import Listen
+
 __all__ = ["BackendName", "find_simulation", "make_backend"]
 
-BackendName = Literal["ray", "inline", "simulated"]
+BackendName = Literal["ray", "inline", "simulated", "agents"]
 
 
 def make_backend(
@@ -26,15 +29,17 @@ def make_backend(
     trainable: str | Callable[..., Any] | Simulation | None = None,
     address: str | None = None,
     folders: Sequence[str] = (),
+    listen: Listen | None = None,
 ) -> Backend:
     """Create a backend by name. Ray is imported only if it is requested.
 
     Args:
-        name: `ray`, `inline` or `simulated`.
+        name: `ray`, `inline`, `simulated` or `agents`.
         sweep: The sweep that it will run.
         trainable: The trainable; None: the one that the sweep names.
         address: A Ray cluster to join.
         folders: Folders in which simulations are searched for.
+        listen: Where agents reach the driver by HTTP; None: by files in the study's directory.
 
     Raises:
         SweepError: There is no backend of this name, or it can't run this sweep.
@@ -63,7 +68,11 @@ def make_backend(
         from hpsearch.backends.ray.backend import RayBackend
 
         return RayBackend(resources, address)
-    raise SweepError(f"backend must be ray, inline or simulated, got {name!r}")
+    if name == "agents":
+        from hpsearch.backends.agents.backend import AgentsBackend
+
+        return AgentsBackend(sweep, listen)
+    raise SweepError(f"backend must be ray, inline, simulated or agents, got {name!r}")
 
 
 def _simulated(

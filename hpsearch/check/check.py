@@ -17,12 +17,11 @@ from hpsearch.events import Started
 from hpsearch.objective import without_targets
 from hpsearch.run.plan import unlearned
 from hpsearch.run.reproducibility import bits_of
-from hpsearch.run.study_run import job_of, trainable_of
 from hpsearch.study.state import SweepState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.wording import counted, params_line
 from hpsearch.trial import Failure, Segment, Trial
-from hpsearch.worker.job import CommandLine, Job
+from hpsearch.worker.job import CommandLine, Job, job_of, trainable_of
 from hpsearch.worker.preflight import check_trainable
 from hpsearch.worker.shapes import Shapes
 

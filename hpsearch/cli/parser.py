@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "design:design_network",
         "find a network for a data set: search, train the best on all rows, and test it",
     ),
+    "agent": ("agent:agent", "run trials of a sweep that runs elsewhere with --backend agents"),
     "pause": ("steer:pause", "pause a running sweep: its trials stop at their next reports; resume continues"),
     "stop": ("steer:stop", "end a running sweep at the next reports of its trials"),
     "cancel": ("steer:cancel", "end a running sweep at once; work since the last checkpoints runs again on resume"),
@@ -82,7 +83,7 @@ The function `<function>_arguments` of the same module adds the command's argume
 """
 
 _GROUPS: Mapping[str, Sequence[str]] = {
-    "run": ("run", "demo", "init", "plan", "check", "resume", "retry", "rerun", "design", "predict"),
+    "run": ("run", "demo", "init", "plan", "check", "resume", "retry", "rerun", "agent", "design", "predict"),
     "look": (
         *("list", "status", "watch", "serve", "trials", "best", "trial", "logs", "show", "lineage"),
         *("compare", "report", "tensorboard", "history"),

@@ -14,9 +14,9 @@ from hpsearch.cli.running import blame, print_notes, with_workers
 from hpsearch.config.import_paths import is_table
 from hpsearch.errors import TrainableError
 from hpsearch.run.plan import make_plan, plan_text, shapes_lines
-from hpsearch.run.study_run import trainable_of
 from hpsearch.sweep.file import SweepFile, load_sweep
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.worker.job import trainable_of
 from hpsearch.worker.preflight import check_end, missing_here
 
 

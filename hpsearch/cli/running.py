@@ -16,8 +16,8 @@ import psutil
 from hpsearch.backends import make_backend
 from hpsearch.cli.arguments import pasted, positive
 from hpsearch.config.checks import InvalidKey
-from hpsearch.config.import_paths import is_table
-from hpsearch.errors import JournalError, SweepError, TrainableError
+from hpsearch.config.import_paths import installing, is_installed, is_table
+from hpsearch.errors import HpsearchError, JournalError, SweepError, TrainableError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.observers.observer_hub import Times
 from hpsearch.observers.progress import choose_progress
@@ -25,6 +25,7 @@ from hpsearch.results.result_warnings import result_warnings, without_value
 from hpsearch.results.study import Study
 from hpsearch.run.observing import check_observers
 from hpsearch.run.study_run import RunSettings, run_study
+from hpsearch.serving.server import Listen
 from hpsearch.study.stopping import CRITERIA
 from hpsearch.sweep.file import locate
 from hpsearch.sweep.sweep import Sweep
@@ -55,9 +56,28 @@ def check_runs_here(args: argparse.Namespace, sweep: Sweep, folders: Sequence[st
     folders = (str(Path.cwd()), *folders)
     if args.backend != "simulated" and not is_table(sweep.trainable):
         check_end(sweep, None, folders)
+    listen = _listen(args)
     if args.backend != "ray" or is_table(sweep.trainable):
-        make_backend(args.backend, sweep, None, args.address, folders)
+        make_backend(args.backend, sweep, None, args.address, folders, listen)
     check_observers(sweep.observers, folders)
+
+
+def _listen(args: argparse.Namespace) -> Listen | None:
+    """Return where agents reach the driver; None: by files."""
+    if args.listen is None:
+        for option in ("tls_cert", "tls_key", "insecure"):
+            if getattr(args, option):
+                raise HpsearchError(f"--{option.replace('_', '-')}: needs --listen HOST:PORT, which it is about")
+        return None
+    if args.backend != "agents":
+        raise HpsearchError(f"--listen: needs --backend agents, got {args.backend}")
+    host, _, port = args.listen.rpartition(":")
+    if not host or not port.isdecimal():
+        raise HpsearchError(f"--listen: must be HOST:PORT, such as 0.0.0.0:8643, got {args.listen!r}")
+    for package in ("starlette", "uvicorn"):
+        if not is_installed(package):
+            raise HpsearchError(f"--listen: needs {package}, which isn't installed: {installing('serve')}")
+    return Listen(host.strip("[]"), int(port), args.tls_cert, args.tls_key, args.insecure)
 
 
 def check_importable(path: Path, sweep: Sweep, call: str) -> None:
@@ -111,7 +131,7 @@ def run_and_report(
     times = _timed(args)
     run = RunSettings(
         trainable=None,
-        backend=lambda sweep: make_backend(args.backend, sweep, None, args.address, folders),
+        backend=lambda sweep: make_backend(args.backend, sweep, None, args.address, folders, _listen(args)),
         display=choose_progress(sys.stdout, args.quiet),
         tensorboard=not args.no_tensorboard,
         search_path=folders,
@@ -246,11 +266,19 @@ def _what_is_best(study: Study, pasted: str) -> str:
 
 def add_place(command: argparse.ArgumentParser) -> None:
     """Add the options of the backend."""
-    backends = ["ray", "inline", "simulated"]
-    text = "inline runs in this process, for a debugger; simulated plays a recorded table back, on a virtual clock"
+    backends = ["ray", "inline", "simulated", "agents"]
+    text = (
+        "inline runs in this process, for a debugger; simulated plays a recorded table back, on a virtual clock; "
+        "agents runs trials in processes of `hpsearch agent` on any machines"
+    )
     command.add_argument("--workers", type=positive, metavar="N", help="workers: each runs a trial, or a part of one")
     command.add_argument("--backend", choices=backends, default="ray", help=text)
     command.add_argument("--address", help="a Ray cluster to join (default: RAY_ADDRESS, or a local Ray)")
+    text = "let agents reach this sweep by HTTP, such as 0.0.0.0:8643 (default: by files in the study's directory)"
+    command.add_argument("--listen", metavar="HOST:PORT", help=text)
+    command.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate in PEM, for --listen")
+    command.add_argument("--tls-key", type=Path, metavar="FILE", help="its key, if it isn't in the same file")
+    command.add_argument("--insecure", action="store_true", help="let agents of other machines in without TLS")
 
 
 def add_output(command: argparse.ArgumentParser) -> None:

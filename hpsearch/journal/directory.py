@@ -5,6 +5,7 @@ sweep.yaml                a copy of the sweep file, if there was one
 trials/00012/3/           an attempt of trial 12: output.log, hpsearch-checkpoint-9/, and what the trainable writes
 trials/packs/             packs, 00012-3-9x16.zip, each with checkpoints of several trials; output.log
 tensorboard/              a view of the journal; it can be deleted
+agents/                   messages between a driver and its agents
 run.lock, workers.lock    held by the process that runs the study, and by its workers
 """
 

@@ -18,7 +18,6 @@ from hpsearch.objective.repeats import FIRST_TEST
 from hpsearch.observers.base import Record
 from hpsearch.run.reproducibility import gpu_notes, parallel_notes
 from hpsearch.run.simulate import Nobody, simulate
-from hpsearch.run.study_run import job_of
 from hpsearch.schedulers import settings_named
 from hpsearch.schedulers.base import RungView
 from hpsearch.schedulers.halving import Halving
@@ -30,6 +29,7 @@ from hpsearch.sweep.parts import Limits, Search
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.wording import counted, shortened, up_to
 from hpsearch.trial import Segment, Trial
+from hpsearch.worker.job import job_of
 from hpsearch.worker.shapes import Shapes, shapes_of
 
 _MOST_BRACKETS = 12

@@ -12,13 +12,13 @@ from hpsearch.observers.base import Observers, Record
 from hpsearch.results.study import Study, study_of
 from hpsearch.run.interrupts import Interrupts, interrupted
 from hpsearch.run.orchestrator import Orchestrator
-from hpsearch.run.study_run import job_of
 from hpsearch.searchers import Past
 from hpsearch.study.state import SweepState
 from hpsearch.study.warm_start import WarmStart
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
 from hpsearch.trial import Report
+from hpsearch.worker.job import job_of
 
 IN_MEMORY = ":memory:"
 """Replaces the directory of a study that isn't written to disk."""

@@ -43,9 +43,8 @@ from hpsearch.study.suggestions import direct_calls
 from hpsearch.study.warm_start import WarmStart, stored_warm_start
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.wording import duration
-from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.warm_start.read import Given, read_warm_start, source_name
-from hpsearch.worker.job import CommandLine, Job
+from hpsearch.worker.job import job_of, trainable_of
 from hpsearch.worker.own_files import OwnFiles
 
 _WORKERS_PATIENCE = 60.0
@@ -380,51 +379,6 @@ def _observers(
     requested = sweep.observers if run.observers is None else run.observers
     names = [name for name in requested if run.tensorboard or name != "tensorboard"]
     return observers_of(names, observed_of(study_dir, sweep, record, history), run.display, run.search_path)
-
-
-def job_of(
-    sweep: Sweep,
-    study: str,
-    trainable: str | Callable[..., Any] | CommandLine,
-    search_path: Sequence[str],
-    mkl_cbwr: str | None,
-) -> Job:
-    """Return what all segments of a sweep share.
-
-    Args:
-        sweep: The sweep.
-        study: Path of its study's directory.
-        trainable: What it trains.
-        search_path: Folders in which that is looked for first.
-        mkl_cbwr: MKL_CBWR of the processes that train.
-    """
-    return Job(
-        study=study,
-        name=sweep.name,
-        trainable=trainable,
-        search_path=tuple(search_path),
-        objective=sweep.objective,
-        save_every=sweep.checkpoints.every,
-        threads=sweep.resources.cpus_per_worker,
-        gpus=sweep.resources.gpus_per_worker,
-        parameters=sweep.parameters,
-        scaling=sweep.scaling.for_trainers(),
-        strategies=sweep.strategies,
-        widest=sweep.resources.widest,
-        lanes=sweep.resources.lanes,
-        rounded=sweep.resources.fuse == "rounding",
-        packs=sweep.checkpoints.keep != "all",
-        mkl_cbwr=mkl_cbwr,
-        resource=sweep.resource,
-        live=sweep.early_terminate is not None and sweep.early_terminate.capabilities.live,
-    )
-
-
-def trainable_of(sweep: Sweep, folder: str) -> str | CommandLine:
-    """Return a sweep's trainable, or its script, which runs in a folder."""
-    if sweep.trainable is not None:
-        return sweep.trainable
-    return CommandLine(sweep.program, sweep.command or DEFAULT_COMMAND, folder)
 
 
 def _script_notes(sweep: Sweep, folder: str) -> list[str]:

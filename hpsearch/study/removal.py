@@ -26,7 +26,7 @@ _PARTIAL = re.compile(r"\.(trials\.csv|reports\.csv|mlflow\.db|report\.html|summ
 """Matches partial files of a process that was killed while writing them."""
 _WRITTEN = frozenset({"copy.json", "on_end.log", "report.html", "sight.token", "summary.json"})
 """Files that copies, the `on_end` command, `hpsearch report`, `hpsearch list` and a killed run on a cluster write."""
-_OURS = _OBSERVED | _WRITTEN | {"trials", "sweep.yaml", "run.lock", "workers.lock"}
+_OURS = _OBSERVED | _WRITTEN | {"agents", "trials", "sweep.yaml", "run.lock", "workers.lock"}
 _EXPORT = frozenset({"trials.csv", "reports.csv", "trials.parquet", "optuna.log"})
 
 

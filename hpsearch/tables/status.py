@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections import Counter
 from typing import Any
@@ -15,6 +16,7 @@ from hpsearch.tables.wording import (
     by_width,
     counted,
     duration,
+    first_of,
     front_line,
     params_line,
     shortened,
@@ -56,12 +58,28 @@ def status_text(study: Study, holder: str | None) -> str:
     iterations = amount_of(study.iterations, None if total is None else total[1])
     where = "from ask to tell" if study.is_told else "in workers"
     lines.append(f"iterations  {iterations}, {duration(sum(row.seconds for row in rows))} {where}")
+    if holder is not None:
+        lines += _agents(study)
     lines += _leaders(study)
     lines += _widths(study)
     lines += _rungs(study)
     lines += _reverted(study)
     lines += _failures(study)
     return "\n".join(lines) + "\n"
+
+
+def _agents(study: Study) -> list[str]:
+    """Describe the agents of a running study, as of some seconds ago."""
+
+    def doing(trial: int | None) -> str:
+        return "idle" if trial is None else f"trial {trial}"
+
+    try:
+        rows = json.loads((study.directory / "agents" / "agents.json").read_bytes())
+        named = [f"{row['host']} ({doing(row['trial'])})" for row in rows]
+    except (OSError, ValueError, KeyError, TypeError):  # it doesn't run in agents
+        return []
+    return [f"agents      {len(named)}: {first_of(named, _MOST_NAMED)}"] if named else []
 
 
 def _leaders(study: Study) -> list[str]:

@@ -250,15 +250,19 @@ def pack_into(file: IO[bytes], checkpoint: Path) -> None:
 def unpack(packed: bytes | IO[bytes], checkpoint: Path) -> None:
     """Write the bytes that `pack` returned to the directory of a checkpoint, and replace an existing one.
 
+    Args:
+        packed: The bytes, or a file with them.
+        checkpoint: The checkpoint.
+
     Raises:
-        CheckpointError: The bytes are not a checkpoint, or contain paths outside of it.
+        CheckpointError: The bytes are not a checkpoint, or contain links, devices, or paths outside of it.
         StorageError: The storage is full or failing.
     """
     with _staged(_directory(checkpoint)) as staging:
         try:
             file = io.BytesIO(packed) if isinstance(packed, bytes) else packed
             with tarfile.open(fileobj=file, mode="r:") as archive:
-                archive.extractall(staging, filter="data")
+                archive.extractall(staging, filter=_inside)
         except tarfile.TarError as error:
             raise CheckpointError(f"the checkpoint sent for {checkpoint} can't be unpacked: {error}") from error
 
@@ -328,6 +332,14 @@ def _with_manifest(parts: Parts) -> Parts:
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     """Return a file or directory unchanged; return None, which skips the entry, for any other type."""
     return member if member.isfile() or member.isdir() else None
+
+
+def _inside(member: tarfile.TarInfo, staging: str) -> tarfile.TarInfo:
+    """Return a file or directory below the checkpoint's directory. `pack` writes nothing else."""
+    parts = Path(member.name).parts
+    if not (member.isreg() or member.isdir()) or member.issparse() or parts[:1] == ("/",) or ".." in parts:
+        raise tarfile.ReadError(f"it must hold files and directories alone, got {member.name!r}")
+    return tarfile.data_filter(member, staging)
 
 
 def _parts(checkpoint: Path) -> Collection[str]:

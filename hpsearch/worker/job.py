@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hpsearch.events import Saved
 from hpsearch.objective import Objective
 from hpsearch.space import Space
 from hpsearch.sweep.parallel import Strategies
+from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.trial import Report
+
+if TYPE_CHECKING:
+    from hpsearch.sweep.sweep import Sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,51 @@ class Job:
     """What segments with `costs` end by: `seconds`, or a metric that every report must have and that never falls."""
     live: bool = False
     """Whether the scheduler may stop a segment at any report. If so, a worker waits for its decision after each."""
+
+
+def job_of(
+    sweep: Sweep,
+    study: str,
+    trainable: str | Callable[..., Any] | CommandLine,
+    search_path: Sequence[str],
+    mkl_cbwr: str | None,
+) -> Job:
+    """Return what all segments of a sweep share.
+
+    Args:
+        sweep: The sweep.
+        study: Path of its study's directory.
+        trainable: What it trains.
+        search_path: Folders in which that is looked for first.
+        mkl_cbwr: MKL_CBWR of the processes that train.
+    """
+    return Job(
+        study=study,
+        name=sweep.name,
+        trainable=trainable,
+        search_path=tuple(search_path),
+        objective=sweep.objective,
+        save_every=sweep.checkpoints.every,
+        threads=sweep.resources.cpus_per_worker,
+        gpus=sweep.resources.gpus_per_worker,
+        parameters=sweep.parameters,
+        scaling=sweep.scaling.for_trainers(),
+        strategies=sweep.strategies,
+        widest=sweep.resources.widest,
+        lanes=sweep.resources.lanes,
+        rounded=sweep.resources.fuse == "rounding",
+        packs=sweep.checkpoints.keep != "all",
+        mkl_cbwr=mkl_cbwr,
+        resource=sweep.resource,
+        live=sweep.early_terminate is not None and sweep.early_terminate.capabilities.live,
+    )
+
+
+def trainable_of(sweep: Sweep, folder: str) -> str | CommandLine:
+    """Return a sweep's trainable, or its script, which runs in a folder."""
+    if sweep.trainable is not None:
+        return sweep.trainable
+    return CommandLine(sweep.program, sweep.command or DEFAULT_COMMAND, folder)
 
 
 class Channel(Protocol):

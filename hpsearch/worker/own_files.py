@@ -44,9 +44,16 @@ class OwnFiles:
         files, self._by_value = _files(job)
         self._digests = {path: _content(path) for path in files}
         self._stamps = {path: _stamp(path) for path in files}
-        contents = sorted(f"{path.name} {content}" for path, content in self._digests.items())
-        self.digest = hashlib.sha256("\n".join(contents).encode()).hexdigest()[:16] if contents else ""
+        self.contents = tuple(sorted((path.name, content) for path, content in self._digests.items()))
+        """Name and digest of each file."""
+        text = "\n".join(f"{name} {content}" for name, content in self.contents)
+        self.digest = hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""
         """Digest of their names and contents; empty if no file is known."""
+
+    @property
+    def paths(self) -> Sequence[Path]:
+        """The files: the trainable's own first, then those that it imports."""
+        return tuple(self._digests)
 
     def edit_note(self) -> str | None:
         """Return a message on a file that was edited since then; None if there is none."""

@@ -26,9 +26,9 @@ from hpsearch.backends.ray.messages import (
     read_response,
 )
 from hpsearch.backends.ray.nodes import Shape
-from hpsearch.backends.ray.replacing import MODULE_CHANGES_STAY, close_hung, overdue, why_replaced
 from hpsearch.backends.ray.session import connect, is_cluster
 from hpsearch.backends.ray.worker_pool import WorkerPool
+from hpsearch.backends.replacing import MODULE_CHANGES_STAY, close_hung, overdue, why_replaced
 from hpsearch.backends.slots import Flight, Slot
 from hpsearch.events import Lost
 from hpsearch.sweep.parts import Resources

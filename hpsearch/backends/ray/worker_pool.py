@@ -18,9 +18,9 @@ from hpsearch.backends.ray.failures import first_line
 from hpsearch.backends.ray.inbox import Inbox
 from hpsearch.backends.ray.messages import Hello
 from hpsearch.backends.ray.nodes import Shape, here, live_nodes, node_of, why_no_workers, workers_of_others
-from hpsearch.backends.ray.replacing import Backoff, FailingNodes
 from hpsearch.backends.ray.session import Kind, Pool
 from hpsearch.backends.ray.worker import RayWorker
+from hpsearch.backends.replacing import Backoff, FailingNodes
 from hpsearch.backends.slots import Slot, Slots
 from hpsearch.errors import TrainableError
 from hpsearch.journal.provenance import process_name

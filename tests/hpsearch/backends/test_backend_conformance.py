@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +15,13 @@ from hpsearch.errors import BackendError
 from hpsearch.events import Saved
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.objective import Metric, Objective
+from hpsearch.serving.server import Listen
 from hpsearch.sweep.parts import Resources
 from hpsearch.task import Message, Progress, Result, Task
 from hpsearch.trial import Costs, Parent, Segment, Trial
 from hpsearch.worker.job import Job
 from tests.hpsearch.support import backend_trainables as trainables
+from tests.hpsearch.support.agents import AnyJobBackend, agent_beside
 from tests.hpsearch.support.functions import simulated_backend
 from tests.hpsearch.support.packing import PackingBackend
 
@@ -89,6 +92,9 @@ def make_place(kind: str, request: pytest.FixtureRequest, study: StudyDirectory)
         backend = InlineBackend()
     elif kind == "simulated":
         backend = simulated_backend(2, lambda _, iteration: X * iteration, lambda _, segment: 1.0, name="value")
+    elif kind in ("agents", "agents by HTTP"):
+        start = request.getfixturevalue("start_agents")
+        backend = AnyJobBackend(listen=None if kind == "agents" else Listen(), start=start)
     elif kind == "packing":
         backend = PackingBackend(2, metric=lambda _, iteration: X * iteration)
     else:
@@ -112,10 +118,20 @@ def warm_ray(ray_cluster: object, tmp_path_factory: pytest.TempPathFactory) -> C
     return lambda: RayBackend(Resources(workers=2))
 
 
+@pytest.fixture
+def start_agents(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], object]]:
+    """A function that starts two agents of a driver; they are gone when the test ends."""
+    monkeypatch.setenv("HPSEARCH_AGENT_TOKEN", "t" * 20)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    with ExitStack() as ending:
+        yield lambda address: [ending.enter_context(agent_beside(address)) for _ in range(2)]
+
+
 RAY = pytest.param("ray", marks=pytest.mark.ray)
+AGENTS = [pytest.param(kind, marks=pytest.mark.exhaustive) for kind in ("agents", "agents by HTTP")]
 
 
-@pytest.fixture(params=["inline", "simulated", "packing", RAY])
+@pytest.fixture(params=["inline", "simulated", "packing", RAY, *AGENTS])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Every backend."""
     made = make_place(request.param, request, StudyDirectory(tmp_path / "study"))
@@ -123,7 +139,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     made.backend.close()
 
 
-@pytest.fixture(params=["inline", RAY])
+@pytest.fixture(params=["inline", RAY, *AGENTS])
 def real(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Every backend that runs trainables."""
     made = make_place(request.param, request, StudyDirectory(tmp_path / "study"))
@@ -131,7 +147,7 @@ def real(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     made.backend.close()
 
 
-@pytest.fixture(params=["inline", "simulated", RAY])
+@pytest.fixture(params=["inline", "simulated", RAY, *AGENTS])
 def shipped(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Every backend that a sweep may run on."""
     made = make_place(request.param, request, StudyDirectory(tmp_path / "study"))
@@ -218,7 +234,7 @@ def test_a_fork_goes_on_from_another_trials_checkpoint_at_any_iteration(place: P
         assert result.failure is None
         (report,) = result.reports
         assert report.iteration == start + 1
-        if place.backend.name in ("inline", "ray"):
+        if place.backend.name in ("inline", "ray", "agents"):
             # What goes on at an iteration finds its parent's state as its checkpoint, a child that starts at 0 nothing.
             assert report.metrics["value"] == (3 * X if start else X)
 

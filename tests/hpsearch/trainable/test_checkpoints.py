@@ -245,13 +245,32 @@ def test_packing_and_unpacking_gives_the_same_files(tmp_path: Path) -> None:
     assert [path.name for path in there.parent.iterdir()] == ["hpsearch-checkpoint-3"]
 
 
-def test_an_archive_that_leaves_its_directory_is_refused(tmp_path: Path) -> None:
-    buffer = io.BytesIO()
+def archive_of(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> bytes:
+    """Return an archive with one entry."""
+    buffer, member = io.BytesIO(), tarfile.TarInfo(name)
+    member.type, member.linkname = kind, link
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        archive.addfile(tarfile.TarInfo("../outside"))
-    for packed in (buffer.getvalue(), b"no archive"):
-        with pytest.raises(CheckpointError, match="can't be unpacked"):
-            checkpoints.unpack(packed, tmp_path / "study" / "hpsearch-checkpoint-1")
+        archive.addfile(member)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        b"no archive",
+        archive_of("../outside"),
+        archive_of("files/../../outside"),
+        archive_of("/tmp/outside"),
+        archive_of("state.pt", tarfile.SYMTYPE, "inside"),
+        archive_of("state.pt", tarfile.SYMTYPE, "/etc/passwd"),
+        archive_of("state.pt", tarfile.LNKTYPE, "../study.db"),
+        archive_of("state.pt", tarfile.FIFOTYPE),
+        archive_of("state.pt", tarfile.CHRTYPE),
+    ],
+)
+def test_an_archive_of_anything_but_files_in_its_directory_is_refused(tmp_path: Path, packed: bytes) -> None:
+    with pytest.raises(CheckpointError, match="can't be unpacked"):
+        checkpoints.unpack(packed, tmp_path / "study" / "hpsearch-checkpoint-1")
     assert files_below(tmp_path) == {}
 
 

@@ -12,10 +12,10 @@ import torch
 
 from hpsearch import TrainableError, search
 from hpsearch.errors import HpsearchWarning
-from hpsearch.run.study_run import job_of
 from hpsearch.sweep.file import sweep_from_mapping
 from hpsearch.sweep.parallel import ON_THE_HOST
 from hpsearch.worker.gpus import without_gpus
+from hpsearch.worker.job import job_of
 from hpsearch.worker.worker import Worker
 from hpsearch_trainers.digits import MLP
 from tests.hpsearch.support.merged import merged

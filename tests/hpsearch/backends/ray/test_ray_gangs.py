@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import hpsearch
-from hpsearch.backends import gangs
-from hpsearch.backends.ray import replacing, worker_pool
+from hpsearch.backends import gangs, replacing
+from hpsearch.backends.ray import worker_pool
 from hpsearch.backends.ray.backend import RayBackend
 from hpsearch.events import Lost
 from hpsearch.sweep.parts import Resources
@@ -252,7 +252,8 @@ SECOND = """
 import math, sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from hpsearch.backends.ray import worker_pool, session, replacing
+from hpsearch.backends import replacing
+from hpsearch.backends.ray import worker_pool, session
 from hpsearch.backends.ray.backend import RayBackend
 from hpsearch.sweep.parts import Resources
 from tests.hpsearch.support.driver import Driver

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpsearch.backends.gangs import CLOSE_SECONDS, GRACE_SECONDS, Gang
-from hpsearch.backends.ray.replacing import (
+from hpsearch.backends.replacing import (
     FIRST_SECONDS,
     MOST_FAILURES,
     MOST_SECONDS,

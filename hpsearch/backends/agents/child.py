@@ -1,0 +1,255 @@
+"""The process of an agent that runs segments. Its parent is the only one that it talks to, over a pipe of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+from types import FrameType
+
+import psutil
+
+from hpsearch.backends.agents.http import Client, RefusedError
+from hpsearch.backends.agents.messages import Key
+from hpsearch.errors import CheckpointError, HpsearchError, StorageError, UnreadableCheckpointError
+from hpsearch.events import Noted, Saved
+from hpsearch.journal.directory import OUTPUT_AT_HAND
+from hpsearch.task import Result, Task
+from hpsearch.trainable.addresses import path_of
+from hpsearch.trainable.failures import failure_of
+from hpsearch.trial import Report
+from hpsearch.worker.child_process import ignore_preemption
+from hpsearch.worker.guardian import start_guardian
+from hpsearch.worker.job import Job
+from hpsearch.worker.worker import Worker
+
+_FILING_SECONDS = 1.0
+"""Time between two moves of a running attempt's output to its directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What the process is started with."""
+
+    job: Job
+    root: Path
+    """As in `Worker`."""
+    mark: str
+    """Mark of its guardian, and in the name of its output."""
+    client: Client | None
+    """Its requests to the driver, if the root isn't the study's directory."""
+
+    @property
+    def log(self) -> Path:
+        """Its output until that is moved to an attempt."""
+        return self.root / "trials" / f"{OUTPUT_AT_HAND}{self.mark}"
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """What the parent says about the running attempt."""
+
+    key: Key
+    cut: bool
+    decided: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The process can run segments, or says why it can't."""
+
+    mistake: str
+    closes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The former trial's object is closed, and the segment begins."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A segment has ended."""
+
+    result: Result
+    memory: int
+    """Resident bytes of the process."""
+
+
+ToParent = Ready | Begun | tuple[Key, Report] | Noted | Saved | Ended
+
+
+def serve(descriptor: int) -> None:
+    """Main function of the process: run segments until the pipe is closed, or until None comes."""
+    _keep_from_signals()
+    connection = Connection(descriptor)
+    setup: Setup = connection.recv()
+    guardian = start_guardian(mark=setup.mark)
+    try:
+        worker = Worker(setup.job, setup.root, setup.log)
+    except HpsearchError as error:
+        connection.send(Ready(str(error), False))
+        return
+    gc.freeze()  # modules stay alive, and scanning them takes the garbage collector 0.2 s
+    reader = _Reader(connection, worker)
+    connection.send(Ready("", worker.closes))
+    while (task := reader.tasks.get()) is not None:
+        if worker.closes:
+            worker.close_object(task.segment.trial)
+        connection.send(Begun(task.key))
+        result = _run(worker, task, _Channel(connection, reader, task, setup))
+        connection.send(Ended(result, psutil.Process().memory_info().rss))
+    if worker.closes:
+        worker.close_object(None)
+    worker.close()
+    guardian.stop()
+
+
+def _run(worker: Worker, task: Task, channel: _Channel) -> Result:
+    """Run a segment, between the transfers of its checkpoints if the study's directory is elsewhere."""
+    try:
+        channel.fetch()
+        result = worker.run(task.trial, task.segment, channel)
+        if result.checkpoint is not None:
+            channel.send(result.checkpoint, result.iteration)
+        return result
+    except HpsearchError as error:
+        return Result(*task.key, channel.iteration, None, (), False, 0.0, failure_of(error))
+
+
+class _Reader:
+    """Reads what the parent says, in a thread. Without its parent the process ends."""
+
+    def __init__(self, connection: Connection, worker: Worker) -> None:
+        self.tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._connection = connection
+        self._worker = worker
+        self._changed = threading.Condition()
+        self._signal = Signal((-1, -1), False, 0)
+        threading.Thread(target=self._read, name="hpsearch-agent", daemon=True).start()
+
+    def is_cut(self, key: Key) -> bool:
+        """Return whether an attempt should end."""
+        return self._signal.key == key and self._signal.cut
+
+    def wait_for_decision(self, key: Key, iteration: int) -> None:
+        """Wait until the scheduler has handled a report. The parent ends this process if nobody will."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._signal.key == key and (self._signal.cut or self._signal.decided >= iteration)
+            )
+
+    def _read(self) -> None:
+        while True:
+            try:
+                while not self._connection.poll(_FILING_SECONDS):
+                    self._worker.file_log()
+                message: Signal | Task | None = self._connection.recv()
+            except (EOFError, OSError):
+                os.kill(os.getpid(), signal.SIGKILL)
+                return
+            if isinstance(message, Signal):
+                with self._changed:
+                    self._signal = message
+                    self._changed.notify_all()
+            else:
+                self.tasks.put(message)
+
+
+class _Channel:
+    """Passes a segment's messages to the parent."""
+
+    def __init__(self, connection: Connection, reader: _Reader, task: Task, setup: Setup) -> None:
+        self._connection = connection
+        self._reader = reader
+        self._segment = task.segment
+        self._key = task.key
+        self._setup = setup
+        self._undecided: int | None = None
+        self.iteration = task.segment.start
+        """Iteration of the last checkpoint."""
+
+    def fetch(self) -> None:
+        """Get the checkpoint that the segment starts from, if it isn't here."""
+        client, address = self._setup.client, self._segment.checkpoint
+        if client is None or address is None:
+            return
+        checkpoint = self._setup.root / path_of(address)
+        if not checkpoint.exists():
+            _patiently(functools.partial(client.fetch, checkpoint))
+
+    def send(self, checkpoint: str, iteration: int) -> None:
+        """Send a checkpoint to the driver, if it doesn't see it."""
+        client = self._setup.client
+        if client is not None:
+            _patiently(functools.partial(client.send, self._setup.root / checkpoint, self._segment, iteration))
+
+    def reported(self, report: Report) -> None:
+        self._connection.send((self._key, report))
+        self._undecided = report.iteration
+
+    def noted(self, notes: Mapping[str, str]) -> None:
+        self._connection.send(Noted(*self._key, notes))
+
+    def saved(self, saved: Saved) -> None:
+        assert saved.checkpoint is not None, "what is saved has an address"
+        self.send(saved.checkpoint, saved.iteration)
+        self._connection.send(saved)
+        self.iteration = saved.iteration
+
+    def cut_requested(self) -> bool:
+        if self._setup.job.live and self._undecided is not None:
+            self._reader.wait_for_decision(self._key, self._undecided)
+            self._undecided = None
+        return self._reader.is_cut(self._key)
+
+
+def _patiently(request: Callable[[], None]) -> None:
+    """Make a request until it succeeds. The parent ends this process if the driver doesn't answer for too long.
+
+    Raises:
+        HpsearchError: It will never succeed.
+    """
+    pause = 0.1
+    while True:
+        try:
+            request()
+            return
+        except RefusedError as error:
+            if error.status == 409:  # it is another agent's by now: the parent learns so, and ends this process
+                threading.Event().wait()
+            if error.status == 507:
+                raise StorageError(f"{error}. Make room there, then resume.") from error
+            raise (UnreadableCheckpointError if error.status == 404 else CheckpointError)(str(error)) from error
+        except OSError:
+            time.sleep(pause)
+            pause = min(2 * pause, 5.0)
+
+
+def _keep_from_signals() -> None:
+    """Leave signals that a batch system sends to all processes of a job to the parent, which ends this one in order.
+
+    Processes that a trainable forks end as usual.
+    """
+    ignore_preemption()
+    this_process = os.getpid()
+
+    def on_term(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != this_process:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        with contextlib.suppress(ValueError):
+            signal.signal(number, on_term)

@@ -1,0 +1,141 @@
+"""Agents and their driver are killed, stopped and started at random: the table is that of an undisturbed sweep."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.forking import Forked
+from tests.hpsearch.support.agents import SCRIPT
+from tests.hpsearch.support.command_line import begin, call, environment, wait_for, write_sweep
+
+AGENTS = 20
+LEASE = 5
+
+
+class Fleet:
+    """Agents of a study, of which some are killed or stopped.
+
+    Args:
+        study: The study's directory.
+        code: The folder of the script.
+    """
+
+    def __init__(self, study: Path, code: Path) -> None:
+        self._words = (
+            "tests.hpsearch.support.agents",
+            "agent",
+            str(study),
+            "--code",
+            str(code),
+            "-q",
+            "--patience",
+            "100",
+        )
+        self.agents = [self._start() for _ in range(AGENTS)]
+        self.stopped: list[tuple[Forked, float]] = []
+
+    def _start(self) -> Forked:
+        return Forked(*self._words, env=environment(), new_session=True)
+
+    def kill(self, index: int) -> None:
+        """Kill an agent, and start another."""
+        self.agents[index].kill()
+        self.agents[index].communicate()
+        self.agents[index] = self._start()
+
+    def signal(self, index: int, number: int, *, with_children: bool) -> None:
+        """Send a signal to an agent."""
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):
+            process = psutil.Process(self.agents[index].pid)
+            for child in process.children(recursive=True) if with_children else []:
+                child.send_signal(number)
+            process.send_signal(number)
+
+    def end(self) -> list[int]:
+        """Wait for the ends of the agents; return their exit codes."""
+        for index in range(AGENTS):
+            self.signal(index, signal.SIGCONT, with_children=True)
+        for agent in self.agents:
+            agent.communicate()
+        return [agent.wait() for agent in self.agents]
+
+    def close(self) -> None:
+        """Kill what is left."""
+        for index, agent in enumerate(self.agents):
+            self.signal(index, signal.SIGCONT, with_children=True)
+            agent.kill()
+            agent.communicate()
+
+
+def finished(study: Path) -> int:
+    """Return how many segments have ended so far."""
+    return len(list(study.glob("trials/*/*/trial.json")))
+
+
+def has_moved(study: Path, seen: int, driver: subprocess.Popen[str]) -> bool:
+    """Return whether another segment has begun, or the driver has ended."""
+    return finished(study) > seen or driver.poll() is not None
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1])
+def test_agents_and_driver_that_are_killed_and_stopped_give_the_undisturbed_table(tmp_path, capsys, monkeypatch, seed):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HPSEARCH_AGENT_LEASE", str(LEASE))
+    Path("train.py").write_text(SCRIPT)
+    sweep = write_sweep(
+        Path("sweep.yaml"),
+        None,
+        program="train.py",
+        max_iter=None,
+        run_cap=None,
+        early_terminate={"type": "hyperband", "max_iter": 9, "brackets": 3},
+        checkpoints={"every": 1},
+    )
+    assert call(capsys, "run", sweep, "--backend", "inline", "--dir", "inline", "-q").code == 0
+    study, draw = tmp_path / "agents", random.Random(seed)
+    driver = begin("run", sweep, "--backend", "agents", "--dir", study, "-q", cwd=tmp_path)
+    fleet = Fleet(study, tmp_path)
+    try:
+        wait_for(lambda: finished(study) > 0, driver)
+        for step in range(24):
+            seen, index = finished(study), draw.randrange(AGENTS)
+            if step % 3 == 0:
+                fleet.kill(index)
+            elif step % 3 == 1:
+                fleet.signal(index, signal.SIGSTOP, with_children=draw.random() < 0.5)
+            else:
+                for other in draw.sample(range(AGENTS), 5):
+                    fleet.signal(other, signal.SIGCONT, with_children=True)
+            if step == 11:
+                driver.send_signal(signal.SIGKILL)
+                driver.communicate()
+                driver = begin("resume", study, "--backend", "agents", "-q", cwd=tmp_path)
+            if driver.poll() is not None:
+                break
+            wait_for(functools.partial(has_moved, study, seen, driver))
+        for index in range(AGENTS):
+            fleet.signal(index, signal.SIGCONT, with_children=True)
+        _, err = driver.communicate()
+        assert driver.returncode == 0, err
+        assert set(fleet.end()) <= {0, 1}  # 1: it was started after the driver had ended, and waited for another
+    finally:
+        fleet.close()
+        if driver.poll() is None:
+            driver.kill()
+            driver.communicate()
+    tables = [call(capsys, "trials", name, "--format", "csv").out for name in ("inline", study)]
+    assert tables[0] == tables[1]
+    assert subprocess.run(["pgrep", "-f", str(study)], capture_output=True, check=False).stdout == b""
+    assert not list((study / "agents").glob("*.part"))
+    assert os.listdir(study / "agents") == ["driver.json"]  # noqa: PTH208
