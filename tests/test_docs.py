@@ -221,9 +221,9 @@ def test_scripts_and_manifests_call_commands_that_can_be_given():
             lines += [shlex.join(container["command"]) for container in pod.get("containers", [])]
     calls = [match[1] for line in lines if (match := re.search(r"\bhpsearch ((?:run|resume|agent) [^()&]*)", line))]
     calls += [match[1] for line in lines if (match := re.search(r'run="(run [^"]*)"', line))]
-    assert {given.split()[0] for given in calls} == {"run", "resume", "agent"}
-    for given in calls:
-        build_parser().parse_args(shlex.split(given))
+    assert {line.split()[0] for line in calls} == {"run", "resume", "agent"}
+    for line in calls:
+        build_parser().parse_args(shlex.split(line, comments=True))
 
 
 def test_the_page_of_commands_has_every_command_and_option():
