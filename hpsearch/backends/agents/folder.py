@@ -103,7 +103,6 @@ class DriverFolder:
         Raises:
             OSError: The folder can't be written.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
         self._clear()
         _replace(self._folder / _DRIVER, encode(announcement))
 

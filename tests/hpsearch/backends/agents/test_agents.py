@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +18,7 @@ from hpsearch.events import Lost
 from hpsearch.sweep.file import load_sweep
 from hpsearch.task import Notice, Progress, Result
 from hpsearch.worker.job import job_of, trainable_of
-from tests.hpsearch.support.agents import SCRIPT, AnyJobBackend, agent_beside
+from tests.hpsearch.support.agents import SCRIPT, AnyJobBackend, agent, agent_beside
 from tests.hpsearch.support.command_line import ROOT, call, write_sweep
 from tests.hpsearch.support.conditions import beside, gone
 from tests.hpsearch.support.driver import Driver, closed_in_the_end, is_timeout
@@ -97,6 +98,28 @@ def test_an_agent_that_is_told_to_leave_hands_its_segment_back_with_a_checkpoint
     (result,) = [message for message in driver.messages if isinstance(message, Result)]
     assert (result.cut, result.failure) == (True, None)
     assert result.checkpoint is not None
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_an_agents_process_and_all_that_it_started(tmp_path, monkeypatch, number):
+    monkeypatch.setenv("HPSEARCH_AGENT_LEASE", "5")
+    driver = Driver(AnyJobBackend(), tmp_path / "study", "endless")
+    with agent(tmp_path / "study") as process:
+        driver.start(0, {"folder": str(tmp_path)}, end=10**6)
+        driver.metrics(0)
+        process.send_signal(number)
+        outcome = driver.outcome(0)
+        driver.wait_for(lambda: process.poll() is not None)
+    if number == signal.SIGTERM:
+        assert process.returncode == 0
+        assert isinstance(outcome, Result)
+        assert outcome.cut
+    else:
+        assert isinstance(outcome, Lost)
+        assert outcome.reason.endswith("wasn't heard from for 5 s")
+    pids = [int(pid) for pid in (tmp_path / "0.pids").read_text().split()]
+    driver.wait_for(lambda: all(map(gone, pids)))
 
 
 @pytest.mark.exhaustive

@@ -81,6 +81,16 @@ def finished(study: Path) -> int:
     return len(list(study.glob("trials/*/*/trial.json")))
 
 
+def processes_in(folder: Path) -> list[psutil.Process]:
+    """Return the processes that work in a folder, as those of agents that run segments."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.pid != os.getpid() and process.cwd() == str(folder):
+                found.append(process)
+    return found
+
+
 def has_moved(study: Path, seen: int, driver: subprocess.Popen[str]) -> bool:
     """Return whether another segment has begun, or the driver has ended."""
     return finished(study) > seen or driver.poll() is not None
@@ -136,6 +146,6 @@ def test_agents_and_driver_that_are_killed_and_stopped_give_the_undisturbed_tabl
             driver.communicate()
     tables = [call(capsys, "trials", name, "--format", "csv").out for name in ("inline", study)]
     assert tables[0] == tables[1]
-    assert subprocess.run(["pgrep", "-f", str(study)], capture_output=True, check=False).stdout == b""
+    wait_for(lambda: not processes_in(tmp_path))
     assert not list((study / "agents").glob("*.part"))
     assert os.listdir(study / "agents") == ["driver.json"]  # noqa: PTH208

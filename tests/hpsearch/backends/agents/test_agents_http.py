@@ -23,6 +23,7 @@ from hpsearch.task import Task
 from hpsearch.trainable import checkpoints, random_state
 from hpsearch.trial import Segment, Trial
 from tests.hpsearch.support.agents import AnyJobBackend, agent_beside
+from tests.hpsearch.support.certificates import certificate
 from tests.hpsearch.support.command_line import call, write_sweep
 from tests.hpsearch.support.driver import Driver, closed_in_the_end
 from tests.hpsearch.support.lossy_proxy import lossy_proxy
@@ -223,6 +224,21 @@ def test_an_address_to_which_no_token_should_go_is_refused(
     answer = call(capsys, "agent", url)
     assert answer.code == 1
     assert message in answer.err
+
+
+def test_by_tls_an_agent_talks_to_a_driver_whose_certificate_it_trusts_alone(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, key = certificate(tmp_path)
+    server = DriverServer(Listen(certificate=cert, key=key), frozenset({"localhost"}), study)
+    server.open(Announcement(FORMAT, VERSION, "d", str(study), {}, None, False, None, (), (), 30.0))
+    try:
+        with pytest.raises(BackendError, match="must have a certificate that this machine trusts, got: self-signed"):
+            request(client(server), "GET", "/announcement")
+        monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+        assert b'"driver":"d"' in request(client(server), "GET", "/announcement")
+    finally:
+        server.close(Announcement(FORMAT, VERSION, "d", str(study), {}, None, False, None, (), (), 30.0))
 
 
 def test_a_client_does_not_show_its_token() -> None:
