@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 import tarfile
 import threading
@@ -141,7 +142,6 @@ def linked() -> bytes:
         (ONE, "PUT", "/checkpoint/3/2/../../study.db", b"", 404),
         (ONE, "POST", "/exchange", b"{}", 400),
         (OTHER, "POST", "/exchange", b"", 400),
-        (ONE, "PUT", "/output/3/2", bytes((1 << 20) + 1), 413),
     ],
 )
 def test_what_is_not_an_agents_own_or_no_checkpoint_is_refused_and_changes_nothing(
@@ -154,13 +154,27 @@ def test_what_is_not_an_agents_own_or_no_checkpoint_is_refused_and_changes_nothi
     assert files(study) == before
 
 
+def announced(server: DriverServer, path: str, length: int) -> http.client.HTTPConnection:
+    """Begin to send a body of this length."""
+    connection = client(server).connect()
+    connection.putrequest("PUT", path)
+    for name, value in (("Authorization", f"Bearer {TOKEN}"), (AGENT, ONE), ("Content-Length", str(length))):
+        connection.putheader(name, value)
+    connection.endheaders()
+    return connection
+
+
+@pytest.mark.parametrize(("path", "most"), [("/output/3/2", 1 << 20), ("/checkpoint/3/2/5", 1 << 36), ("/x", 1 << 26)])
+def test_what_would_be_too_large_is_refused_before_it_is_sent(server: DriverServer, path: str, most: int) -> None:
+    connection = announced(server, path, most + 1)
+    assert connection.getresponse().status == 413
+    connection.close()
+
+
 def test_a_checkpoint_that_breaks_off_is_not_written(server: DriverServer, study: Path) -> None:
     content = packed(study)
-    connection = client(server).connect()
-    connection.putrequest("PUT", "/checkpoint/3/2/5")
-    for name, value in (("Authorization", f"Bearer {TOKEN}"), (AGENT, ONE), ("Content-Length", str(len(content)))):
-        connection.putheader(name, value)
-    connection.endheaders(content[: len(content) // 2])
+    connection = announced(server, "/checkpoint/3/2/5", len(content))
+    connection.send(content[: len(content) // 2])
     connection.close()
     client(server).send(study / CHECKPOINT, Segment(3, 2, 9, None, 2), 6)
     assert sorted(path.name for path in (study / "trials/00003/2").iterdir()) == ["hpsearch-checkpoint-6"]
