@@ -7,12 +7,15 @@ import os
 import random
 import signal
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
+from hpsearch.events import Lost
+from hpsearch.journal.journal import Journal
 from tests.forking import Forked
 from tests.hpsearch.support.agents import SCRIPT
 from tests.hpsearch.support.command_line import begin, call, environment, wait_for, write_sweep
@@ -41,10 +44,18 @@ class Fleet:
             "100",
         )
         self.agents = [self._start() for _ in range(AGENTS)]
-        self.stopped: list[tuple[Forked, float]] = []
 
     def _start(self) -> Forked:
         return Forked(*self._words, env=environment(), new_session=True)
+
+    def busy(self) -> list[int]:
+        """Return the agents that run a segment: they have a worker, which has a script."""
+        return [index for index in range(AGENTS) if len(self._children(index)) > 1]
+
+    def _children(self, index: int) -> list[psutil.Process]:
+        with suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.agents[index].pid).children(recursive=True)
+        return []
 
     def kill(self, index: int) -> None:
         """Kill an agent, and start another."""
@@ -55,10 +66,9 @@ class Fleet:
     def signal(self, index: int, number: int, *, with_children: bool) -> None:
         """Send a signal to an agent."""
         with suppress(psutil.NoSuchProcess, ProcessLookupError):
-            process = psutil.Process(self.agents[index].pid)
-            for child in process.children(recursive=True) if with_children else []:
+            for child in self._children(index) if with_children else []:
                 child.send_signal(number)
-            process.send_signal(number)
+            os.kill(self.agents[index].pid, number)
 
     def end(self) -> list[int]:
         """Wait for the ends of the agents; return their exit codes."""
@@ -73,7 +83,8 @@ class Fleet:
         for index, agent in enumerate(self.agents):
             self.signal(index, signal.SIGCONT, with_children=True)
             agent.kill()
-            agent.communicate()
+            if not agent.stdout.closed:
+                agent.communicate()
 
 
 def finished(study: Path) -> int:
@@ -109,24 +120,26 @@ def test_agents_and_driver_that_are_killed_and_stopped_give_the_undisturbed_tabl
         program="train.py",
         max_iter=None,
         run_cap=None,
-        early_terminate={"type": "hyperband", "max_iter": 9, "brackets": 3},
+        early_terminate={"type": "hyperband", "max_iter": 27},
         checkpoints={"every": 1},
     )
     assert call(capsys, "run", sweep, "--backend", "inline", "--dir", "inline", "-q").code == 0
     study, draw = tmp_path / "agents", random.Random(seed)
     driver = begin("run", sweep, "--backend", "agents", "--dir", study, "-q", cwd=tmp_path)
     fleet = Fleet(study, tmp_path)
+    stopped: dict[int, float] = {}
     try:
         wait_for(lambda: finished(study) > 0, driver)
         for step in range(24):
-            seen, index = finished(study), draw.randrange(AGENTS)
+            seen, index = finished(study), draw.choice(fleet.busy() or range(AGENTS))
             if step % 3 == 0:
                 fleet.kill(index)
             elif step % 3 == 1:
                 fleet.signal(index, signal.SIGSTOP, with_children=draw.random() < 0.5)
-            else:
-                for other in draw.sample(range(AGENTS), 5):
-                    fleet.signal(other, signal.SIGCONT, with_children=True)
+                stopped[index] = time.monotonic()
+            for other in [other for other, since in stopped.items() if time.monotonic() - since > LEASE + 1]:
+                fleet.signal(other, signal.SIGCONT, with_children=True)
+                del stopped[other]
             if step == 11:
                 driver.send_signal(signal.SIGKILL)
                 driver.communicate()
@@ -144,6 +157,9 @@ def test_agents_and_driver_that_are_killed_and_stopped_give_the_undisturbed_tabl
         if driver.poll() is None:
             driver.kill()
             driver.communicate()
+    with Journal.read(study / "study.db") as journal:
+        lost = [entry.event.reason for entry in journal.entries() if isinstance(entry.event, Lost)]
+    assert len(lost) > 5, "it was disturbed"
     tables = [call(capsys, "trials", name, "--format", "csv").out for name in ("inline", study)]
     assert tables[0] == tables[1]
     wait_for(lambda: not processes_in(tmp_path))
