@@ -18,7 +18,7 @@ PAGES = ROOT / "build" / "pages"  # what mkdocs.yml names
 RESULTS = "tests/benchmarks/results"
 
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
-_FILE = re.compile(r"^- \[(\S+)\]\((\S+\.(py|yaml))\)$\n", re.MULTILINE)
+_FILE = re.compile(r"^- \[(\S+)\]\((\S+\.(py|sh|yaml))\)$\n", re.MULTILINE)
 _LINK = re.compile(r"(\]\()(?!https?:|#)([^)#\s]+)")
 
 
@@ -64,7 +64,7 @@ def with_files(text: str, folder: Path) -> str:
     """Return a page of a folder with the files that its items link to."""
 
     def shown(match: re.Match[str]) -> str:
-        language = {"py": "python"}.get(match[3], match[3])
+        language = {"py": "python", "sh": "bash"}.get(match[3], match[3])
         return f'```{language} title="{match[1]}"\n{(folder / match[2]).read_text(encoding="utf-8")}```\n\n'
 
     return _FILE.sub(shown, text)

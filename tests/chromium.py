@@ -25,8 +25,12 @@ IMAGES = ROOT / "docs" / "images"
 COMMAND = [sys.executable, "-c", "import sys; from hpsearch.cli import main; sys.exit(main())"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "comm"), str(ROOT / "trainers")])}
 SIZE = 1500, 900
-PATIENCE = 60.0
+PATIENCE = 150.0
 """Seconds to wait for what is to be seen."""
+
+
+class NoAnswerError(Exception):
+    """The browser couldn't carry out a method."""
 
 
 class Browser:
@@ -44,6 +48,8 @@ class Browser:
         while True:
             answer = await self._socket.receive_json()
             if answer.get("id") == self._number:
+                if "error" in answer:
+                    raise NoAnswerError(answer["error"])
                 return answer["result"]
             told = answer.get("params", {})
             if answer.get("method") in ("Runtime.exceptionThrown", "Page.javascriptDialogOpening") or (
@@ -56,21 +62,24 @@ class Browser:
         for domain in ("Runtime", "Log"):
             await self.call(f"{domain}.enable")
 
-    async def open(self, address: str, until: str, still: float = 4.0) -> float:
+    async def open(self, address: str, until: str, still: float = 4.0, patience: float = PATIENCE) -> float:
         """Open an address; return the seconds until an expression holds. Then wait until all is drawn."""
         await self.call("Page.navigate", url="about:blank")
         began = time.monotonic()
         await self.call("Page.navigate", url=address)
-        await self.wait(until)
+        await self.wait(until, patience)
         took = time.monotonic() - began
         await asyncio.sleep(still)
         return took
 
-    async def wait(self, until: str) -> None:
+    async def wait(self, until: str, patience: float = PATIENCE) -> None:
         """Wait until an expression holds."""
         began = time.monotonic()
-        while not await self.value(until):
-            if time.monotonic() - began > PATIENCE:
+        while True:
+            with contextlib.suppress(NoAnswerError):  # the page is just left for another one
+                if await self.value(until):
+                    return
+            if time.monotonic() - began > patience:
                 raise TimeoutError(f"it never came to {until}: {await self.value('document.body.innerText')}")
             await asyncio.sleep(0.1)
 

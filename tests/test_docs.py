@@ -212,6 +212,20 @@ def test_a_command_can_be_given(place, line):
         assert words[0] in ("python3", "git") or words[0].startswith(".venv/bin/"), place
 
 
+def test_scripts_and_manifests_call_commands_that_can_be_given():
+    """Scripts of Slurm are in blocks of bash, and manifests of Kubernetes in blocks of yml."""
+    lines = [line for block in [*of("bash"), *of("yml")] for line in block.text.splitlines()]
+    for block in of("yml"):
+        for manifest in yaml.safe_load_all(block.text):
+            pod = manifest["spec"].get("template", {}).get("spec", {})
+            lines += [shlex.join(container["command"]) for container in pod.get("containers", [])]
+    calls = [match[1] for line in lines if (match := re.search(r"\bhpsearch ((?:run|resume|agent) [^()&]*)", line))]
+    calls += [match[1] for line in lines if (match := re.search(r'run="(run [^"]*)"', line))]
+    assert {line.split()[0] for line in calls} == {"run", "resume", "agent"}
+    for line in calls:
+        build_parser().parse_args(shlex.split(line, comments=True))
+
+
 def test_the_page_of_commands_has_every_command_and_option():
     page = (ROOT / "docs/commands.md").read_text()
     subparsers = next(action for action in build_parser()._actions if action.choices)

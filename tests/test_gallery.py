@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +25,7 @@ SHORTER = {
     "hydra": ("early_terminate.max_iter=3",),
     "architecture-search": ("run_cap=12", "max_iter=1"),
     "several-metrics": ("run_cap=12", "max_iter=2"),
+    "agents": ("early_terminate.max_iter=3",),
 }
 """Changes of a sweep, with which it still does what the example shows."""
 
@@ -61,3 +64,19 @@ def test_an_example_runs_alone_is_checked_and_is_searched(name: str, tmp_path: P
         assert any(row.parent is not None for row in study.trials)
     if name == "several-metrics":
         assert len(study.leaders) >= 1
+
+
+@pytest.mark.exhaustive
+def test_agents_on_two_hosts_run_the_trials(tmp_path: Path):
+    folder = tmp_path / "agents"
+    shutil.copytree(GALLERY / "agents", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
+    ssh.chmod(0o755)
+    path = os.pathsep.join((str(tmp_path), str(Path(PROGRAM).parent), os.environ["PATH"]))
+    command = ["sh", "lab.sh", "one", "two"]
+    done = subprocess.run(command, cwd=folder, env=environment(PATH=path), capture_output=True, text=True)
+    assert done.returncode == 0, done
+    study = hpsearch.load(folder / "runs/lab")
+    assert study.state == "finished"
+    assert all(row.notes["host"] == socket.gethostname() for row in study.trials)

@@ -40,13 +40,14 @@ _COMMAND = "import socket, sys; socket.gethostname = lambda: 'box'; from hpsearc
 
 
 @contextlib.contextmanager
-def _sweep(place: Path, max_iter: int) -> Iterator[subprocess.Popen[bytes]]:
+def sweep(place: Path, max_iter: int, *more: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run the sweep, and stop it in the end; say what it printed where that came too early."""
     file = ROOT / "configs" / "digits.yaml"
     whole = yaml.safe_load(file.read_text(encoding="utf-8"))["parameters"]
     parameters = json.dumps({name: whole[name] for name in _PARAMETERS})
     words = ["run", str(file), "--dir", str(place), "--no-tensorboard", "--workers", "2"]
     words += ["--set", f"parameters={parameters}", "--set", f"early_terminate.max_iter={max_iter}"]
+    words += more
     printed = place.with_suffix(".log")
     with printed.open("wb") as log:
         process = subprocess.Popen(
@@ -72,7 +73,7 @@ def watch(folder: Path, is_ready: Callable[[LiveStudy], bool], max_iter: int = 2
     Raises:
         TimeoutError: The sweep never came there, or wasn't seen when it did.
     """
-    with _sweep(folder / "digits-1", max_iter) as process:
+    with sweep(folder / "digits-1", max_iter) as process:
         return asyncio.run(_screen(folder / "digits-1", process, is_ready))
 
 

@@ -79,6 +79,7 @@ DTYPES: tuple[torch.dtype, ...] = (
     torch.float8_e4m3fn,
     torch.float8_e5m2,
 )
+SUPPORTED = frozenset(DTYPES)
 
 _WITHOUT_TENSOR = frozenset(
     ("barrier", "allgather_object", *OPERATIONS[OPERATIONS.index("first_cuda_use") : OPERATIONS.index("share")])

@@ -16,6 +16,7 @@ from hpsearch.benchmark.rows import RunRow, half_of, read_rows, run_row, write_r
 from hpsearch.benchmark.runs import Results, keys_of, run_missing
 from hpsearch.benchmark.suite import Suite, load_suites
 from hpsearch.cli.arguments import comma_list, positive
+from hpsearch.config.checks import nearest
 from hpsearch.errors import HpsearchError
 from hpsearch.journal.filesystem import writing
 from hpsearch.journal.provenance import command_line, without_folder
@@ -69,11 +70,14 @@ def benchmark(args: argparse.Namespace) -> int:
             print(f"{suite.name}: left out, as {why}\n")
             continue
         suite.check(methods)
-        rows = _run_suite(suite, tasks, methods, args, directory if len(suites) == 1 else directory / suite.name)
-        if rows is None:
+        ran = _run_suite(suite, tasks, methods, args, directory if len(suites) == 1 else directory / suite.name)
+        if ran is None:
             return 130
-        families.append(Family(rows, methods, (args.workers or suite.workers)[0]))
-    write_rows(directory / "rows.csv", [row for family in families for row in family.rows], _command())
+        families.append(Family(ran, methods, (args.workers or suite.workers)[0]))
+    if not families:
+        return 0
+    rows = [row for family in families for row in family.rows]
+    write_rows(directory / "rows.csv", rows, without_folder(command_line()))
     print(f"rows: {directory / 'rows.csv'}")
     if len(suites) > 1:
         _show_families(families, directory)
@@ -85,8 +89,13 @@ def _show_rows(args: argparse.Namespace) -> int:
     given = [name for name in ("quick", "jobs", "data") if getattr(args, name)]
     if given:
         raise HpsearchError(f"--{given[0]} must be with a suite that is run, got rows of runs: {args.suite[0]}")
+    read = read_rows(args.suite)
+    known = list(dict.fromkeys(row.method for row in read))
+    for method in args.methods or ():
+        if method not in known:
+            raise HpsearchError(f"{args.suite[0]}: there is no method {method}; {nearest(method, known)}")
     by_family: dict[str, list[RunRow]] = defaultdict(list)
-    for row in read_rows(args.suite):
+    for row in read:
         if args.half in (None, row.half) and (args.seeds is None or row.seed < args.seeds):
             by_family[row.family].append(row)
     families = []
@@ -116,11 +125,6 @@ def _show_families(families: Sequence[Family], directory: Path | None) -> None:
         with writing(f"{directory}: expected a folder for the table that can be written"):
             directory.mkdir(parents=True, exist_ok=True)
             (directory / "families.md").write_text(markdown(rows), "utf-8")
-
-
-def _command() -> str:
-    """Return the command as a user types it."""
-    return without_folder(command_line())
 
 
 def _run_suite(

@@ -47,10 +47,7 @@ class ASHA(Halving):
 
     def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
         """Build the scheduler."""
-        last = len(self.ends) - 1
-        ends = [self.ends[s:] for s in range(self.brackets)]
-        shares = [hyperband_trials(last - s, last, self.eta) for s in range(self.brackets)]
-        return AsynchronousHalving(ends, shares, self.eta, objective, run_cap)
+        return AsynchronousHalving(self, objective, run_cap, self.brackets)
 
     def summary(self) -> str:
         """Return the first and the last rung, and the number of brackets if there are several."""
@@ -78,26 +75,21 @@ class AsynchronousHalving(Scheduler):
     A call costs O(log n) comparisons in the number of trials in a rung; with several goals O(n), or more.
 
     Args:
-        ends: For each bracket, the iterations at which its rungs end.
-        shares: Relative number of new trials of each bracket.
-        eta: 1 of `eta` trials is promoted.
+        settings: The rungs, and how many trials each promotes.
         objective: Ranks the trials of a rung.
         run_cap: Maximum number of trials.
+        brackets: Number of brackets, each of which begins a rung later than the one before.
     """
 
-    def __init__(
-        self,
-        ends: Sequence[Sequence[int]],
-        shares: Sequence[int],
-        eta: int,
-        objective: Objective,
-        run_cap: int | None = None,
-    ) -> None:
+    def __init__(self, settings: Halving, objective: Objective, run_cap: int | None = None, brackets: int = 1) -> None:
+        last = len(settings.ends) - 1
+        ends = [settings.ends[s:] for s in range(brackets)]
         super().__init__(run_cap, ends)
         self._until = ends
-        self._shares = shares
+        self._shares = [hyperband_trials(last - s, last, settings.eta) for s in range(brackets)]
+        """Relative number of new trials of each bracket."""
         self._objective = objective
-        self._judged = [[running_rung(eta, objective) for _ in bracket[:-1]] for bracket in ends]
+        self._judged = [[running_rung(settings.eta, objective) for _ in bracket[:-1]] for bracket in ends]
         """For each bracket, all rungs except the last."""
         indices = [(bracket, rung) for bracket, rungs in enumerate(self._judged) for rung in range(len(rungs))]
         self._promoting = sorted(indices, key=lambda index: (-ends[index[0]][index[1] + 1], index[0]))

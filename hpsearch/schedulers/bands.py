@@ -72,7 +72,7 @@ class Bands(EarlyTerminate):
 
     def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
         """Build the scheduler."""
-        return BandScheduler(self.ends, self.eta, self.max_iter, self.strict, objective, run_cap)
+        return BandScheduler(self, objective, run_cap)
 
     def summary(self) -> str:
         """Return the iterations of the first bands."""
@@ -108,31 +108,20 @@ class BandScheduler(Scheduler):
     NaN is ignored: it doesn't count at a band, and stops no trial.
 
     Args:
-        bands: Iterations of the bands, rising.
-        eta: 1 of `eta` trials continues.
-        max_iter: Last iteration of a trial; None: until the trainable returns.
-        strict: Judge by the value at the band.
+        settings: The bands, and which trials continue at each.
         objective: Defines which values are better.
         run_cap: Maximum number of trials.
     """
 
-    def __init__(
-        self,
-        bands: Sequence[int],
-        eta: float,
-        max_iter: int | None,
-        strict: bool,
-        objective: Objective,
-        run_cap: int | None = None,
-    ) -> None:
-        super().__init__(run_cap, [[max_iter]])
-        self._bands = bands
-        self._eta = eta
-        self._max_iter = max_iter
-        self._strict = strict
+    def __init__(self, settings: Bands, objective: Objective, run_cap: int | None = None) -> None:
+        super().__init__(run_cap, [[settings.max_iter]])
+        self._bands = settings.ends
+        self._eta = settings.eta
+        self._max_iter = settings.max_iter
+        self._strict = settings.strict
         self._objective = objective
         self._courses: dict[int, _Course] = {}
-        self._at: dict[int, dict[int, float]] = {band: {} for band in bands}
+        self._at: dict[int, dict[int, float]] = {band: {} for band in self._bands}
         """Band to the values of trials at the band, by trial."""
         self._spared = 0
 

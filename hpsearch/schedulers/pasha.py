@@ -49,7 +49,7 @@ class PASHA(Halving):
 
     def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
         """Build the scheduler."""
-        return ProgressiveHalving(self.ends, self.eta, objective, run_cap)
+        return ProgressiveHalving(self, objective, run_cap)
 
     def summary(self) -> str:
         """Return the first and the last rung that may be opened."""
@@ -74,14 +74,13 @@ class ProgressiveHalving(AsynchronousHalving):
     highest open rung, which ends after R iterations.
 
     Args:
-        ends: The iterations at which rungs end, once they are opened.
-        eta: 1 of `eta` trials is promoted.
+        settings: The rungs, and how many trials each promotes.
         objective: Ranks the trials of a rung.
         run_cap: Maximum number of trials.
     """
 
-    def __init__(self, ends: Sequence[int], eta: int, objective: Objective, run_cap: int | None = None) -> None:
-        super().__init__([ends], [1], eta, objective, run_cap)
+    def __init__(self, settings: Halving, objective: Objective, run_cap: int | None = None) -> None:
+        super().__init__(settings, objective, run_cap)
         self._promoting = self._promoting[-1:]
         self._sort_keys: dict[int, SortKey] = {}
         """Trial to `Objective.sort_key` of its value at the last rung that it has finished."""

@@ -105,7 +105,8 @@ class History:
 
         A trial that ends with NaN couldn't be trained. Trials that failed for another reason are in neither list.
         """
-        trained, failed = [], []
+        trained: list[Params] = []
+        failed: list[Params] = []
         for _, record in sorted(self._trials.items()):
             if record.failure is not None:
                 if record.failure.is_of_capacity:

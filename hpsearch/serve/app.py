@@ -29,7 +29,7 @@ from hpsearch.page.charts import STYLE
 from hpsearch.page.html import PAGE_STYLE, escaped
 from hpsearch.serve.live import ServedStudy, Studies
 from hpsearch.serve.pages import (
-    charts_part,
+    charts_parts,
     head_part,
     part,
     problem_page,
@@ -50,7 +50,7 @@ _ALIVE_SECONDS = 15.0
 """Seconds without news after which the browser gets a sign of life, so that neither side drops the connection."""
 _MOST_FIELDS = 10
 
-_WAITS = {"head": "journal", "trials": "trials", "charts": "journal, to draw it", "trial": "journal"}
+_WAITS = {"head": "journal", "trials": "trials", "curves": "reports", "charts": "journal", "trial": "journal"}
 """What is read for a part of a page."""
 
 _Versions = Callable[[], Mapping[str, Any]]
@@ -193,19 +193,18 @@ class _Pages:
         study, base = self._study(request), _base(request)
         title = study.line.name or study.path.name
         query = TableQuery.read(request.query_params)
-        head, steering, trials, charts = (
-            self._part(request, study, name, base) for name in ("head", "steering", "trials", "charts")
-        )
+        names = ("head", "steering", "curves", "trials", "charts")
+        head, steering, curves, trials, charts = (self._part(request, study, name, base) for name in names)
         body = (
             f'<h1>{escaped(title)}</h1><p class="crumbs"><a href="/">All studies</a></p>{head}{steering}'
-            f"<section><h2>Trials</h2>{filters(query, base)}{trials}</section>{charts}"
+            f"{curves}<section><h2>Trials</h2>{filters(query, base)}{trials}</section>{charts}"
         )
         return HTMLResponse(shell(f"{title}: hpsearch", body, live=f"{base}/live", may_steer=_may_steer(request)))
 
     def _part(self, request: Request, study: ServedStudy, name: str, base: str) -> str:
         """Return a part of a new page. What takes long is left to the page's script."""
         source = f"{base}/parts/{name}"
-        if name in ("charts", "trial") or not study.is_read:
+        if name in ("curves", "charts", "trial") or not study.is_read:
             waits = "" if name in ("steering", "log") else f'<p class="soft">Reading the {_WAITS[name]} ...</p>'
             return part(name, source, waits, query=name == "trials")
         if "trial" in request.path_params:
@@ -219,8 +218,8 @@ class _Pages:
 
     def _study_html(self, request: Request, name: str) -> str:
         study, base = self._study(request), _base(request)
-        if name == "charts":
-            return study.drawn("charts", lambda: charts_part(study.path))
+        if name in ("curves", "charts"):
+            return study.drawn("charts", lambda: charts_parts(study.path))[name]
         with study.reading() as live:
             if name == "head":
                 return head_part(live, study.line, study.path)
@@ -238,6 +237,7 @@ class _Pages:
             "head": f"{study.version}.{_tick() if runs else ''}",
             "steering": f"{line.state}.{runs}.{failed}",
             "trials": f"{study.version}",
+            "curves": f"{study.slow_version}",
             "charts": f"{study.slow_version}",
         }
         answers = {
@@ -274,7 +274,7 @@ class _Pages:
     def _trial_html(self, request: Request, name: str) -> str:
         study, number = self._study(request), request.path_params["trial"]
         if name == "trial":
-            return study.drawn(f"trial {number}", lambda: trial_part(study.path, number))
+            return study.drawn(f"trial {number}", lambda: {name: trial_part(study.path, number)})[name]
         with study.reading() as live:
             if number >= len(live.rows):
                 raise HTTPException(

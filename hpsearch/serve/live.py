@@ -81,7 +81,7 @@ class ServedStudy:
         self._wanted = -_WANTED_SECONDS
         self._labels, self._created = Labels(), 0.0
         self._drawing = threading.Lock()
-        self._drawn: dict[str, tuple[int, str]] = {}
+        self._drawn: dict[str, tuple[int, Mapping[str, str]]] = {}
         self._slow_version, self._rested = 0, 0.0
 
     def look(self) -> None:
@@ -177,8 +177,8 @@ class ServedStudy:
             self._slow_version = self.version
         return self._slow_version
 
-    def drawn(self, name: str, draw: Callable[[], str]) -> str:
-        """Return what takes long to draw; several clients with the same version share a drawing."""
+    def drawn(self, name: str, draw: Callable[[], Mapping[str, str]]) -> Mapping[str, str]:
+        """Return what takes long to draw, by part; several clients with the same version share a drawing."""
         self.want()
         with self._drawing:
             version = self.slow_version

@@ -167,7 +167,7 @@ def table_html(
         order = ("descending" if descending else "ascending") if head.name == sort else ""
         aria = f' aria-sort="{order}"' if order else ""
         arrow = f'<span aria-hidden="true"> {"▼" if descending else "▲"}</span>' if order else ""
-        kind = "" if head.is_text else ' class="number"'
+        kind = "" if head.is_text or not index else ' class="number"'
         cells.append(
             f'<th scope="col"{aria}{kind}><a id="sort-{index}" data-same href="{escaped(link(head.name))}">'
             f"{escaped(head.name)}{arrow}</a></th>"
@@ -311,17 +311,17 @@ def _best(live: LiveStudy) -> str:
     )
 
 
-def charts_part(path: Path) -> str:
-    """Return the pictures of a study, which are those of `hpsearch report`.
+def charts_parts(path: Path) -> dict[str, str]:
+    """Return the pictures of a study, which are those of `hpsearch report`: its learning curves, and all others.
 
     Raises:
         HpsearchError: The study can't be read.
     """
     study = load(path)
     with study.entries_in_memory():
-        sections = [
+        first = curves(study)
+        others = [
             front(study),
-            *curves(study),
             history(study),
             brackets(study),
             workers(study, time.time() if study.state == "running" else None),
@@ -329,8 +329,10 @@ def charts_part(path: Path) -> str:
             strategies(study),
             failures(study),
         ]
-    text = sections_html([section for section in sections if section is not None], "chart")
-    return text or "<p>Pictures appear when trials have reported.</p>"
+    return {
+        "curves": sections_html(first, "curve") or "<p>Learning curves appear when trials have reported.</p>",
+        "charts": sections_html([section for section in others if section is not None], "chart"),
+    }
 
 
 def sections_html(sections: Iterable[Section], prefix: str) -> str:

@@ -119,11 +119,19 @@ def steering_part(live: LiveStudy, path: Path, action: str, may_steer: bool) -> 
     ]
     if live.journaled.counts().get(TrialState.FAILED):
         buttons.append(_button(action, "retry", "Retry failed trials"))
+    early = live.sweep.early_terminate
+    bounds = {
+        "run_cap": "Trials in all" if live.sweep.run_cap is not None else "",
+        "brackets": "Brackets in all" if early is not None and "brackets" in early.raisable else "",
+        "max_iter": "Iterations of the best trial in all",
+    }
+    fields = "".join(
+        f'<label>{text} <input name="{bound}" inputmode="numeric" size="6"></label>'
+        for bound, text in bounds.items()
+        if text
+    )
     extend = f"""<details><summary>Extend</summary>
-<form data-request="{escaped(action)}"><input type="hidden" name="verb" value="extend">
-<label>Trials in all <input name="run_cap" inputmode="numeric" size="6"></label>
-<label>Brackets in all <input name="brackets" inputmode="numeric" size="6"></label>
-<label>Train the best on to iteration <input name="max_iter" inputmode="numeric" size="6"></label>
+<form data-request="{escaped(action)}"><input type="hidden" name="verb" value="extend">{fields}
 <button>Extend</button></form></details>"""
     add = f"""<details><summary>Add configurations</summary>
 <form data-request="{escaped(action)}"><input type="hidden" name="verb" value="add">

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
+import random
 import re
 import secrets
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeGuard, TypeVar
 
 from hpsearch.config.import_paths import installing, is_installed
-from hpsearch.errors import HpsearchError, StorageError
+from hpsearch.errors import HpsearchError, StorageError, causes
 
 T = TypeVar("T")
 
@@ -25,6 +27,12 @@ _PART = 64 * 1024**2
 """Bytes of a part of a large object."""
 
 _CONNECT_SECONDS, _READ_SECONDS = 10, 60
+
+_PAUSES = (0.2, 0.4, 0.8, 1.6)
+"""Mean seconds between attempts."""
+
+_PASSING = frozenset({408, 409, 429, 500, 502, 503, 504})
+"""Status codes that may pass: throttled, overloaded, or another request on the same name is under way."""
 
 _ADVICE = (
     "Check the credentials that boto3 finds (AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), the name of "
@@ -60,15 +68,16 @@ class Bucket:
         from boto3.s3.transfer import TransferConfig
         from botocore.config import Config
 
+        # botocore's own retries draw from Python's global generator, which a trainable in this process may use.
+        self._random = random.Random()
         config = Config(
-            retries={"mode": "standard", "max_attempts": 5},  # with exponential backoff, also when throttled
+            retries={"total_max_attempts": 1},
             connect_timeout=_CONNECT_SECONDS,
             read_timeout=_READ_SECONDS,
             max_pool_connections=2 * _THREADS,
         )
         self._transfer = TransferConfig(multipart_threshold=_PART, multipart_chunksize=_PART, use_threads=False)
-        with self._explained():
-            self._client: Any = boto3.session.Session().client("s3", config=config)
+        self._client: Any = self._tried(lambda: boto3.session.Session().client("s3", config=config))
 
     def check(self) -> bool:
         """Return whether the store creates objects conditionally, after writing, reading and deleting one.
@@ -90,14 +99,16 @@ class Bucket:
         """
         from botocore.exceptions import ClientError
 
-        with self._explained():
+        def put() -> bool:
             try:
                 self._client.put_object(Bucket=self._name, Key=self._prefix + name, Body=content, IfNoneMatch="*")
             except ClientError as error:
                 if _status(error) != 412:
                     raise
                 return False
-        return True
+            return True
+
+        return self._tried(put)
 
     def read(self, name: str) -> bytes | None:
         """Return an object's bytes; None if there is none.
@@ -107,15 +118,16 @@ class Bucket:
         """
         from botocore.exceptions import ClientError
 
-        with self._explained():
+        def get() -> bytes | None:
             try:
-                answer = self._client.get_object(Bucket=self._name, Key=self._prefix + name)
-                content: bytes = answer["Body"].read()
+                content: bytes = self._client.get_object(Bucket=self._name, Key=self._prefix + name)["Body"].read()
             except ClientError as error:
                 if _code(error) != "NoSuchKey":
                     raise
                 return None
-        return content
+            return content
+
+        return self._tried(get)
 
     def upload(self, name: str, file: IO[bytes]) -> None:
         """Write an object from a file, in parts if it is large; replace an existing one.
@@ -123,17 +135,27 @@ class Bucket:
         Raises:
             StorageError: The store can't be written.
         """
-        with self._explained():
+
+        def put() -> None:
+            file.seek(0)
             self._client.upload_fileobj(file, self._name, self._prefix + name, Config=self._transfer)
 
+        self._tried(put)
+
     def download(self, name: str, file: IO[bytes]) -> None:
-        """Write an object's bytes to a file.
+        """Write an object's bytes to a file, and go to its beginning.
 
         Raises:
             StorageError: There is none, or the store can't be read.
         """
-        with self._explained():
+
+        def get() -> None:
+            file.seek(0)
+            file.truncate()
             self._client.download_fileobj(self._name, self._prefix + name, file, Config=self._transfer)
+
+        self._tried(get)
+        file.seek(0)
 
     def names(self, folder: str = "") -> dict[str, str]:
         """Return the names of the objects below a folder, in order, and of each a tag that changes with its content.
@@ -161,24 +183,33 @@ class Bucket:
             StorageError: The store can't be written.
         """
         for name in names:
-            with self._explained():
-                self._client.delete_object(Bucket=self._name, Key=self._prefix + name)
+            delete = functools.partial(self._client.delete_object, Bucket=self._name, Key=self._prefix + name)
+            self._tried(delete)
 
-    def _pages(self, folder: str, **how: str) -> Iterator[dict[str, Any]]:
-        with self._explained():
-            pages = self._client.get_paginator("list_objects_v2")
-            yield from pages.paginate(Bucket=self._name, Prefix=self._prefix + folder, **how)
+    def _pages(self, folder: str, **how: str) -> list[dict[str, Any]]:
+        pages = self._client.get_paginator("list_objects_v2")
+        return self._tried(lambda: list(pages.paginate(Bucket=self._name, Prefix=self._prefix + folder, **how)))
 
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Convert boto3's errors."""
+    def _tried(self, call: Callable[[], T]) -> T:
+        """Call a function, up to five times with exponential backoff if the store is throttled or can't be reached.
+
+        Raises:
+            StorageError: It failed.
+        """
         from boto3.exceptions import Boto3Error
-        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
-        try:
-            yield
-        except (BotoCoreError, Boto3Error, ClientError) as error:
-            raise StorageError(f"{self.url}: expected a bucket that answers, got: {error}. {_ADVICE}.") from error
+        for pause in (*_PAUSES, None):
+            try:
+                return call()
+            except (BotoCoreError, Boto3Error, ClientError) as error:
+                cause = next((e for e in causes(error) if isinstance(e, ClientError)), error)
+                is_passing = isinstance(cause, HTTPClientError) or _status(cause) in _PASSING
+                if pause is None or not is_passing:
+                    text = f"{self.url}: expected a bucket that answers, got: {error}. {_ADVICE}."
+                    raise StorageError(text) from error
+                time.sleep(pause * (0.5 + self._random.random()))
+        raise AssertionError("the last call returns or raises")
 
 
 def in_parallel(call: Callable[[T], object], items: Sequence[T]) -> None:
@@ -218,4 +249,5 @@ def _code(error: Any) -> str:
 
 
 def _status(error: Any) -> int:
-    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    response = getattr(error, "response", None) or {}
+    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

@@ -134,7 +134,6 @@ class Mirror:
             for name in names[:1]:
                 with self._scratch() as file:
                     self._bucket.download(name, file)
-                    file.seek(0)
                     unpack(file, self._study_dir.path / address)
 
         self._say(f"fetching {len(missing)} checkpoints from {self._bucket.url}")
@@ -295,7 +294,6 @@ class Mirror:
                 pack_into(file, self._study_dir.path / address)
             except UnreadableCheckpointError:
                 return  # something else deleted or damaged it: a trial that needs it starts again
-            file.seek(0)
             self._bucket.upload(name, file)
         self._uploaded.add(name)
 

@@ -19,7 +19,7 @@ from hpsearch.objective import Metric, Objective
 from hpsearch.results.segments import SegmentRow
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.formats import csv_text, frame_of, json_text, param_cells
-from hpsearch.tables.layout import WHOLE, Column, Screen, table_text
+from hpsearch.tables.layout import WHOLE, Column, Screen, one_line, table_text
 from hpsearch.tables.wording import LONGEST_CELL, duration, numbers, shortened
 from hpsearch.trial import Report, TrialRow, TrialState, Value
 
@@ -337,8 +337,8 @@ def rows_to_table(
     if times:
         columns.append(Column("time", [duration(row.seconds) for row in rows]))
     for name in note_names(rows) if notes else []:
-        cells = [shortened(row.notes.get(name, ""), LONGEST_CELL) for row in rows]
-        columns.append(Column(shortened(name, LONGEST_CELL), cells, is_text=True, is_kept=True))
+        cells = [shortened(one_line(row.notes.get(name, "")), LONGEST_CELL) for row in rows]
+        columns.append(Column(one_line(name), cells, is_text=True, is_kept=True))
     if any(row.reverted for row in rows):
         cells = [shortened(row.reverted, LONGEST_CELL) for row in rows]
         columns.append(Column("taken back", cells, is_text=True))

@@ -49,7 +49,7 @@ def to_notes(notes: object) -> dict[str, str]:
         TrainableError: They are not.
     """
     if not isinstance(notes, Mapping):
-        raise TrainableError(f'notes must be a mapping of names to texts such as {{"commit": "4f1c"}}, got {notes!r}')
+        raise TrainableError(f'notes must be texts by name, such as {{"commit": "4f1c"}}, but are {_described(notes)}')
     for name, text in notes.items():
         if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
             raise TrainableError(

@@ -24,7 +24,8 @@ from hpsearch.trainable.running_trial import RunningTrial
 from hpsearch.trainable.storage import writing
 from hpsearch.trial import Segment
 from hpsearch.worker.attempt import LaneLog
-from hpsearch.worker.job import Channel
+from hpsearch.worker.in_process import InProcess
+from hpsearch.worker.job import Channel, Job
 from hpsearch.worker.lane import (
     BuiltTrainer,
     Lane,
@@ -35,7 +36,6 @@ from hpsearch.worker.lane import (
     write_pending,
 )
 from hpsearch.worker.module_values import ModuleValues, Namespace, module_changes, note_on_modules
-from hpsearch.worker.output import OutputRedirect
 from hpsearch.worker.process_settings import Kept, apply, notes_on_settings, restored_settings
 
 if TYPE_CHECKING:
@@ -88,42 +88,27 @@ class Lanes:
     """The segments that this process trains in parallel.
 
     Args:
-        target: The trainable: a class of `Trainer` that can be a lane according to `why_whole`.
-        output: Where this process prints to.
-        most: Most trials of one computation.
+        runner: Has the trainable, a class of `Trainer` that can be a lane according to `why_whole`, and the output.
+        job: What all segments share. If it is rounded, a computation always has as many trials as it has lanes, and
+            may round differently from a trial alone.
         study: The study's directory. Common output and common checkpoint files are in its `trials/packs`; a lane's own
             output is in its attempt's directory.
         at_hand: A file for output, see `LaneLog`.
-        packs: Whether they write checkpoints to common files.
-        rounded: A computation always has `most` trials, and may round differently from a trial alone.
         around_build: Returns a context for the build of a segment, given the seconds that it may take.
     """
 
-    def __init__(
-        self,
-        target: Callable[[RunningTrial], Any],
-        output: OutputRedirect,
-        most: int,
-        study: Path,
-        at_hand: Path,
-        *,
-        packs: bool,
-        rounded: bool,
-        around_build: AroundBuild = contextlib.nullcontext,
-    ) -> None:
+    def __init__(self, runner: InProcess, job: Job, study: Path, at_hand: Path, around_build: AroundBuild) -> None:
         import torch
 
         from hpsearch_trainers.lanes import Fuser, RoundingFuser
 
         # torch's first optimizer imports modules that add warning filters, so the first lane's filters would differ.
         torch.optim.SGD([torch.zeros(1)], lr=1.0)
-        self._target = target
-        self._modules = ModuleValues(target)
+        self._runner = runner
+        self._modules = ModuleValues(runner.target)
         self._modules_before: Sequence[Namespace] = ()
-        self._output = output
+        self._job = job
         self._study = study
-        self._packs = packs
-        self._rounded = rounded
         self._around_build = around_build
         self._log = LaneLog(at_hand, study / PACKS, shared=True)
         self._at_hand = at_hand
@@ -135,7 +120,9 @@ class Lanes:
             "passing": (Interrupted,),
         }
         self._new_fuser: Callable[[], Fuser] = (
-            (lambda: RoundingFuser(most, **how, verdicts=self._verdicts)) if rounded else lambda: Fuser(most, **how)
+            (lambda: RoundingFuser(job.lanes, **how, verdicts=self._verdicts))
+            if job.rounded
+            else lambda: Fuser(job.lanes, **how)
         )
         self._fusers: list[tuple[Mapping[str, Any], Fuser]] = []
         """One for each set of process settings, the last used last; trials with equal settings train together.
@@ -191,7 +178,7 @@ class Lanes:
         If the segment changes a value of the trainable's modules, trials are built again when they continue.
         """
         assert not self._lanes, "it has this process for itself"
-        return _unshared(None, (), self._parked, self._modules, rounded=self._rounded)
+        return self._unshared(None, ())
 
     def close(self) -> None:
         """Drop all lanes."""
@@ -213,17 +200,17 @@ class Lanes:
         else:
             lane.trial = RunningTrial(assignment, lane.attempt)
         lane.trial.generators = lambda: self._beside_state(lane)
-        if self._packs:
+        if self._job.packs:
             lane.trial.write_checkpoint = lambda *args: write_checkpoint(lane, state_bytes(lane.object), *args)
         with contextlib.ExitStack() as around:
             if lane.standing is None:
                 beside = [other for other in self._lanes if other is not lane and other.failure is None]
-                around.enter_context(_unshared(lane, beside, self._parked, self._modules, rounded=self._rounded))
+                around.enter_context(self._unshared(lane, beside))
             settings = around.enter_context(self._turn(lane))
             is_new = lane.standing is None
             if lane.standing is None:
                 random_state.seed_all(lane.trial.seed)
-                trainer = self._target(lane.trial)
+                trainer = self._runner.target(lane.trial)
                 lane.standing = BuiltTrainer(trainer, lane.trial, settings())
                 if assignment.checkpoint is not None:
                     trainer.load_state_dict(lane.trial.checkpoint)
@@ -233,6 +220,39 @@ class Lanes:
             if is_new and _VERDICT in (saved := lane.trial.random_state or {}):
                 self._verdicts[lane.object] = saved[_VERDICT]
         self._by_object[id(lane.standing.object)] = lane
+
+    @contextlib.contextmanager
+    def _unshared(self, lane: Lane | None, beside: Sequence[Lane]) -> Iterator[None]:
+        """Check that the block, such as the build of a lane, changes no value of the trainable's modules.
+
+        All lanes of a process share these values. If one changes, each other lane fails before it trains with the new
+        value. Parked objects are dropped: those trials are built again from their checkpoints.
+
+        Args:
+            lane: The lane that is built; None: another segment runs alone in this process.
+            beside: The other lanes.
+
+        Raises:
+            TrainableError: There are other lanes, and a value was changed.
+        """
+        running = [other for other in beside if other.standing is not None]
+        if not running and not self._parked:
+            yield
+            return
+        before = self._modules.look()
+        problem = ""
+        try:
+            yield
+        finally:
+            if changes := module_changes(before):
+                self._parked.clear()
+                if running and lane is not None:
+                    problem = _problem(lane, running, changes, rounded=self._job.rounded)
+                    for other in running:
+                        with other.at_fault():
+                            raise TrainableError(problem)
+        if problem:
+            raise TrainableError(problem)
 
     def _beside_state(self, lane: Lane) -> random_state.RandomState:
         """Return the entries of a checkpoint's random state."""
@@ -309,7 +329,7 @@ class Lanes:
         """Redirect the block's output to a log."""
         redirected = contextlib.ExitStack()
         with writing(f"the output {log.path}"):  # not around the block, whose errors are handled elsewhere
-            redirected.enter_context(self._output.to(log.path))
+            redirected.enter_context(self._runner.output.to(log.path))
         try:
             with redirected:
                 yield
@@ -362,46 +382,7 @@ class Lanes:
         return result
 
 
-@contextlib.contextmanager
-def _unshared(
-    lane: Lane | None, beside: Sequence[Lane], parked: Parked[BuiltTrainer], modules: ModuleValues, *, rounded: bool
-) -> Iterator[None]:
-    """Check that the block, such as the build of a lane, changes no value of the trainable's modules.
-
-    All lanes of a process share these values. If one changes, each other lane fails before it trains with the new
-    value. Parked objects are dropped: those trials are built again from their checkpoints.
-
-    Args:
-        lane: The lane that is built; None: another segment runs alone in this process.
-        beside: The other lanes.
-        parked: Objects of trials that aren't running.
-        modules: Modules of the trainable.
-        rounded: Whether results depend on the number of trials per worker, so that a study can't change it.
-
-    Raises:
-        TrainableError: There are other lanes, and a value was changed.
-    """
-    running = [other for other in beside if other.standing is not None]
-    if not running and not parked:
-        yield
-        return
-    before = modules.look()
-    problem = ""
-    try:
-        yield
-    finally:
-        if changes := module_changes(before):
-            parked.clear()
-            if running and lane is not None:
-                problem = _problem(lane, running, changes, rounded)
-                for other in running:
-                    with other.at_fault():
-                        raise TrainableError(problem)
-    if problem:
-        raise TrainableError(problem)
-
-
-def _problem(lane: Lane, running: Sequence[Lane], changes: Sequence[str], rounded: bool) -> str:
+def _problem(lane: Lane, running: Sequence[Lane], changes: Sequence[str], *, rounded: bool) -> str:
     numbers = sorted(other.assignment.number for other in running)
     alone = "in a new study without fuse: rounding" if rounded else "with --set resources.trials_per_worker=1"
     trials = f"trial{'s' if len(numbers) > 1 else ''} {_listed([*map(str, numbers)])}"

@@ -230,16 +230,7 @@ class Worker:
         target = self._runner.target
         self.why_whole = why_whole(target, self._job.threads, self._job.gpus, rounded=self._job.rounded)
         if self.why_whole is None:
-            self._lanes = Lanes(
-                target,
-                self._runner.output,
-                self._job.lanes,
-                self._root,
-                at_hand,
-                packs=self._job.packs,
-                rounded=self._job.rounded,
-                around_build=around_build,
-            )
+            self._lanes = Lanes(self._runner, self._job, self._root, at_hand, around_build)
 
 
 @contextlib.contextmanager

@@ -110,7 +110,7 @@ def timed(group: Group, problem: str, strategy: str) -> tuple[float, float]:
         began = time.perf_counter()
         trainer.step()
         seconds.append(time.perf_counter() - began)
-    found = evaluate(trainer.model, trainer._train, trainer.parts.loss, {}, 512, trainer.group, trainer._autocast)
+    found = evaluate(trainer.model, trainer._train, trainer.parts, trainer.group, trainer._autocast)
     return min(seconds[1:]), found["validation_loss"]
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.batches import Batches
+from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.shards import rows_of_rank
 
 
@@ -39,9 +40,7 @@ def loss_of(loss: Callable[[Any, Any], Tensor], output: Any, targets: Any) -> Te
 def evaluate(
     model: nn.Module,
     data: Batches,
-    loss: Callable[[Any, Any], Tensor],
-    metrics: Mapping[str, Callable[[Any, Any], Tensor]],
-    batch_size: int,
+    parts: Parts,
     group: Group | None,
     autocast: Callable[[], AbstractContextManager[Any]],
 ) -> dict[str, float]:
@@ -50,9 +49,7 @@ def evaluate(
     Args:
         model: The model; it is set to eval mode.
         data: The whole data set on every worker. Each worker evaluates its share.
-        loss: Returns the mean over the rows of a batch; reported as `validation_loss`.
-        metrics: Functions by name; each returns a value for each row, or the mean over the rows.
-        batch_size: Rows of a batch.
+        parts: Has the loss, the metrics, and the number of rows of a batch.
         group: The workers, or None for a single one.
         autocast: Returns the context manager of the forward pass.
 
@@ -61,11 +58,11 @@ def evaluate(
     """
     rank, width = (group.rank, group.size) if group is not None else (0, 1)
     model.eval()
-    totals = Totals(loss, metrics, data.device)
+    totals = Totals(parts.loss, parts.metrics, data.device)
     part = rows_of_rank(data.rows, width, rank)  # contiguous, so rows are read in order
     order = data.order(0)
     own_rows = torch.arange(part.start, part.stop) if order is None else order[part.start : part.stop]
-    batches = torch.split(own_rows, batch_size) if len(own_rows) else ()
+    batches = torch.split(own_rows, parts.validation_batch_size) if len(own_rows) else ()
     for rows, (inputs, targets) in zip(batches, data.read(batches), strict=True):
         with autocast():
             output = model(inputs)

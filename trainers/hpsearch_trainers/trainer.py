@@ -285,15 +285,7 @@ class Trainer(ABC):
         model = self.model if self._average is None else self._average
         modes = {module: module.training for module in model.modules()}
         try:
-            return evaluate(
-                model,
-                self._validation,
-                self.parts.loss,
-                self.parts.metrics,
-                self.parts.validation_batch_size,
-                self.group,
-                self._autocast,
-            )
+            return evaluate(model, self._validation, self.parts, self.group, self._autocast)
         finally:  # a user's loop may continue to train
             for module, training in modes.items():
                 module.training = training

@@ -170,7 +170,7 @@ class Devices:
             raise ConfigurationError(f"cuda (HPSEARCH_COMM_CUDA) must be the same on every rank, got {listing}")
         if mine == "host":
             return "host memory: cuda='host' asks for it", None
-        facts = [DeviceFacts.from_json(values) for _, values in everyone]
+        facts = [DeviceFacts(**values) for _, values in everyone]
         reason = can_use_nccl(facts)
         if reason is None:
             nccl, reason = work_queue.run(host.first_cuda_use(lambda turn: self._join(turn, device, host, facts)))

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 
 from hpsearch_comm.cuda.nccl import nccl_problem, nccl_version, version_text
-from hpsearch_comm.errors import RefusedError
 
 _SHARING_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
 _SHARING_VERSION = 23000
@@ -46,22 +45,6 @@ class DeviceFacts:
     """Whether NCCL_MULTI_RANK_GPU_ENABLE allows ranks to share a GPU."""
     sharp: bool = False
     """Whether NCCL_NVLS_ENABLE requires NVLink SHARP, which ranks that share a GPU can't use."""
-
-    @classmethod
-    def from_json(cls, values: object) -> DeviceFacts:
-        """Parse the facts that another rank has sent.
-
-        Raises:
-            RefusedError: The values are invalid.
-        """
-        try:
-            facts = cls(**values)  # type: ignore[arg-type]
-            is_valid = isinstance(facts.nccl, int) and all(isinstance(text, str) for text in (facts.gpu, facts.bus))
-        except TypeError:
-            is_valid = False
-        if not is_valid:
-            raise RefusedError(f"expected what a rank knows of its GPU, got {str(values)[:200]!r}")
-        return facts
 
 
 def local_facts(device: torch.device, environ: Mapping[str, str] | None = None) -> DeviceFacts:

@@ -28,32 +28,27 @@ class Operation:
         timeout: Seconds without progress after which a wait fails.
         abort_state: The group's abort state.
         spin: Whether its waits may hold a core for some microseconds before they sleep: true in the caller's thread.
-        phase: Marks a phase in the timeline: `with operation.phase("reduce-scatter"): ...`.
 
     Attributes:
+        phase: Marks a phase in the timeline: `with operation.phase("reduce-scatter"): ...`.
+        step: The number of the current message.
         complaint: A usage error on this rank that was only detected after data had been exchanged. The rank completes
             the operation, so that all ranks stay in step, and raises the error at the end.
     """
 
-    __slots__ = ("__dict__", "abort_state", "complaint", "packed", "phase", "rank", "spin", "step", "timeout")
+    __slots__ = ("__dict__", "abort_state", "packed", "rank", "spin", "timeout")
 
-    def __init__(
-        self,
-        rank: int,
-        packed: bytes,
-        timeout: float,
-        abort_state: AbortState,
-        spin: bool = False,
-        phase: Callable[[str], AbstractContextManager[object]] = contextlib.nullcontext,
-    ) -> None:
+    # Set in the class, since most operations keep them.
+    phase: Callable[[str], AbstractContextManager[object]] = contextlib.nullcontext
+    step = 0
+    complaint: UsageError | None = None
+
+    def __init__(self, rank: int, packed: bytes, timeout: float, abort_state: AbortState, spin: bool = False) -> None:
         self.rank = rank
         self.packed = packed
         self.timeout = timeout
         self.abort_state = abort_state
         self.spin = spin
-        self.phase = phase
-        self.step = 0
-        self.complaint: UsageError | None = None
 
     @cached_property
     def signature(self) -> Signature:
@@ -120,15 +115,20 @@ class Wait:
         self._since = time.monotonic()
         self._due = FIRST_REMINDER
 
-    def check(self, awaited: Iterable[int]) -> None:
+    def check(self, awaited: Iterable[int], *, streaming: bool = False) -> None:
         """Raise an error if the group has ended, an awaited peer has left, or there was no progress for too long.
 
         Call it before each sleep, and sleep at most for a fraction of a second.
+
+        Args:
+            awaited: The ranks that are waited for.
+            streaming: Whether their data comes over streams. A goodbye may arrive before data that was sent earlier,
+                over another connection: then the end of the stream shows that no more comes.
         """
         operation, abort_state = self._operation, self._operation.abort_state
         awaited = list(awaited)
         if abort_state.error is not None or abort_state.departed:
-            for peer in awaited:
+            for peer in [] if streaming else awaited:
                 abort_state.check(peer)
             abort_state.check()
         waited = time.monotonic() - self._since

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hpsearch_comm.horovod.handles import start, synchronize
+from hpsearch_comm.horovod.handles import blocking, start, synchronize
 from hpsearch_comm.horovod.process_sets import ProcessSet, global_process_set
 from hpsearch_comm.horovod.request import ReduceOp
 from hpsearch_comm.operations.arguments import check_splits
@@ -73,11 +73,8 @@ def broadcast_async_(
     return start("broadcast", [tensor], name, process_set, root_rank=root_rank, in_place=True)
 
 
-def broadcast_(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> torch.Tensor:
-    """Copy the root's tensor into the tensor of each rank; see `broadcast`."""
-    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))  # type: ignore[no-any-return]
+broadcast_ = blocking("broadcast_", broadcast_async_)
+"""Copy the root's tensor into the tensor of each rank; see `broadcast`."""
 
 
 def broadcast(

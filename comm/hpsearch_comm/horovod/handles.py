@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ParamSpec
 
 import torch
 
@@ -20,6 +21,7 @@ from hpsearch_comm.operations.work import Handle
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count()
+_P = ParamSpec("_P")
 
 
 _pending: dict[int, tuple[Entry, Controller]] = {}
@@ -136,6 +138,18 @@ def synchronize(handle: int) -> Any:
         return result
     finally:
         _pending.pop(handle, None)
+
+
+def blocking(name: str, begin: Callable[_P, int]) -> Callable[_P, Any]:
+    """Return the blocking form, with this name, of a function that starts an operation."""
+
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> Any:
+        return synchronize(begin(*args, **kwargs))
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"Wait for the result of `{begin.__name__}`."
+    call.__signature__ = inspect.signature(begin).replace(return_annotation=Any)  # type: ignore[attr-defined]
+    return call
 
 
 def wait(handle: Handle[Any], controller: Controller) -> Any:

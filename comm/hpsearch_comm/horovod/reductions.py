@@ -11,7 +11,7 @@ import torch
 from hpsearch_comm.horovod.compression import Compression, Compressor, check_compression
 from hpsearch_comm.horovod.errors import HorovodInternalError, MissingError
 from hpsearch_comm.horovod.gathering import allgather_async
-from hpsearch_comm.horovod.handles import start, synchronize
+from hpsearch_comm.horovod.handles import blocking, start, synchronize
 from hpsearch_comm.horovod.process_sets import ProcessSet, global_process_set
 from hpsearch_comm.horovod.request import ReduceOp
 
@@ -132,18 +132,8 @@ def allreduce_async_(
     return reduction.start([tensor], name, in_place=True)
 
 
-def allreduce_(
-    tensor: torch.Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> torch.Tensor:
-    """Reduce the ranks' tensors in place; see `allreduce`."""
-    reduction = ReductionArguments("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
-    return synchronize(reduction.start([tensor], name, in_place=True))  # type: ignore[no-any-return]
+allreduce_ = blocking("allreduce_", allreduce_async_)
+"""Reduce the ranks' tensors in place; see `allreduce`."""
 
 
 def allreduce(
@@ -204,18 +194,8 @@ def grouped_allreduce_async_(
     return reduction.start(tensors, name, in_place=True, grouped=True)
 
 
-def grouped_allreduce_(
-    tensors: Sequence[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> tuple[torch.Tensor, ...]:
-    """Reduce several tensors together, in place; see `allreduce`."""
-    reduction = ReductionArguments("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
-    return synchronize(reduction.start(tensors, name, in_place=True, grouped=True))  # type: ignore[no-any-return]
+grouped_allreduce_ = blocking("grouped_allreduce_", grouped_allreduce_async_)
+"""Reduce several tensors together, in place; see `allreduce`."""
 
 
 def grouped_allreduce(

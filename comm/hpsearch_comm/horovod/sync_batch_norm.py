@@ -42,7 +42,7 @@ class _Job:
         return allgather(tensor, name="sync_batch_norm.statistics")
 
     def allreduce(self, tensor: torch.Tensor, op: str) -> torch.Tensor:
-        return allreduce_(tensor, name="sync_batch_norm.gradients", op=ReduceOp[op.upper()])
+        return allreduce_(tensor, name="sync_batch_norm.gradients", op=ReduceOp[op.upper()])  # type: ignore[no-any-return]
 
 
 class _OfTheJob(Exchange):

@@ -11,7 +11,7 @@ import torch
 
 from hpsearch_comm.collectives.reduction import Reduction
 from hpsearch_comm.errors import UsageError
-from hpsearch_comm.header import DTYPES, Signature
+from hpsearch_comm.header import DTYPES, SUPPORTED, Signature
 from hpsearch_comm.operations.contiguous import is_plain, may_share_elements
 from hpsearch_comm.shm.shared_memory import lies_in_shared_memory
 
@@ -59,7 +59,7 @@ def check_tensor(name: str, tensor: object) -> torch.Tensor:
             f"{name} takes a dense tensor, got {kind}: use tensor.to_dense(), or allgather what it consists of, such "
             "as its indices() and values()"
         )
-    if tensor.dtype not in DTYPES:
+    if tensor.dtype not in SUPPORTED:
         kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
         raise UsageError(f"{name} takes tensors of {kinds}, got {str(tensor.dtype).removeprefix('torch.')}")
     if type(tensor) is not torch.Tensor:

@@ -19,13 +19,13 @@ import torch
 
 from hpsearch_comm.errors import PeerLost, RefusedError
 from hpsearch_comm.failure.abort import AbortState
-from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.failure.operation import Operation, Wait
 from hpsearch_comm.header import SIGNATURE_BYTES, Signature
 from hpsearch_comm.operations.arguments import Call
 from hpsearch_comm.operations.mailbox import Mailbox
 from hpsearch_comm.operations.messages import Receive, Send, UnexpectedMessage
 from hpsearch_comm.transport.link import Link, Transfer
-from hpsearch_comm.transport.waiting import Patience
+from hpsearch_comm.transport.waiting import check
 
 MakeOperation = Callable[[bytes], Operation]
 """Creates an operation of this rank with this signature."""
@@ -47,7 +47,7 @@ class Lane(ABC):
         self._link = link
         self._make_operation = make_operation
         self._number = 0
-        self._patience: Patience | None = None
+        self._wait: Wait | None = None
 
     def step(self) -> bool:
         """Transfer as much as possible without waiting. Return whether anything was transferred.
@@ -66,7 +66,7 @@ class Lane(ABC):
             self.transfer = None
             self._complete()
         if moved:
-            self._patience = None
+            self._wait = None
         return moved
 
     def check(self) -> None:
@@ -78,11 +78,11 @@ class Lane(ABC):
         """
         packed = self._awaited()
         if packed is None or self.transfer is None:
-            self._patience = None
+            self._wait = None
             return
-        if self._patience is None:
-            self._patience = Patience(self._make_operation(packed))
-        self._patience.check([self.transfer])
+        if self._wait is None:
+            self._wait = Wait(self._make_operation(packed))
+        check(self._wait, [self.transfer])
 
     @abstractmethod
     def _begin(self) -> bool:

@@ -23,7 +23,7 @@ from hpsearch_comm.operations.mailbox import Mailbox
 from hpsearch_comm.operations.messages import Receive, Send, UnexpectedMessage
 from hpsearch_comm.operations.work import Handle
 from hpsearch_comm.transport.link import Link
-from hpsearch_comm.transport.waiting import Patience, sleep
+from hpsearch_comm.transport.waiting import check, sleep
 
 
 class PointToPoint:
@@ -52,7 +52,7 @@ class PointToPoint:
         self._outgoing: dict[int, OutgoingLane] = {}
         self._incoming: dict[int, IncomingLane] = {}
         self._sent_to_itself = 0
-        self._patience: Patience | None = None
+        self._wait: Wait | None = None
         self._own_wait: Wait | None = None
 
     def submit(self, message: Send | Receive) -> None:
@@ -134,7 +134,7 @@ class PointToPoint:
         if self._abort_state.error is not None:
             self._abort_state.check()
         if any([lane.step() for lane in self._lanes()]):
-            self._patience = None
+            self._wait = None
             return
         for lane in self._lanes():
             lane.check()
@@ -200,9 +200,9 @@ class PointToPoint:
         lanes = [lane for lane in lanes if lane.peer not in departed] or lanes
         if not lanes:
             self._abort_state.check(next(iter(self._links)))
-        if self._patience is None:
-            self._patience = Patience(self._operation(receive.call.packed(0)))
-        self._patience.check([lane.transfer for lane in lanes if lane.transfer is not None])
+        if self._wait is None:
+            self._wait = Wait(self._operation(receive.call.packed(0)))
+        check(self._wait, [lane.transfer for lane in lanes if lane.transfer is not None])
 
     def _check_own(self, receive: Receive | None) -> None:
         """Raise an error if this rank waits too long for a message from itself."""

@@ -228,7 +228,7 @@ class _Run(Turn):
         if queue.abort_state.error is not None:
             queue.abort_state.check()
         timeline, packed = queue.timeline, call.packed(sequence)
-        super().__init__(queue.rank, packed, queue.timeout, queue.abort_state, spin, timeline.phase)
+        super().__init__(queue.rank, packed, queue.timeout, queue.abort_state, spin)
         self.call = call
         self._history = queue.history
         self._context: contextlib.ExitStack | None = None
@@ -238,6 +238,7 @@ class _Run(Turn):
             self._context.enter_context(torch.inference_mode(False))
             fields = call.operation, call.nbytes, call.algorithm
             self._context.enter_context(timeline.operation(*fields, sequence, queued, queue.name))
+            self.phase = timeline.phase
         queue.last_algorithm = call.algorithm
         queue.history.begin(sequence, packed)
 

@@ -8,6 +8,7 @@ abort state after each slice.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -81,21 +82,22 @@ class Words:
 class Barrier:
     """A barrier: no member passes before all have arrived.
 
-    Each member has a word that counts its arrivals, which polling members read. Two shared counters wake the sleepers.
-    Arrivals count a counter up to the number of members at one barrier, and down to 0 the next time, so it needs no
-    reset; the kernel wakes the sleepers exactly when the last member arrives. Barriers alternate between the two
-    counters: a counter is used again only after all members have arrived at the next barrier, and so have passed this
-    one.
+    Each member has a word that counts its arrivals, modulo 2^32, which the others read. A member can be ahead of
+    another by one barrier at most. One more word says whether somebody sleeps on it:
 
-        barrier   1         2         3         4         5
-        counter   B: 0→p    A: 0→p    B: p→0    A: p→0    B: 0→p   ...
+        who arrives               who sleeps
+        counts its arrival        says that it sleeps
+        ---- full memory barrier, so that at least one of the two sees what the other wrote ----
+        if all have arrived       if somebody hasn't arrived
+        and somebody sleeps:      and the word still says so:
+        wakes everybody           sleeps
 
-    All numbers are modulo 2^32. A member can be ahead of another by one barrier at most.
+    So the last member to arrive wakes the others, and makes no system call if all of them poll.
 
     Args:
         words: The shared mapping.
         arrivals: Byte offset of each member's word.
-        counters: Byte offsets of the counters A and B.
+        asleep: Byte offset of the word to sleep on.
         index: Index of this rank among the members.
         members: The ranks.
 
@@ -105,24 +107,16 @@ class Barrier:
         may_spin: Whether, in addition, each member has its own core.
     """
 
-    def __init__(
-        self, words: Words, arrivals: Sequence[int], counters: tuple[int, int], index: int, members: Sequence[int]
-    ) -> None:
-        size = len(members)
+    def __init__(self, words: Words, arrivals: Sequence[int], asleep: int, index: int, members: Sequence[int]) -> None:
         self.apart = self.may_spin = False
+        self.fence = _atomic() if futex.ORDERED else futex.adder(words.base + arrivals[index], 0)
         self._words = words
         self._view = words.view
         self._count = 0
         self._own_word = arrivals[index] // 4
         self._other_words = [(offset // 4, members[i]) for i, offset in enumerate(arrivals) if i != index]
-        quiet = words.base + arrivals[index]
-        self.fence = futex.adder(quiet, 0, 0, quiet)  # atomically adds 0 to a word of this rank
-        # By the barrier's number modulo 4: the word to sleep on, and the function to arrive.
-        self._counters = [counters[number & 1] // 4 for number in range(4)]
-        self._arrive = [
-            futex.adder(words.base + counters[number & 1], *((1, size - 1) if number in (1, 2) else (-1, 1)), quiet)
-            for number in range(4)
-        ]
+        self._asleep = asleep // 4
+        self._wake = futex.waker(words.base + asleep)
 
     def wait(self, operation: Operation) -> None:
         """Arrive, and wait for all other members.
@@ -140,13 +134,11 @@ class Barrier:
         view, others = self._view, self._other_words
         count = self._count = (self._count + 1) & _MASK
         view[self._own_word] = count
-        self._arrive[count & 3]()
-        index = self._counters[count & 3]
+        self.fence()
         wait: Wait | None = None
         behind: list[int] = []
         since = held = seconds = 0.0
         while True:
-            mark = view[index]  # read before the others' words: an arrival after this ends the sleep
             for word, _rank in others:
                 if (view[word] - count) & _MASK > 1:
                     break
@@ -172,14 +164,19 @@ class Barrier:
                 if self._behind():
                     raise
                 break
-            futex.wait(self._words.base + index * 4, mark, SLICE)
+            view[self._asleep] = 1
+            self.fence()
+            if self._behind():
+                futex.wait(self._words.base + self._asleep * 4, 1, SLICE)
+        if not since and view[self._asleep]:  # everyone had arrived at the first look: this member may be the last
+            self.wake()
         if not futex.ORDERED:
             self.fence()
 
     def wake(self) -> None:
-        """Wake all members that sleep here, so that they check the abort state; called when it has changed."""
-        for index in set(self._counters):
-            futex.waker(self._words.base + index * 4)()
+        """Wake all members that sleep here: when all have arrived, or to check the abort state when it has changed."""
+        self._view[self._asleep] = 0
+        self._wake()
 
     def _behind(self) -> list[int]:
         """Return the ranks that haven't arrived at this barrier. Other ranks may already be at the next one."""
@@ -196,6 +193,17 @@ class Barrier:
         if operation.spin:
             return SPIN if self.may_spin else 0.0, LOOK
         return 0.0, BESIDE_LOOK
+
+
+def _atomic() -> Callable[[], object]:
+    """Return a function that runs a lock's atomic instructions: on x86 each is a full memory barrier."""
+    lock = threading.Lock()
+
+    def fence() -> None:
+        lock.acquire(False)  # it may be left locked by Ctrl-C
+        lock.release()
+
+    return fence
 
 
 def look(ready: Callable[[], bool], seconds_held: float, seconds: float) -> bool:

@@ -28,7 +28,7 @@ _NUMBERS = {
 }
 _WAIT, _WAKE, _WAKE_OP = 0, 1, 5
 _EVERYBODY = 0x7FFFFFFF
-_ADD, _EQUAL = 1, 0  # the operation and the comparison of FUTEX_WAKE_OP
+_ADD = 1  # the operation of FUTEX_WAKE_OP
 
 _keeping_lock = ctypes.PyDLL(None).syscall
 _releasing_lock = ctypes.CDLL(None).syscall
@@ -65,17 +65,9 @@ def waker(address: int) -> Callable[[], object]:
     return _call(_WAKE, address, _EVERYBODY, 0, 0, 0)
 
 
-def adder(address: int, amount: int, wake_if: int, quiet: int) -> Callable[[], object]:
-    """Return a function that adds to the word atomically, and is a full memory barrier.
-
-    Args:
-        address: Address of the word.
-        amount: The number to add, from -2048 to 2047.
-        wake_if: All threads that wait for the word are woken if its previous value was this, from 0 to 2047.
-        quiet: Address of a word that nobody waits for; the system call needs one.
-    """
-    encoded = _ADD << 28 | _EQUAL << 24 | (amount & 0xFFF) << 12 | wake_if
-    return _call(_WAKE_OP, quiet, 1, _EVERYBODY, address, encoded)
+def adder(address: int, amount: int) -> Callable[[], object]:
+    """Return a function that atomically adds to a word that nobody waits for, and so is a full memory barrier."""
+    return _call(_WAKE_OP, address, 1, 0, address, _ADD << 28 | amount << 12)
 
 
 def check_works(address: int, words: memoryview, index: int) -> None:
@@ -86,7 +78,7 @@ def check_works(address: int, words: memoryview, index: int) -> None:
     """
     before = words[index]
     if _number >= 0:
-        adder(address, 1, 0, address)()
+        adder(address, 1)()
     if words[index] != before + 1:
         raise ConfigurationError(
             f"shared memory needs the futex system call, which doesn't work here (machine {platform.machine()}): "

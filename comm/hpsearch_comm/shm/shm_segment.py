@@ -99,7 +99,7 @@ class Staging:
 
 # The first page is shared by all members.
 _PAGE = 4096
-_COUNTERS = 0, 2 * LINE
+_ASLEEP = 0
 # Then each member has a page. Words that different ranks write are at least a cache line apart.
 _ARRIVALS = 0
 _ADDED = 20 * LINE
@@ -184,7 +184,7 @@ class ShmSegment:
         self.inputs = Staging(self._words, inputs, size, size, block)
         self.results = Staging(self._words, results, size, 1, block)
         arrivals = [_page(member) + _ARRIVALS for member in range(size)]
-        self.barrier = Barrier(self._words, arrivals, _COUNTERS, index, self.members)
+        self.barrier = Barrier(self._words, arrivals, _ASLEEP, index, self.members)
         added, copied = ([_page(member) + offset for member in range(size)] for offset in (_ADDED, _COPIED))
         self.slots = Slots(self._words, slots, added, copied, index, self.members, self.barrier)
         signatures = [

@@ -278,32 +278,16 @@ class NoTimeline:
         """Do nothing."""
         return _NOTHING
 
-    def phase(self, _: str) -> AbstractContextManager[None]:
-        """Do nothing."""
-        return _NOTHING
+    phase = backward = operation
 
-    def begin_backward(self) -> None:
+    def close(self, *_: object) -> None:
         """Do nothing."""
 
-    def end_backward(self) -> None:
-        """Do nothing."""
-
-    def backward(self) -> AbstractContextManager[None]:
-        """Do nothing."""
-        return _NOTHING
-
-    def queue_thread(self, _: str = "") -> None:
-        """Do nothing."""
-
-    def set_clock(self, _: int, __: int) -> None:
-        """Do nothing."""
+    begin_backward = end_backward = queue_thread = set_clock = close
 
     def summary(self) -> dict[str, float]:
         """Return an empty dict."""
         return {}
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 _NOTHING: AbstractContextManager[None] = contextlib.nullcontext()

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.failure.operation import Operation, Wait
 from hpsearch_comm.transport.link import Combine, Link, Transfer
-from hpsearch_comm.transport.waiting import Patience, sleep
+from hpsearch_comm.transport.waiting import check, sleep
 
 _SPIN = 50e-6
 """Seconds for which a wait holds its core before it sleeps: about the cost of a sleep and a wake-up."""
@@ -89,12 +89,12 @@ class _Sleeper:
 
     def __init__(self, operation: Operation) -> None:
         self._operation = operation
-        self._patience = Patience(operation)
+        self._wait = Wait(operation)
         self._spin_until = time.perf_counter() + _SPIN if operation.spin else 0.0
 
     def progressed(self) -> None:
         """Restart the wait after progress."""
-        self._patience.progressed()
+        self._wait.progressed()
         if self._operation.spin:
             self._spin_until = time.perf_counter() + _SPIN
 
@@ -104,5 +104,5 @@ class _Sleeper:
             # If another process uses the peer's core, the peer may be waiting for ours.
             os.sched_yield()
             return
-        self._patience.check(pending)
+        check(self._wait, pending)
         sleep(pending, self._operation.abort_state)

@@ -1,21 +1,21 @@
-"""Wait while no transfer can continue: how to sleep, and when to give up."""
+"""Wait while no transfer can continue."""
 
 from __future__ import annotations
 
 import select
-import time
 from collections.abc import Collection
 
-from hpsearch_comm.errors import PeerLost
 from hpsearch_comm.failure.abort import AbortState
-from hpsearch_comm.failure.operation import Operation, Wait
+from hpsearch_comm.failure.operation import Wait
 from hpsearch_comm.transport.link import Transfer
 
 _SLICE = 0.05
 """Longest sleep in seconds, so that the group's end is noticed even if it wakes nobody."""
 
-_GRACE = 60.0
-"""Seconds without progress for which data from a peer that has left may still be in the network."""
+
+def check(wait: Wait, pending: Collection[Transfer]) -> None:
+    """Raise an error if the group has ended, or these transfers made no progress for too long."""
+    wait.check({transfer.peer: None for transfer in pending}, streaming=True)
 
 
 def sleep(pending: Collection[Transfer], abort_state: AbortState, wake: int = -1) -> None:
@@ -39,36 +39,3 @@ def sleep(pending: Collection[Transfer], abort_state: AbortState, wake: int = -1
     for descriptor, event in events.items():
         poll.register(descriptor, event)
     poll.poll(_SLICE * 1000)
-
-
-class Patience:
-    """A wait for transfers. A goodbye may arrive before data that was sent earlier, over another connection.
-
-    Args:
-        operation: The waiting operation.
-    """
-
-    def __init__(self, operation: Operation) -> None:
-        self._operation = operation
-        self._wait = Wait(operation)
-        self._gone_since: float | None = None
-
-    def progressed(self) -> None:
-        """Restart the deadline after progress."""
-        self._wait.progressed()
-        self._gone_since = None
-
-    def check(self, pending: Collection[Transfer]) -> None:
-        """Raise an error if the group has ended, an awaited peer has left, or there was no progress for too long.
-
-        Args:
-            pending: The transfers that can't continue.
-        """
-        try:
-            self._wait.check({transfer.peer: None for transfer in pending})
-        except PeerLost:
-            now, operation = time.monotonic(), self._operation
-            if self._gone_since is None:
-                self._gone_since = now
-            if operation.abort_state.error is not None or now - self._gone_since >= min(_GRACE, operation.timeout):
-                raise

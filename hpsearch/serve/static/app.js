@@ -183,7 +183,6 @@ document.addEventListener("submit", async (event) => {
     if (!answer.ok) return say(told.refused, true);
     pending.set(String(told.request), verb);
     say(`Asked the process to ${verb} ...`, false);
-    form.closest("details")?.removeAttribute("open");
   } catch (error) {
     say(`The server can't be reached: ${error.message}`, true);
   }

@@ -5,7 +5,7 @@ write the sum into every buffer: p - 1 additions and p - 1 copies of n/p bytes. 
 memory of their own, without any waiting for each other: for 64 MB and 2 ranks one addition and one copy of 32 MB.
 
 A short allreduce of two ranks must at least say something to the other and hear its answer. That is a ping-pong: rank 0
-copies its tensor into shared memory and counts, rank 1 sees the count, copies it out and its own in, counts, and rank 0
+copies its tensor into shared memory and counts, rank 1 sees the count, copies it out and back in, counts, and rank 0
 sees that and copies it out. Both look all the time, in Python, and check nothing.
 """
 
@@ -65,7 +65,7 @@ def measure(stage: Stage) -> tuple[list[Block], dict[str, Any]]:
 
 
 def ping_pong(stage: Stage, tensor: torch.Tensor) -> Callable[[], object]:
-    """Return a function that plays one ping-pong of a tensor of at most a page between ranks 0 and 1."""
+    """Return a function that plays one ping-pong of a tensor of at most a page, which the caller keeps, in place."""
     file = os.open(stage.directory / "ping-pong", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     os.ftruncate(file, 4 * _STRIDE)
     memory = mmap.mmap(file, 4 * _STRIDE)
@@ -74,8 +74,7 @@ def ping_pong(stage: Stage, tensor: torch.Tensor) -> Callable[[], object]:
     base = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
     own_word, other_word = (number * _STRIDE // 8 for number in (rank, 1 - rank))
     own_place, other_place = (base + (2 + number) * _STRIDE for number in (rank, 1 - rank))
-    address, nbytes, received, copy = tensor.data_ptr(), tensor.nbytes, torch.empty_like(tensor), ctypes.memmove
-    target, count = received.data_ptr(), 0
+    address, nbytes, copy, count = tensor.data_ptr(), tensor.nbytes, ctypes.memmove, 0
 
     def serve() -> None:
         nonlocal count
@@ -84,14 +83,14 @@ def ping_pong(stage: Stage, tensor: torch.Tensor) -> Callable[[], object]:
         words[own_word] = count
         while words[other_word] < count:
             pass
-        copy(target, other_place, nbytes)
+        copy(address, other_place, nbytes)
 
     def answer() -> None:
         nonlocal count
         count += 1
         while words[other_word] < count:
             pass
-        copy(target, other_place, nbytes)
+        copy(address, other_place, nbytes)
         copy(own_place, address, nbytes)
         words[own_word] = count
 

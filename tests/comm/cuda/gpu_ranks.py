@@ -43,7 +43,7 @@ class Rank:
         self.other = other
         self.device = torch.device("cuda", 0)
         torch.cuda.set_device(self.device)
-        self.facts = [DeviceFacts.from_json(values) for values in self.gather(asdict(local_facts(self.device)))]
+        self.facts = [DeviceFacts(**values) for values in self.gather(asdict(local_facts(self.device)))]
         self.reason = can_use_nccl(self.facts)
 
     def gather(self, value: Any) -> list[Any]:

@@ -22,7 +22,7 @@ from hpsearch_comm.shm.cores import core_quota, usable_cores
 from hpsearch_comm.shm.memfd import Memfd, tensor_over
 from tests.comm.forming import wait_until
 
-COUNTERS = 0, 2 * LINE
+ASLEEP = 0
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def abort_state() -> Iterator[AbortState]:
 
 def barriers(words: Words, size: int) -> list[Barrier]:
     arrivals = [(4 + 2 * index) * LINE for index in range(size)]
-    return [Barrier(words, arrivals, COUNTERS, index, range(size)) for index in range(size)]
+    return [Barrier(words, arrivals, ASLEEP, index, range(size)) for index in range(size)]
 
 
 def operation(rank: int, abort_state: AbortState, timeout: float = 30.0, spin: bool = False) -> Operation:
@@ -57,9 +57,6 @@ def test_nobody_passes_a_barrier_before_everybody_has_come(words, abort_state, s
         barrier._count = first
         barrier.may_spin = spin
         words.view[(4 + 2 * index) * LINE // 4] = first
-    # The counters as so many barriers would have left them.
-    words.view[COUNTERS[0] // 4] = size if first & 3 == 2 or first & 3 == 3 else 0
-    words.view[COUNTERS[1] // 4] = size if first & 3 == 1 or first & 3 == 2 else 0
     rounds = 12
     come = [0] * size
 
@@ -111,7 +108,6 @@ def test_a_barrier_that_everybody_has_reached_is_passed_whatever_has_become_of_t
         two.wait(operation(1, abort_state))
         first.result()
     words.view[(4 + 2 * 1) * LINE // 4] = 2
-    futex.adder(words.base + COUNTERS[0], 1, 1, words.base + 4 * LINE)()
     abort_state.fail(PeerLost("rank 1 has died", 1))
     one.wait(operation(0, abort_state))
 

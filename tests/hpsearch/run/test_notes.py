@@ -181,7 +181,7 @@ def test_a_table_has_notes_where_they_are_asked_for_alone(studies, capsys, form:
     elif form == "csv":
         assert text.splitlines()[0] == "trial,state,iterations,value,params.x,width,notes.commit,notes.seen,notes.text"
     else:
-        assert next(line.split()[-3:] for line in text.splitlines() if " complete " in line) == ["2", "a,", '"b"']
+        assert next(line.split()[-3:] for line in text.splitlines() if " complete " in line) == ["2", "a,", '"b"\\nc']
 
 
 def test_trials_are_chosen_by_their_notes(studies, capsys) -> None:

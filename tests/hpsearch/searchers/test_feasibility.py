@@ -27,7 +27,7 @@ LEARNING = [kind for kind, cls in KNOWN.items() if cls.capabilities.avoids_failu
 
 
 def needs_too_much(params: Params) -> bool:
-    return params["width"] * params["batch"] * (4 if params["kind"] == "attention" else 1) > 40_000
+    return bool(params["width"] * params["batch"] * (4 if params["kind"] == "attention" else 1) > 40_000)
 
 
 def drawn(count: int, seed: int = 1) -> list[Params]:

@@ -87,6 +87,7 @@ ADDRESSES: dict[tuple[str, str], str | None] = {
     ("GET", f"/studies/{KEY}/parts/head"): "read",
     ("GET", f"/studies/{KEY}/parts/steering"): "read",
     ("GET", f"/studies/{KEY}/parts/trials"): "read",
+    ("GET", f"/studies/{KEY}/parts/curves"): "read",
     ("GET", f"/studies/{KEY}/parts/charts"): "read",
     ("GET", f"/studies/{KEY}/trials/0"): "read",
     ("GET", f"/studies/{KEY}/trials/0/live"): "read",
@@ -292,6 +293,8 @@ def test_the_page_offers_what_a_client_may_do(tmp_path: Path):
             assert [verb for verb in ("pause", "resume", "stop", "cancel") if f'value="{verb}"' in shown] == [
                 *("pause", "stop", "cancel")
             ]
+            assert 'name="run_cap"' in shown
+            assert 'name="brackets"' not in shown, "this sweep has none"
 
 
 def many(count: int, folder: Path) -> None:
@@ -329,9 +332,9 @@ def test_a_study_is_read_and_drawn_once_for_all_clients(tmp_path: Path):
     path = searched(tmp_path / "one", run_cap=2, early_terminate=None, max_iter=1).directory
     study, drawn = ServedStudy(path), []
 
-    def draw() -> str:
+    def draw() -> dict[str, str]:
         drawn.append(study.version)
-        return f"drawing {len(drawn)}"
+        return {"charts": f"drawing {len(drawn)}"}
 
     study.look()
     first = study.version
@@ -339,7 +342,7 @@ def test_a_study_is_read_and_drawn_once_for_all_clients(tmp_path: Path):
     study.look()
     study.look()
     assert study.version == first + 1, "it was read again, as somebody wants it, and then nothing was new"
-    assert {study.drawn("charts", draw) for _ in range(5)} == {"drawing 1"}
+    assert {study.drawn("charts", draw)["charts"] for _ in range(5)} == {"drawing 1"}
     with held(path):
         study.look()
         with study.reading() as live:

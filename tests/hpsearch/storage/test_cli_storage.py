@@ -76,6 +76,7 @@ def test_a_study_has_the_storage_that_it_was_created_with(s3, tmp_path, capsys):
     assert "storage" in call(capsys, "resume", "study", "--set", f"storage={s3.url}").err
 
 
+@pytest.mark.exhaustive
 def test_a_copy_is_not_run(s3, tmp_path, capsys):
     sweep = write_sweep(tmp_path / "digits.yaml", observers=[], storage=s3.url)
     assert call(capsys, "run", sweep, "--backend", "inline").code == 0

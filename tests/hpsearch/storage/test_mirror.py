@@ -83,6 +83,11 @@ class SavingBackend(ScriptedBackend):
         write(directory, iteration, {"of": [task.segment.trial, iteration]}, {})
 
 
+def lose_at_6(task: Task) -> None:
+    if task.trial.number == 6:
+        raise KeyError("lost")
+
+
 def csv(study: Study) -> str:
     return rows_to_csv(study.trials, ["x"])
 
@@ -131,7 +136,7 @@ def until_mirrored(memory: Memory, study: Path, lacking: int = 0) -> None:
 def history_in(memory: Memory) -> list[Entry]:
     """The events in the bucket, after a check of the chain."""
     rows = list(_download(URL).rows())
-    return [Entry(when, decode(kind, trial, body), decode_followed(then)) for _, when, kind, trial, body, then, _ in rows]
+    return [Entry(row[1], decode(*row[2:5]), decode_followed(row[5])) for row in rows]
 
 
 def check_needed(memory: Memory) -> None:
@@ -203,7 +208,7 @@ def check_each(states: Sequence[dict[str, bytes]], expected: str, tmp_path: Path
 def test_only_kept_checkpoints_are_left_at_the_end_also_of_processes_that_were_lost(memory, tmp_path):
     study = tmp_path / "study"
     with pytest.raises(KeyError):
-        run(study, SavingBackend(study, lambda task: {}["lost"] if task.trial.number == 6 else None))
+        run(study, SavingBackend(study, lose_at_6))
     memory.objects[f"{URL}/checkpoints/trials/00001/7/hpsearch-checkpoint-9/0123.tar"] = b"of a lost process"
     run(study)
     left = MemoryBucket(URL, memory).names("checkpoints/")
@@ -240,6 +245,7 @@ def list_of(study: Path) -> list[Entry]:
 
 def test_a_store_that_fails_often_and_loses_answers_gets_everything(memory, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(mirror_module, "_LONGEST_PAUSE", 0.001)
+    monkeypatch.setattr(mirror_module, "END_SECONDS", 600.0)
     study, count = tmp_path / "study", [0]
     create_study(sweep_of(storage=STORAGE), study)
     bucket_write = MemoryBucket._write
@@ -306,7 +312,7 @@ def test_a_store_without_conditional_writes_holds_checkpoints_alone_and_says_so(
 
     monkeypatch.setattr(MemoryBucket, "create", overwrite)
     study = tmp_path / "study"
-    stop = SavingBackend(study, lambda task: {}["lost"] if task.trial.number == 6 else None)
+    stop = SavingBackend(study, lose_at_6)
     with pytest.raises(KeyError):
         run(study, stop)
     with Journal.read(StudyDirectory(study).journal) as journal:

@@ -65,14 +65,16 @@ class MemoryBucket(Bucket):
         return self.memory.objects.get(f"{self.url}/{name}")
 
     def upload(self, name: str, file: IO[bytes]) -> None:
+        file.seek(0)
         self._write(name, file.read())
 
     def download(self, name: str, file: IO[bytes]) -> None:
         file.write(self.memory.objects[f"{self.url}/{name}"])
+        file.seek(0)
 
     def names(self, folder: str = "") -> dict[str, str]:
         with self.memory.guard:
-            inside = sorted((key, value) for key, value in self.memory.objects.items() if key.startswith(f"{self.url}/"))
+            inside = sorted(item for item in self.memory.objects.items() if item[0].startswith(f"{self.url}/"))
         tags = {key.removeprefix(f"{self.url}/"): hashlib.sha256(value).hexdigest() for key, value in inside}
         return {name: tag for name, tag in tags.items() if name.startswith(folder)}
 

@@ -6,7 +6,10 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import hpsearch
+from hpsearch.simulation.simulation import RecordedFailure
 from tests.hpsearch.support.killed_sweep import die_after_event
 
 SPACE: dict[str, Any] = {
@@ -52,19 +55,18 @@ FROM = 12
 """The first trial of the changed space."""
 
 
-class Limited(hpsearch.Curves):
+class Limited(hpsearch.Steps):
     """Wide and deep configurations run out of memory, high rates diverge, and each iteration costs tokens."""
 
-    metrics = ("loss", "tokens")
-
-    def curve(self, params: dict[str, Any], seed: int) -> hpsearch.Curve:
+    def step(self, state: Any, params: dict[str, Any], rng: np.random.Generator) -> tuple[Any, dict[str, float], float]:
         size = params["width"] * (params["depth"] if params["kind"] == "b" else 1)
         if size > 200:
-            return hpsearch.Curve({"loss": [], "tokens": []}, failure="OutOfMemoryError: CUDA out of memory")
-        far = abs(math.log10(params["lr"] or 1e-4) + 1) + 20 / size + params.get("dropout", 0.0) + seed % 101 / 500
-        losses = [math.nan if params["lr"] > 0.5 and epoch > 2 else far + 1 / epoch for epoch in range(1, 21)]
-        tokens = [(60 + size % 50) * epoch for epoch in range(1, 21)]
-        return hpsearch.Curve({"loss": losses, "tokens": tokens}, seconds=1.0 + seed % 7)
+            raise RecordedFailure("OutOfMemoryError: CUDA out of memory")
+        epoch, noise = (1, 0.0) if state is None else (state[0] + 1, state[1])
+        noise += float(rng.normal()) / 20
+        far = abs(math.log10(params["lr"] or 1e-4) + 1) + 20 / size + params.get("dropout", 0.0) + abs(noise)
+        loss = math.nan if params["lr"] > 0.5 and epoch > 2 else far + 1 / epoch
+        return (epoch, noise), {"loss": loss, "tokens": (60 + size % 50) * epoch}, 1.0 + float(rng.random())
 
 
 def begin(study: str, name: str, workers: int, number: int = 0, source: str = "") -> None:

@@ -494,6 +494,21 @@ def test_the_exception_of_a_launchers_rank_and_of_a_script_that_drew_a_bar_is_fo
     assert failed(["a"], 2, f"{caught}\nusage: a").message == "the script exited with status 2: usage: a"
 
 
+@pytest.mark.parametrize(
+    ("status", "last", "kind"),
+    [
+        (1, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "memory"),
+        (1, "MemoryError", "memory"),
+        (1, "RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to", "memory"),
+        (-6, "terminate called after throwing an instance of 'std::bad_alloc'", "memory"),
+        (1, "ValueError: no memory of that", "raised"),
+        (-15, "MemoryError", "died"),  # it was ended from outside
+    ],
+)
+def test_a_script_that_says_that_memory_ran_out_is_out_of_memory(status: int, last: str, kind: str) -> None:
+    assert failed(["a"], status, f"Traceback (most recent call last):\n  f()\n{last}\n").kind == kind
+
+
 def test_the_exception_is_found_behind_a_traceback_of_hundreds_of_lines() -> None:
     frames = "".join(f'  File "a.py", line {number}, in f\n    return g({number})\n' for number in range(500))
     output = f"Traceback (most recent call last):\n{frames}ValueError: the real one\nwandb: sync me\n"

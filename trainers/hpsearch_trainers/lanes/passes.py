@@ -330,6 +330,24 @@ class _Passes:
         self.tapes.resolve(kind, candidate, matches=matches and same_bits(self._shell.pass_state.state(), after))
 
 
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """Results of a training pass in Python."""
+
+    losses: Tensor
+    gradients: _Gradients
+    form: Form | None
+    """As `Recorded.form`."""
+    outputs: Sequence[Tensor | None]
+    """Results of the forward pass of its recording."""
+    output_gradients: _Gradients = ()
+
+    @property
+    def used(self) -> Sequence[bool]:
+        """As `Recorded.used`."""
+        return tuple(gradient is not None for gradient in self.output_gradients)
+
+
 class TrainingPasses(_Passes):
     """Training passes of a shell, which is in training mode.
 
@@ -385,7 +403,7 @@ class TrainingPasses(_Passes):
         if playable.form is None:
             return outputs[0], outputs[1:]
         losses, output_gradients = self._lane_losses(playable.form, outputs, loss_weight)
-        if [gradient is not None for gradient in output_gradients] != playable.used:
+        if tuple(gradient is not None for gradient in output_gradients) != playable.used:
             raise OtherGradients("its loss is of other parts of its model's output than in the step before")
         assert playable.tape.backward is not None
         with torch.no_grad():
@@ -393,56 +411,45 @@ class TrainingPasses(_Passes):
 
     def unrecorded(self, rows: Tensor) -> tuple[Tensor, _Gradients]:
         """Return the same as a call, but run in Python and without recording."""
-        output, targets = self._forward(rows)
-        if self._losses.plain and are_scores(output, targets):
-            losses, gradients = self._score_losses(output, targets, 1.0)
-            return losses, gradients
-        form, tensors = flatten_output((output, targets))
-        losses, output_gradients = self._lane_losses(form, tensors, 1.0)
-        return losses, self._backward(tensors, output_gradients)
+        done = self._in_python(rows, 1.0)
+        return done.losses, done.gradients
 
     def _compare(
         self, candidate: _Playable, kind: Hashable, rows: Tensor, loss_weight: float
     ) -> tuple[Tensor, _Gradients]:
         """Run a batch in Python, compare it with another pack's recording, and use the recording if both are equal."""
         outputs, saved, after = self._try(candidate, rows)
-        output, targets = self._forward(rows)
-        if self._losses.plain and are_scores(output, targets):
-            losses, gradients = self._score_losses(output, targets, loss_weight)
-            matches = candidate.form is None and same_bits(outputs, [losses, *gradients])
-        else:
-            form, tensors = flatten_output((output, targets))
-            losses, output_gradients = self._lane_losses(form, tensors, loss_weight)
-            gradients = self._backward(tensors, output_gradients)
-            used = [gradient is not None for gradient in output_gradients]
-            matches = form == candidate.form and used == candidate.used and same_bits(outputs, tensors)
-            if matches:
-                assert candidate.tape.backward is not None
-                with torch.no_grad():
-                    matches = same_bits(candidate.tape.backward(saved, *_present(output_gradients)), gradients)
+        done = self._in_python(rows, loss_weight)
+        matches = done.form == candidate.form and done.used == candidate.used and same_bits(outputs, done.outputs)
+        if matches and candidate.tape.backward is not None:
+            with torch.no_grad():
+                gradients = candidate.tape.backward(saved, *_present(done.output_gradients))
+            matches = same_bits(gradients, done.gradients)
         self._resolve(kind, candidate, after, matches=matches)
-        return losses, gradients
-
-    def _score_losses(self, output: Any, targets: LaneTensor, loss_weight: float) -> tuple[Tensor, _Gradients]:
-        losses, gradient = as_one_call(self._cross_entropies, output.stack.detach(), targets.stack, loss_weight)
-        return losses, self._backward([output.stack], [gradient])
+        return done.losses, done.gradients
 
     def _through_python(self, kind: Hashable, rows: Tensor, loss_weight: float) -> tuple[Tensor, _Gradients]:
         recorder = self.tapes.recorder(kind, rows)
+        done = self._in_python(rows, loss_weight, recorder)
+        results = done.outputs if done.form is None else done.gradients
+        self.tapes.keep(kind, recorder, results, done.form, done.used)
+        return done.losses, done.gradients
+
+    def _in_python(self, rows: Tensor, loss_weight: float, recorder: Recorder | None = None) -> _Done:
         with recorder or nullcontext():
             output, targets = self._forward(rows)
             if self._losses.plain and are_scores(output, targets):
-                losses, gradients = self._score_losses(output, targets, loss_weight)
-                self.tapes.keep(kind, recorder, [losses, *gradients], None)
-                return losses, gradients
+                scores = output.stack.detach()
+                losses, gradient = as_one_call(self._cross_entropies, scores, targets.stack, loss_weight)
+                gradients = self._backward([output.stack], [gradient])
+                return _Done(losses, gradients, None, [losses, *gradients])
         form, tensors = flatten_output((output, targets))
         losses, output_gradients = self._lane_losses(form, tensors, loss_weight)
         if recorder is not None:
             recorder.cut(tensors, _present(output_gradients))
         with recorder or nullcontext():
             gradients = self._backward(tensors, output_gradients)
-        self.tapes.keep(kind, recorder, gradients, form, [gradient is not None for gradient in output_gradients])
-        return losses, gradients
+        return _Done(losses, gradients, form, tensors, output_gradients)
 
     def _lane_losses(self, form: Form, tensors: Sequence[Tensor], loss_weight: float) -> tuple[Tensor, _Gradients]:
         """Return the losses for output and targets, and the gradients of their tensors."""

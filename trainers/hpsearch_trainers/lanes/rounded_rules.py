@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hpsearch_trainers.lanes.lane_tensor import LaneTensor, rounded_rule
-from hpsearch_trainers.lanes.rules import product
+from hpsearch_trainers.lanes.rules import BINARY, product
 
 _SMALL = 2**15
 """Maximum numbers per lane and batch for a joint convolution on the CPU; larger ones are slower than lane by lane."""
@@ -82,12 +82,16 @@ def _layer_norm(func: Any, x: Any, shape: Any, weight: Any = None, bias: Any = N
     parameters = [parameter for parameter in (weight, bias) if parameter is not None]
     if not _are_lanes(x, *parameters) or x.dim() < len(shape) or _is_mixed(x, *parameters):
         return NotImplemented
-    result = func(x.stack, shape, None, None, eps)
+    return _scaled(func(x.stack, shape, None, None, eps), x, weight, bias, tuple(shape))
+
+
+def _scaled(normalized: Tensor, x: LaneTensor, weight: Any, bias: Any, shape: tuple[int, ...]) -> LaneTensor:
+    """Return the normalized numbers of x times the weight plus the bias, whose parts for a lane have this shape."""
+    view = (len(x.generators), *(1 for _ in range(x.dim() - len(shape))), *shape)
     for parameter, apply in ((weight, torch.mul), (bias, torch.add)):
         if parameter is not None:
-            between = [1] * (x.dim() - parameter.dim())
-            result = apply(result, parameter.stack.view(len(x.generators), *between, *parameter.shape))
-    return LaneTensor.of_stack(result, x.generators)
+            normalized = apply(normalized, parameter.stack.view(view))
+    return LaneTensor.of_stack(normalized, x.generators)
 
 
 @rounded_rule(functional.scaled_dot_product_attention)
@@ -124,14 +128,10 @@ def _split_channels(channels: Tensor, x: LaneTensor) -> LaneTensor:
     return LaneTensor.of_stack(parts.transpose(0, 1).contiguous(), x.generators)
 
 
-@rounded_rule(
-    *(torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, torch.sub, Tensor.sub, Tensor.__sub__),
-    *(torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.div, Tensor.div, Tensor.__truediv__),
-    *(torch.maximum, Tensor.maximum, torch.minimum, Tensor.minimum),
-)
+@rounded_rule(*BINARY)
 def _spread(func: Any, x: Any, y: Any, **kwargs: Any) -> Any:
     """Compute an elementwise function of LaneTensors that broadcast, such as rows and a scale for each feature."""
-    if not (isinstance(x, LaneTensor) and isinstance(y, LaneTensor)) or x.generators.noise is None or kwargs:
+    if not _are_lanes(x, y) or x.generators.noise is None or kwargs:
         return NotImplemented
     if x.dtype != y.dtype or 0 in (x.dim(), y.dim()):
         return NotImplemented  # type promotion differs for 0-dimensional tensors
@@ -145,20 +145,10 @@ def _spread(func: Any, x: Any, y: Any, **kwargs: Any) -> Any:
 @rounded_rule(functional.group_norm)
 def _group_norm(func: Any, x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     parameters = [parameter for parameter in (weight, bias) if parameter is not None]
-    if (
-        x.generators.noise is None
-        or x.dim() < 2
-        or not all(isinstance(parameter, LaneTensor) for parameter in (x, *parameters))
-    ):
+    if not _are_lanes(x, *parameters) or x.generators.noise is None or x.dim() < 2 or _is_mixed(x, *parameters):
         return NotImplemented
-    if any(parameter.dtype != x.dtype for parameter in parameters) or torch.is_autocast_enabled(x.device.type):
-        return NotImplemented
-    lanes = len(x.generators)
     result = func(x.stack.flatten(0, 1), groups, None, None, eps).view(x.stack.shape)
-    for parameter, apply in ((weight, torch.mul), (bias, torch.add)):
-        if parameter is not None:
-            result = apply(result, parameter.stack.view(lanes, 1, -1, *(1 for _ in x.shape[2:])))
-    return LaneTensor.of_stack(result, x.generators)
+    return _scaled(result, x, weight, bias, (-1, *(1 for _ in x.shape[2:])))
 
 
 @rounded_rule(functional.embedding)
@@ -173,7 +163,7 @@ def _embedding(
     sparse: bool = False,
 ) -> Any:
     plain = padding_idx is None and max_norm is None and not scale_grad_by_freq and not sparse
-    if not plain or not all(isinstance(tensor, LaneTensor) for tensor in (x, weight)) or x.generators.noise is None:
+    if not plain or not _are_lanes(x, weight) or x.generators.noise is None:
         return NotImplemented
     rows, count = x.stack, weight.shape[0]
     first = torch.arange(len(x.generators), device=rows.device).mul_(count).view(-1, *(1 for _ in x.shape))

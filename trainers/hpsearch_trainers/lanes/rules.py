@@ -341,11 +341,15 @@ def _in_place(func: Any, x: LaneTensor) -> Any:
     return NotImplemented if x.owned else x.become(LaneTensor.of_stack(_IN_PLACE[func](x.stack), x.generators))
 
 
-@rule(
+BINARY = (
     *(torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, torch.sub, Tensor.sub, Tensor.__sub__),
     *(torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.div, Tensor.div, Tensor.__truediv__),
     *(torch.maximum, Tensor.maximum, torch.minimum, Tensor.minimum),
 )
+"""Elementwise functions of two tensors."""
+
+
+@rule(*BINARY)
 def _binary(func: Any, x: Any, y: Any, **kwargs: Any) -> Any:
     pair = None if kwargs else _aligned(x, y)
     if pair is None:

@@ -10,6 +10,7 @@ import enum
 import functools
 import inspect
 import itertools
+import operator
 import types
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
@@ -107,7 +108,7 @@ def _module(path: str, module: nn.Module) -> Hashable:
     location = f"its model{'.' if path else ''}{path}"
     if parametrize.is_parametrized(module):
         raise NotFusible(f"{location} is parametrized")
-    if any(map(members.get, _HOOKS)):
+    if has_hooks(module):
         raise NotFusible(f"{location} has hooks")
     attributes = tuple(
         (name, None if is_per_lane(module, name) else described_value(value, f"{location}.{name}"))
@@ -124,7 +125,6 @@ THE_LOOP = sorted(name for name, value in vars(Trainer).items() if callable(valu
 _OPTIMIZERS = frozenset((LAMB, LARS, *(one for one in vars(torch.optim).values() if isinstance(one, type))))
 _WRITTEN_IN = frozenset(("torch", "hpsearch_trainers"))
 """Packages of supported `step` methods; a replaced one is in another package."""
-_HOOKS_OF_MODULES = frozenset(name for name in vars(nn.Module()) if name.endswith("_hooks"))
 _HOOKS_OF_ALL_MODULES = [
     hooks for name, hooks in vars(torch_module).items() if name.startswith("_global_") and name.endswith("_hooks")
 ]
@@ -158,7 +158,7 @@ def check_contract(trainer: Trainer, *, rounded: bool) -> None:
 
 def has_hooks(module: nn.Module) -> bool:
     """Return whether a module itself has hooks of any kind."""
-    return any(map(vars(module).get, _HOOKS_OF_MODULES))
+    return any(map(vars(module).get, _HOOKS))
 
 
 def _check_loop(trainer: Trainer) -> None:
@@ -291,13 +291,11 @@ def _tensors(model: nn.Module) -> Iterator[Hashable]:
             raise NotFusible(f"its model's {name} has hooks")
         ranges[number] = tensor.data_ptr(), tensor.nbytes, name
         yield (number, name, tensor.shape, tensor.dtype, tensor.requires_grad, isinstance(tensor, nn.Parameter))
-    for (start, size, name), (next_start, _, other_name) in itertools.pairwise(sorted(filter(_size, ranges.values()))):
+    for (start, size, name), (next_start, _, other_name) in itertools.pairwise(
+        sorted(filter(operator.itemgetter(1), ranges.values()))
+    ):
         if start + size > next_start:
             raise NotFusible(f"its model's {name} and {other_name} are other tensors in the same memory")
-
-
-def _size(memory_range: tuple[int, int, str]) -> int:
-    return memory_range[1]
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

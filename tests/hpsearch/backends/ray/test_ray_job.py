@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import hpsearch
-from tests.comm.meeting import free_port
-from tests.hpsearch.support.command_line import PATIENCE, environment, wait_for
+from tests.hpsearch.support.command_line import PATIENCE, environment
+from tests.hpsearch.support.ray_jobs import started_head, submit
 
 pytestmark = [pytest.mark.ray, pytest.mark.exhaustive]
 
@@ -63,61 +59,17 @@ def test_one_that_has_a_working_dir_keeps_it(ray_cluster, code, tmp_path):
     assert hpsearch.load(tmp_path / "study").state == "finished"
 
 
-def answers(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port)).close()
-    except ConnectionRefusedError:
-        return False
-    return True
-
-
 @pytest.fixture
 def dashboard(tmp_path: Path) -> Iterator[str]:
     """The address of the dashboard of a cluster begun by `ray start`."""
-    port, log = free_port(), tmp_path / "head.txt"
-    # Ports of its own, for another cluster may be up: without its port the agent lives, and takes no jobs.
-    ports = [f"--{name}={free_port()}" for name in ("dashboard-agent-listen-port", "ray-client-server-port")]
-    words = ["start", "--head", "--port=0", f"--dashboard-port={port}", *ports, "--num-cpus=1", "--block"]
-    with log.open("w") as output:
-        head = subprocess.Popen(
-            [Path(sys.executable).parent / "ray", *words],
-            env=environment(RAY_AUTH_MODE="disabled"),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-    try:
-        wait_for(lambda: "Ray runtime started" in log.read_text(), head)
-        wait_for(lambda: answers(port), head)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        head.terminate()  # alone: it asks the processes it started, and waits 30 s for those that a signal ended first
-        try:
-            head.wait(PATIENCE)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(head.pid, signal.SIGKILL)
-
-
-def submit(code: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [Path(sys.executable).parent / "ray", "job", "submit", *words],
-        cwd=code,
-        env=environment(RAY_AUTH_MODE="disabled"),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=2 * PATIENCE,
-    )
+    with started_head(tmp_path) as (address, _):
+        yield address
 
 
 @pytest.mark.slow
 def test_one_that_ray_job_submit_starts_with_its_code_runs(dashboard, code, tmp_path):
     words = ["--address", dashboard, "--working-dir", ".", "--", sys.executable, "script.py", str(tmp_path / "study")]
     done = submit(code, *words)
-    while "No available agent to submit job, please try again later" in done.stderr:  # the cluster is still starting
-        done = submit(code, *words)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert hpsearch.load(tmp_path / "study").state == "finished"
     assert "asks for no token" in done.stdout
