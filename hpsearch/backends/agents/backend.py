@@ -155,7 +155,7 @@ class AgentsBackend(Backend):
             # After an error, that is the one to tell.
             with suppress(HpsearchError) if kill else nullcontext(), writing("the agents' folder"):
                 self._link.publish(desk.orders())
-                self._link.close(replace(self._announcement, stop=_ENDED))
+                self._link.close(replace(self._announcement, stop=_ENDED), {row.agent for row in desk.agents()})
                 write_rows(self._study, ())
 
     @property

@@ -146,10 +146,10 @@ class DriverFolder:
         self._files.pop(agent, None)
         self._written.pop(agent, None)
 
-    def close(self, announcement: Announcement) -> None:
-        """Announce that this driver has ended. Orders stay, for agents that read them later, and then delete them."""
+    def close(self, announcement: Announcement, present: Collection[str]) -> None:
+        """Announce that this driver has ended. Agents that are present read their orders later, and delete them."""
         _replace(self._folder / _DRIVER, encode(announcement))
-        self._clear({_DRIVER, *(f"{agent}.orders.json" for agent in self._written)})
+        self._clear({_DRIVER, *(f"{agent}.orders.json" for agent in present)})
 
     def _clear(self, kept: Collection[str] = ()) -> None:
         for path in self._folder.iterdir():

@@ -20,7 +20,7 @@ import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +89,6 @@ class DriverServer:
         self._mistakes: list[str] = []
         self._orders: dict[str, Orders] = {}
         self._left: dict[str, Orders] = {}
-        self._heard_at: dict[str, float] = {}
         self._told: set[str] = set()
         """Agents that have received orders to end."""
         self.address = ""
@@ -123,18 +122,13 @@ class DriverServer:
         with self._guard:
             self._left[agent] = self._orders[agent]
 
-    def close(self, announcement: Announcement) -> None:
-        """End the server, once the agents that are there know that the driver has ended, or some seconds later."""
+    def close(self, announcement: Announcement, present: Collection[str]) -> None:
+        """End the server, once the agents that are present know that the driver has ended, or some seconds later."""
         self._announcement = encode(announcement)
-        now = time.monotonic()
-        while self._untold(now) and time.monotonic() < now + _LAST_SECONDS:
+        deadline = time.monotonic() + _LAST_SECONDS
+        while not self._told.issuperset(present) and time.monotonic() < deadline:
             time.sleep(0.02)
         self._stack.close()
-
-    def _untold(self, now: float) -> bool:
-        """Return whether an agent that was heard from lately hasn't received orders to end."""
-        with self._guard:
-            return any(at > now - _LAST_SECONDS and agent not in self._told for agent, at in self._heard_at.items())
 
     def _application(self) -> Access:
         from starlette.applications import Starlette
@@ -170,7 +164,6 @@ class DriverServer:
                     self._mistakes.append(f"a document of an agent was refused: {error}")
             return Response(str(error), 400)
         with self._guard:
-            self._heard_at[agent] = time.monotonic()
             newest = self._states.get(agent)
             if newest is None or newest.counter < state.counter:
                 self._states[agent] = state

@@ -12,10 +12,13 @@ import pytest
 import hpsearch
 from hpsearch.backends.agents.agent import Agent
 from hpsearch.backends.agents.backend import AgentsBackend
-from hpsearch.backends.agents.folder import AgentFolder
+from hpsearch.backends.agents.desk import AgentRow
+from hpsearch.backends.agents.folder import AgentFolder, write_rows
 from hpsearch.errors import BackendError, SweepError, TrainableError
 from hpsearch.events import Lost
+from hpsearch.results.study import load
 from hpsearch.sweep.file import load_sweep
+from hpsearch.tables.status import status_text
 from hpsearch.task import Notice, Progress, Result
 from hpsearch.worker.job import job_of, trainable_of
 from tests.hpsearch.support.agents import SCRIPT, AnyJobBackend, agent, agent_beside
@@ -60,6 +63,9 @@ def test_a_sweep_on_agents_has_the_table_of_inline(tmp_path, capsys, monkeypatch
     inline, agents = (call(capsys, "trials", name, "--format", "csv").out for name in ("inline", "agents"))
     assert agents == inline
     assert f"waiting for agents; start some, on any machine that sees this folder: {how}" in answer.out
+    assert "agents" not in status_text(load("agents"), "ada@lab-1:7").replace(str(tmp_path / "agents"), "")
+    write_rows(Path("agents"), [AgentRow("a", "lab-1", 4), AgentRow("b", "lab-2", None)])
+    assert "agents      2: lab-1 (trial 4), lab-2 (idle)\n" in status_text(load("agents"), "ada@lab-1:7")
 
 
 @pytest.mark.exhaustive
@@ -193,8 +199,14 @@ def test_an_agent_without_a_driver_says_so(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.some_cases(2)
-@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
+CONFIGS = [path for path in sorted((ROOT / "configs").glob("*.yaml")) if path.stem != "digits"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [ROOT / "configs" / "digits.yaml", *(pytest.param(path, marks=pytest.mark.exhaustive) for path in CONFIGS)],
+    ids=lambda path: path.stem,
+)
 def test_the_job_of_an_agent_is_the_drivers(path):
     sweep = load_sweep(path, [])
     if sweep.trainable is None or sweep.resources.widest > 1 or sweep.resources.lanes > 1:

@@ -64,7 +64,7 @@ def server(study: Path) -> Iterator[DriverServer]:
     orders = Orders("d", 1, ONE, 0, task, False, 0, 0, "")
     server.publish({ONE: orders, OTHER: replace(orders, agent=OTHER, task=None)})
     yield server
-    server.close(replace(announcement, stop="it ended"))
+    server.close(replace(announcement, stop="it ended"), ())
 
 
 def client(server: DriverServer, agent: str = ONE, token: str = TOKEN) -> Client:
@@ -245,14 +245,15 @@ def test_by_tls_an_agent_talks_to_a_driver_whose_certificate_it_trusts_alone(
 ) -> None:
     cert, key = certificate(tmp_path)
     server = DriverServer(Listen(certificate=cert, key=key), frozenset({"localhost"}), study)
-    server.open(Announcement(FORMAT, VERSION, "d", str(study), {}, None, False, None, (), (), 30.0))
+    announcement = Announcement(FORMAT, VERSION, "d", str(study), {}, None, False, None, (), (), 30.0)
+    server.open(announcement)
     try:
         with pytest.raises(BackendError, match="must have a certificate that this machine trusts, got: self-signed"):
             request(client(server), "GET", "/announcement")
         monkeypatch.setenv("SSL_CERT_FILE", str(cert))
         assert b'"driver":"d"' in request(client(server), "GET", "/announcement")
     finally:
-        server.close(Announcement(FORMAT, VERSION, "d", str(study), {}, None, False, None, (), (), 30.0))
+        server.close(announcement, ())
 
 
 def test_a_client_does_not_show_its_token() -> None:
