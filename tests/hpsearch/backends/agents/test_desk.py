@@ -145,15 +145,20 @@ class Wire:
         self.now += 1.0
 
 
+BACK = st.one_of(st.just(0), st.integers(0, 8), st.integers(0, 60))
+"""How many documents were sent after the one that is delivered: mostly it is a late one."""
+
 STEPS = st.lists(
     st.one_of(
+        st.tuples(st.just("goes_well")),
         st.tuples(st.just("agent_steps"), st.integers(0, 3)),
         st.tuples(st.just("driver_steps")),
-        st.tuples(st.just("deliver_state"), st.integers(0, 40)),
-        st.tuples(st.just("deliver_orders"), st.integers(0, 40)),
+        st.tuples(st.just("deliver_state"), BACK),
+        st.tuples(st.just("deliver_orders"), BACK),
         st.tuples(st.just("sleep"), st.sampled_from([1.0, 4.0, LEASE + 1])),
     ),
-    max_size=150,
+    min_size=20,
+    max_size=120,
 )
 
 
