@@ -13,7 +13,7 @@ from hpsearch.benchmark.rows import RunRow, half_of, hits_of, read_rows, regret_
 from hpsearch.benchmark.suite import load_suite, load_suites
 from hpsearch.errors import SweepError
 from tests.hpsearch.benchmark.test_suites import SUITE, write
-from tests.hpsearch.support.command_line import call
+from tests.hpsearch.support.command_line import ROOT, call
 
 METHODS = ["random", "asha", "median"]
 
@@ -193,6 +193,12 @@ def test_the_command_runs_each_family_and_prints_one_table(tmp_path, capsys):
     assert call(capsys, *words, "--half", "report", "--seeds", 1).code == 0
     assert [row.seed for row in read_rows([rows])] == [0] * 4  # the results of other seeds are left aside
     assert "must be one suite, or rows" in call(capsys, "benchmark", rows, path).err
+
+
+def test_the_published_table_is_made_from_the_published_rows(tmp_path, capsys):
+    rows = ROOT / "tests" / "benchmarks" / "results" / "families.csv"
+    assert call(capsys, "benchmark", rows, "--dir", tmp_path).code == 0
+    assert (tmp_path / "families.md").read_text() in (ROOT / "docs" / "benchmarks.md").read_text()
 
 
 def test_a_half_that_has_no_task_is_told(tmp_path, capsys):
