@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,21 +101,29 @@ def read_rows(paths: Sequence[Path]) -> list[RunRow]:
     """Read rows that `write_rows` has written, from one or several files.
 
     Raises:
-        SweepError: A file can't be read, lacks a column, or has a run that is in another one, too.
+        SweepError: A file can't be read, lacks a column, or has a run that is in another one, too. Or a family's rows are
+            of different suites.
     """
     rows: dict[tuple[str, RunKey], RunRow] = {}
+    firsts: dict[str, RunRow] = {}
     for path in paths:
         try:
             lines = [line for line in path.read_text("utf-8").splitlines() if not line.startswith("#")]
         except (OSError, UnicodeDecodeError) as error:
             raise SweepError(f"{path}: must be the rows of a benchmark, as rows.csv, got {error}") from error
-        for cells in csv.DictReader(lines):
+        for cells in csv.DictReader(lines, restkey=""):
             try:
                 row = _row(cells)
             except (ValueError, KeyError, TypeError) as error:
                 raise SweepError(
                     f"{path}: must be the rows of a benchmark, as rows.csv, got a row {cells}: {error!r}"
                 ) from error
+            first = firsts.setdefault(row.family, row)
+            if (row.tasks, row.hits.keys()) != (first.tasks, first.hits.keys()):
+                raise SweepError(
+                    f"{path}: must have rows of the same tasks and budgets for {row.family}, got {row.tasks} tasks "
+                    f"with {_budgets(row)}, and {first.tasks} with {_budgets(first)}: they are of different suites"
+                )
             key = row.family, RunKey(row.task, row.method, row.workers, row.seed)
             if key in rows:
                 raise SweepError(f"{path}: must have each run once, got {' '.join(map(str, (key[0], *key[1])))} again")
@@ -122,6 +131,10 @@ def read_rows(paths: Sequence[Path]) -> list[RunRow]:
     if not rows:
         raise SweepError(f"{', '.join(map(str, paths))}: must be the rows of a benchmark, as rows.csv, got no row")
     return list(rows.values())
+
+
+def _budgets(row: RunRow) -> str:
+    return f"budgets {'/'.join(f'{budget:g}' for budget in row.hits)}"
 
 
 def _row(cells: Mapping[str, str]) -> RunRow:
@@ -138,6 +151,10 @@ def _row(cells: Mapping[str, str]) -> RunRow:
     hits, regret = by_budget(_HITS), by_budget(_REGRET)
     if not hits or hits.keys() != regret.keys():
         raise ValueError("there must be hits and regret by the same budgets")
+    if not set(hits.values()) <= {0.0, 1.0} or any(map(math.isnan, regret.values())):
+        raise ValueError("hits must be 0 or 1, and regret a number")
+    if "" in cells or None in cells.values():
+        raise ValueError("it must have a cell for each column")
     numbers = {name: int(cells[name]) for name in ("tasks", "workers", "seed", "trials")}
     texts = {name: cells[name] for name in ("family", "task", "method", "commit")}
     return RunRow(half=half, hits=hits, regret=regret, **numbers, **texts)  # type: ignore[arg-type]

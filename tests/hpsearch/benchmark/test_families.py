@@ -116,6 +116,8 @@ def test_rows_are_read_as_they_were_written(tmp_path):
         (lambda text: text.replace("choose", "chose"), r"half must be choose or report"),
         (lambda text: text.replace(",asha,2,", ",asha,two,"), r"must be the rows .*invalid literal"),
         (lambda text: text.replace("regret_1", "regret"), r"there must be hits and regret by the same budgets"),
+        (lambda text: text[:-4] + "nan\n", r"hits must be 0 or 1, and regret a number"),
+        (lambda text: text.replace("\n", ",7\n").replace(",7", "", 2), r"it must have a cell for each column"),
     ],
 )
 def test_wrong_rows_name_file_and_row(tmp_path, change, expected):
@@ -123,6 +125,13 @@ def test_wrong_rows_name_file_and_row(tmp_path, change, expected):
     (tmp_path / "1.csv").write_text(change((tmp_path / "1.csv").read_text()))
     with pytest.raises(SweepError, match=expected):
         read_rows([tmp_path / "1.csv"])
+
+
+def test_rows_of_another_suite_of_the_same_name_are_refused(tmp_path):
+    write_rows(tmp_path / "1.csv", [row("asha", "a", 0, 1)], "one")
+    write_rows(tmp_path / "2.csv", [row("asha", "a", 1, 1, 0)], "another")
+    with pytest.raises(SweepError, match=r"2.csv: must have rows of the same tasks and budgets for suite, got 6 tasks .* 1/2, "):
+        read_rows([tmp_path / "1.csv", tmp_path / "2.csv"])
 
 
 def test_methods_that_learn_may_have_fewer_seeds(tmp_path):
