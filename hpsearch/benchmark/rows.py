@@ -101,8 +101,8 @@ def read_rows(paths: Sequence[Path]) -> list[RunRow]:
     """Read rows that `write_rows` has written, from one or several files.
 
     Raises:
-        SweepError: A file can't be read, lacks a column, or has a run that is in another one, too. Or a family's rows are
-            of different suites.
+        SweepError: A file can't be read, lacks a column, or has a run that is in another one, too; or a family's rows
+            are of different suites.
     """
     rows: dict[tuple[str, RunKey], RunRow] = {}
     firsts: dict[str, RunRow] = {}

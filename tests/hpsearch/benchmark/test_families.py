@@ -130,7 +130,7 @@ def test_wrong_rows_name_file_and_row(tmp_path, change, expected):
 def test_rows_of_another_suite_of_the_same_name_are_refused(tmp_path):
     write_rows(tmp_path / "1.csv", [row("asha", "a", 0, 1)], "one")
     write_rows(tmp_path / "2.csv", [row("asha", "a", 1, 1, 0)], "another")
-    with pytest.raises(SweepError, match=r"2.csv: must have rows of the same tasks and budgets for suite, got 6 tasks .* 1/2, "):
+    with pytest.raises(SweepError, match=r"2.csv: must have rows of the same .* for suite, got .* budgets 1/2, and"):
         read_rows([tmp_path / "1.csv", tmp_path / "2.csv"])
 
 
