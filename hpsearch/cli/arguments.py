@@ -69,13 +69,18 @@ def _directory(text: str) -> Path:
     return path.absolute() if str(path).isdecimal() and not text.isdecimal() else path
 
 
-def readable(text: str) -> Path:
-    """Parse a directory's path, or the URL of a study in a bucket, of which the journal is copied."""
-    if not is_url(text):
-        return _directory(text)
+def readable(text: str) -> Path | str:
+    """Parse a directory's path, or the URL of a study in a bucket."""
+    return text if is_url(text) else _directory(text)
+
+
+def copied(place: Path | str) -> Path:
+    """Return a study's directory; of a study in a bucket, that of a copy of its journal."""
+    if not is_url(place):
+        return Path(place)
     from hpsearch.storage.studies import copy_of
 
-    return copy_of(text)
+    return copy_of(place)
 
 
 def add_weights(command: argparse.ArgumentParser, text: str) -> None:
@@ -161,8 +166,7 @@ def directory_of(args: argparse.Namespace) -> Path:
     Raises:
         JournalError: No directory is given, and there is no study.
     """
-    directory: Path = newest() if args.dir is None else args.dir
-    return directory
+    return newest() if args.dir is None else copied(args.dir)
 
 
 def newest() -> Path:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hpsearch.cli.arguments import add_format
+from hpsearch.cli.arguments import add_format, copied
 from hpsearch.config.checks import nearest
 from hpsearch.errors import HpsearchError
 from hpsearch.journal.directory import StudyDirectory
@@ -43,9 +43,9 @@ def list_studies(args: argparse.Namespace) -> int:
     now = time.time()
     with contextlib.redirect_stdout(sys.stderr):  # output of a user's searcher isn't part of the list
         if is_url(args.folder):
-            from hpsearch.storage.studies import copy_of, studies_in
+            from hpsearch.storage.studies import studies_in
 
-            directories = [copy_of(url) for url in studies_in(args.folder)]
+            directories = [copied(url) for url in studies_in(args.folder)]
         else:
             directories = list(find_studies(args.folder))
         summaries = summarize(directories, now)

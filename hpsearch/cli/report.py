@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hpsearch.cli.arguments import each_a_study, loaded, newest, readable, target
+from hpsearch.cli.arguments import copied, each_a_study, loaded, newest, readable, target
 from hpsearch.errors import HpsearchError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.filesystem import put_in_place, writing
@@ -28,7 +28,9 @@ def report(args: argparse.Namespace) -> int:
             f"--png {args.png}: pictures are written as SVG: use --svg {args.png}. Other programs make PNGs of them: "
             "rsvg-convert -z 2 brackets.svg -o brackets.png"
         )
-    studies = [loaded(directory) for directory in each_a_study("report", args.dirs) or [newest()]]
+    studies = [
+        loaded(directory) for directory in each_a_study("report", [copied(place) for place in args.dirs]) or [newest()]
+    ]
     page = page_of(studies)
     first = studies[0].directory
     is_copy = StudyDirectory(first).copied_from() is not None

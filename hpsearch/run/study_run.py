@@ -369,7 +369,11 @@ def _run_or_resume(
                 if not keep_all:
                     settle(study_dir, sweep_state, durable=run.durable)
             finally:
-                watching.close()
+                try:
+                    if mirror is not None:
+                        mirror.close()  # while the display is open
+                finally:
+                    watching.close()
 
 
 def _observers(

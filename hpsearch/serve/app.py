@@ -181,6 +181,7 @@ class _Pages:
         return self._events(lambda: {"parts": self._home_versions()})
 
     def _study(self, request: Request) -> ServedStudy:
+        """Return the study of an address. This may look for new studies in the folder."""
         found = self._studies.find(request.path_params["key"])
         if found is None:
             raise HTTPException(404, f"There is no study {request.path_params['key']!r} in {self._studies.folder}.")
@@ -247,7 +248,7 @@ class _Pages:
         return {"parts": parts, "answers": answers, "runs": runs}
 
     async def study_live(self, request: Request) -> Response:
-        study = self._study(request)
+        study = await run_in_threadpool(self._study, request)
         return self._events(lambda: self._study_versions(study), study)
 
     async def trial(self, request: Request) -> Response:
@@ -299,7 +300,7 @@ class _Pages:
         return about
 
     async def trial_live(self, request: Request) -> Response:
-        study, number = self._study(request), request.path_params["trial"]
+        study, number = await run_in_threadpool(self._study, request), request.path_params["trial"]
         return self._events(lambda: self._trial_versions(study, number), study)
 
     def _events(self, versions: _Versions, study: ServedStudy | None = None) -> Response:
@@ -324,7 +325,7 @@ class _Pages:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def steer(self, request: Request) -> Response:
-        study = self._study(request)
+        study = await run_in_threadpool(self._study, request)
         try:
             verb, details = read_request(await _fields(request))
             number = await run_in_threadpool(study.request, verb, details)

@@ -203,6 +203,8 @@ def _sections(page: TrialPage, reports: Sequence[Report]) -> Iterator[Section]:
     for name, curve in page.curves.items():
         if (drawn := _curve(name, curve, page.study.sweep.objective)) is not None:
             yield drawn
+    if row.notes:
+        yield Section("Notes", table=SectionTable(("note", "text"), sorted(row.notes.items())))
     if row.failure is not None:
         yield Section("Failure", [f"{row.failure.kind}: {row.failure.message}"], code=row.failure.traceback.strip())
     attempts = [

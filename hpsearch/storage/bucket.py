@@ -72,6 +72,9 @@ class Bucket:
         self._random = random.Random()
         config = Config(
             retries={"total_max_attempts": 1},
+            # Stores other than Amazon's may not know the newer checksums.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
             connect_timeout=_CONNECT_SECONDS,
             read_timeout=_READ_SECONDS,
             max_pool_connections=2 * _THREADS,

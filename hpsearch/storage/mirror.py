@@ -55,17 +55,26 @@ class Mirror:
         study_dir: The study's directory, locked by this process.
         journal: Its journal, open for writing.
         say: Shows a line to the user.
+        wait: Shows what the sweep waits for.
 
     Raises:
         StorageError: The store can't be written or read.
         StudyInUseError: The bucket has events that this directory lacks.
     """
 
-    def __init__(self, bucket: Bucket, study_dir: StudyDirectory, journal: Journal, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        bucket: Bucket,
+        study_dir: StudyDirectory,
+        journal: Journal,
+        say: Callable[[str], None],
+        wait: Callable[[str], None],
+    ) -> None:
         self._bucket = bucket
         self._study_dir = study_dir
         self._journal = journal
         self._say = say
+        self._wait = wait
         self._driver = secrets.token_hex(8)
         self._link = self._join() if bucket.check() else None  # None: the store holds checkpoints only
         self._mirrored = BEGINNING if self._link is None else self._link.end
@@ -165,18 +174,16 @@ class Mirror:
             self._going = {path_of(address) for address in now}
         self._study_dir.discard(now)
 
-    def close(self, wait: Callable[[str], None]) -> None:
-        """Wait until everything is mirrored, but at most a minute; then say what isn't.
-
-        Args:
-            wait: Shows what the sweep waits for.
-        """
+    def close(self) -> None:
+        """Wait until everything is mirrored, but at most a minute; then say what isn't. Later calls do nothing."""
+        if self._abandoned:
+            return
         self._closing = True
         self._wake.set()
         try:
             self._thread.join(1.0)
             if self._thread.is_alive():
-                wait(f"copying the last events to {self._bucket.url}, for at most {END_SECONDS:g} s")
+                self._wait(f"copying the last events to {self._bucket.url}, for at most {END_SECONDS:g} s")
                 self._thread.join(END_SECONDS)
         finally:
             self._abandoned = True
@@ -240,7 +247,8 @@ class Mirror:
             if is_last and not failures and not more:
                 return
             if not more:
-                self._wake.wait(min(2.0 ** min(failures - 1, 9), _LONGEST_PAUSE) if failures else _INTERVAL)
+                longest = _INTERVAL if self._closing else _LONGEST_PAUSE
+                self._wake.wait(min(2.0 ** min(failures - 1, 9), longest) if failures else _INTERVAL)
 
     def _step(self, reader: Journal) -> bool:
         """Mirror the next events, and delete what isn't needed; return whether there may be more events."""
@@ -286,7 +294,7 @@ class Mirror:
         name = self._object(address, self._driver)
         with self._lock:
             objects = self._stored.setdefault(path_of(address), set())
-            if name in self._uploaded or (self._link is None and objects):
+            if name in self._uploaded or (self._link is None and objects - {name}):
                 return
             objects.add(name)
         with self._scratch() as file:
@@ -364,10 +372,10 @@ def mirrored(
     if url is None:
         yield None
         return
-    mirror = Mirror(Bucket(url), study_dir, journal, say)
+    mirror = Mirror(Bucket(url), study_dir, journal, say, wait)
     journal.guard_also(mirror.check)
     try:
         yield mirror
     finally:
-        mirror.close(wait)
+        mirror.close()
     mirror.check()

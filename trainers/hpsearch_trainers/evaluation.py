@@ -58,7 +58,7 @@ def evaluate(
     """
     rank, width = (group.rank, group.size) if group is not None else (0, 1)
     model.eval()
-    totals = Totals(parts.loss, parts.metrics, data.device)
+    totals = Totals(parts, data.device)
     part = rows_of_rank(data.rows, width, rank)  # contiguous, so rows are read in order
     order = data.order(0)
     own_rows = torch.arange(part.start, part.stop) if order is None else order[part.start : part.stop]
@@ -93,17 +93,14 @@ class Totals:
     """Sums the loss and the metrics of batches.
 
     Args:
-        loss: Returns the mean over the rows of a batch.
-        metrics: Functions by name; each returns a value for each row, or the mean over the rows.
+        parts: Has the loss and the metrics.
         device: Device of the sums.
     """
 
-    def __init__(
-        self, loss: Callable[[Any, Any], Tensor], metrics: Mapping[str, Callable[[Any, Any], Tensor]], device: Any
-    ) -> None:
-        self._loss = loss
-        self._metrics = metrics
-        self._sums = torch.zeros(1 + len(metrics), dtype=torch.float64, device=device)
+    def __init__(self, parts: Parts, device: torch.device) -> None:
+        self._loss = parts.loss
+        self._metrics = parts.metrics
+        self._sums = torch.zeros(1 + len(parts.metrics), dtype=torch.float64, device=device)
         self._of_loss, *self._of_metrics = self._sums.unbind()
 
     def add(

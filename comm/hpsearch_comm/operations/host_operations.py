@@ -109,13 +109,21 @@ class HostOperations:
         self._rank = host.topology.rank
         self._size = host.topology.size
         self._calls: dict[tuple[Any, ...], Call] = {}
+        self._reductions: dict[tuple[Any, ...], Call] = {}
+        """The calls of allreduce by dtype, shape and operator: found sooner than in `_calls`."""
 
     def allreduce(
         self, tensor: torch.Tensor, op: str, out: torch.Tensor | None, agreed: bool = False
     ) -> Prepared[torch.Tensor]:
         """Prepare `Group.allreduce`, or `Group.allreduce_agreed`."""
         source = check_tensor("allreduce", tensor)
-        call = self._call("allreduce", source.dtype, source.shape, reduction=reduction_for(op, source.dtype))
+        dtype, shape = source.dtype, source.shape
+        key = dtype, shape, op if type(op) is str else None  # a subclass may have its own comparison
+        call = self._reductions.get(key)
+        if call is None:
+            call = self._call("allreduce", dtype, shape, reduction=reduction_for(op, dtype))
+            if key[2] is not None and len(self._reductions) < _MOST_CALLS:
+                self._reductions[key] = call
         if out is None:
             target = check_target("allreduce's tensor", source)
         else:

@@ -228,8 +228,9 @@ class _Run(Turn):
         if queue.abort_state.error is not None:
             queue.abort_state.check()
         timeline, packed = queue.timeline, call.packed(sequence)
-        super().__init__(queue.rank, packed, queue.timeout, queue.abort_state, spin)
-        self.call = call
+        # Not by the base's __init__, which takes time.
+        self.rank, self.packed, self.timeout = queue.rank, packed, queue.timeout
+        self.abort_state, self.spin, self.call = queue.abort_state, spin, call
         self._history = queue.history
         self._context: contextlib.ExitStack | None = None
         if timeline.on or torch.is_inference_mode_enabled():

@@ -25,6 +25,7 @@ from hpsearch.serve.app import application
 from hpsearch.serve.live import ServedStudy, Studies, key_of
 from hpsearch.serve.steering import read_request
 from hpsearch.serving.access import Tokens
+from tests.hpsearch.support.command_line import call
 from tests.hpsearch.support.pages import searched
 
 TOKENS = Tokens(read="read-" + "r" * 30, steer="steer-" + "s" * 30, agent="agent-" + "a" * 30)
@@ -35,6 +36,7 @@ KEY = "~3Cscript~3Ealert~281~29~3C"
 
 def printing(trial: hpsearch.RunningTrial) -> None:
     for iteration in trial.iterations():
+        trial.note(seen="<script>noted</script>")
         print(f"\x1b[31m<script>alert({iteration})</script>\x1b[0m")
         if trial.params["x"] > 0.8:
             raise ValueError("too <script>large</script> & 'wide'")
@@ -52,9 +54,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def opened(folder: Path, *, is_local: bool = True) -> Iterator[tuple[TestClient, Studies]]:
+def opened(folder: Path, *, is_local: bool = True, is_secure: bool = False) -> Iterator[tuple[TestClient, Studies]]:
     with Studies(folder) as studies:
-        app = application(studies, TOKENS, is_local=is_local, is_secure=False, names=frozenset({"localhost"}))
+        app = application(studies, TOKENS, is_local=is_local, is_secure=is_secure, names=frozenset({"localhost"}))
         studies.is_over.set()  # so that streams of events end
         with TestClient(app, base_url=f"http://{HOST}", follow_redirects=False) as client:
             yield client, studies
@@ -144,6 +146,9 @@ def test_a_browser_signs_in_with_a_form_and_its_cookie_is_for_pages_alone(folder
         assert client.post(request, data={"verb": "pause"}).status_code == 401, "a browser names the origin"
         client.post("/sign-out", headers=same)
         assert client.get("/").status_code == 401
+    with opened(folder, is_local=False, is_secure=True) as (client, _):
+        answer = client.post("/sign-in", data={"token": TOKENS.read}, headers={"origin": f"https://{HOST}"})
+        assert "Secure" in answer.headers["set-cookie"]
 
 
 class Elements(HTMLParser):
@@ -176,7 +181,13 @@ def test_what_users_wrote_is_text_everywhere(folder: Path):
             assert "i" not in elements.tags, path
             assert not [name for name in elements.attributes if name.startswith("on")], path
             shown += text
-    for text in ("&lt;script&gt;alert(1)&lt;", "too &lt;script&gt;large", "&lt;script&gt;note&lt;", "&lt;i&gt;"):
+    for text in (
+        "&lt;script&gt;alert(1)&lt;",
+        "too &lt;script&gt;large",
+        "&lt;script&gt;note&lt;",
+        "&lt;script&gt;noted&lt;",
+        "&lt;i&gt;",
+    ):
         assert text in shown
     assert "\x1b" not in shown
 
@@ -306,7 +317,7 @@ def many(count: int, folder: Path) -> None:
 
 
 def test_the_table_is_sorted_filtered_and_paged_by_the_server(tmp_path: Path):
-    many(210, tmp_path / "runs" / "many")
+    many(120, tmp_path / "runs" / "many")
     rows = hpsearch.load(tmp_path / "runs" / "many").trials
     address = "/studies/many/parts/trials"
 
@@ -317,10 +328,10 @@ def test_the_table_is_sorted_filtered_and_paged_by_the_server(tmp_path: Path):
     with clients(tmp_path / "runs") as client:
         by_loss = [row.number for row in sorted(rows, key=lambda row: row.values[0])]
         assert numbers("") == by_loss[:100]
-        assert numbers("page=3") == by_loss[200:]
-        assert numbers("page=99") == by_loss[200:]
+        assert numbers("page=2") == by_loss[100:]
+        assert numbers("page=99") == by_loss[100:]
         assert numbers("page=-1&sort=nope&state=nope&order=x") == by_loss[:100]
-        assert numbers("sort=trial&order=desc") == list(range(209, 109, -1))
+        assert numbers("sort=trial&order=desc") == list(range(119, 19, -1))
         assert numbers("state=failed") == []
         assert set(numbers("where=x%20%3C%200.1")) == {row.number for row in rows if row.params["x"] < 0.1}
         text = client.get(f"{address}?where=y%20%3C%200.1").text
@@ -379,6 +390,25 @@ def test_a_damaged_study_is_a_line_with_its_problem_and_others_are_shown(folder:
         answer = client.get("/studies/bad/parts/head")
         assert answer.status_code == 404
         assert "SQLite says: file is not a database" in answer.text
+
+
+def test_the_command_says_what_it_needs_before_it_serves(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    cases: list[tuple[list[object], str]] = [
+        (["nowhere"], "nowhere: expected a folder with studies, but there is none"),
+        ([folder, "--host", "0.0.0.0"], "--host 0.0.0.0: other machines would send tokens that anyone on the way"),
+        ([folder, "--port", "65536"], "--port: must be from 0 to 65535, got 65536"),
+        ([folder, "--tls-cert", tmp_path / "none.pem"], "must be a PEM file with a certificate"),
+    ]
+    for words, told in cases:
+        answer = call(capsys, "serve", *words)
+        assert answer.code == 1
+        assert told in answer.err
+    monkeypatch.setenv("HPSEARCH_STEER_TOKEN", "short")
+    answer = call(capsys, "serve", folder)
+    assert "HPSEARCH_STEER_TOKEN: must be a token of 16 or more letters" in answer.err
 
 
 def test_a_single_study_can_be_served(folder: Path):

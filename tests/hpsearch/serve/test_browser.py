@@ -9,15 +9,18 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
+from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 import pytest
 
 import hpsearch
+from hpsearch.journal.journal import Journal
 from hpsearch.serving.access import VARIABLES
 from tests.chromium import Browser, browser
 from tests.hpsearch.serve.test_app import TOKENS, printing
@@ -162,7 +165,7 @@ def test_pages_are_accessible_fit_a_phone_and_run_no_script_of_users(tmp_path: P
                 )
                 await page.size(width, 900, mobile=mobile)
                 for path in ("/", "/sign-in", f"/studies/{KEY}", complete, f"/studies/{KEY}/trials/{failed}"):
-                    until = f"document.querySelector('main') !== null && {drawn}"
+                    until = f"document.querySelector('main') !== null && document.readyState === 'complete' && {drawn}"
                     await page.open(f"{address}{path}", until, still=0)
                     assert await page.value("document.documentElement.scrollWidth") <= width, (path, scheme)
                     await page.value(f"{axe};0")
@@ -206,3 +209,33 @@ def test_events_are_sent_on_change_and_whole_after_a_reconnect(tmp_path: Path):
             assert again["parts"].keys() == {"head", "steering", "curves", "trials", "charts"}
         with pytest.raises(HTTPError, match="421"):
             urlopen(Request(f"{address}/", headers={"Host": "evil.example"}), timeout=120)
+
+
+@pytest.mark.exhaustive
+def test_a_running_process_answers_every_request(tmp_path: Path):
+    requests = [
+        ({"verb": "extend", "run_cap": "2000000"}, ""),
+        ({"verb": "extend", "run_cap": "7"}, "run_cap"),
+        ({"verb": "add", "points": '{"x": 0.5}'}, ""),
+        ({"verb": "add", "points": '{"y": 0.5}'}, "y"),
+        ({"verb": "prune", "trials": "0"}, "0"),
+        ({"verb": "retry"}, "fail"),
+        ({"verb": "pause"}, ""),
+        ({"verb": "pause"}, "paused already"),
+        ({"verb": "resume"}, ""),
+        ({"verb": "cancel"}, ""),
+    ]
+    headers = {"Authorization": f"Bearer {TOKENS.steer}"}
+    with running(tmp_path) as process, server(tmp_path) as address:
+        place = f"{address}/studies/{KEY}/requests"
+        for fields, refused in requests:
+            with urlopen(Request(place, urlencode(fields).encode(), headers), timeout=120) as answer:
+                number = json.load(answer)["request"]
+            with Journal.read(tmp_path / "runs" / NAME / "study.db") as journal:
+                wait_for(partial(lambda found, number: found.answer(number) is not None, journal, number))
+                answered = journal.answer(number)
+            assert answered is not None
+            assert refused in answered.refused if refused else answered.refused == "", (fields, answered)
+        assert process.wait(60) == 130
+        with pytest.raises(HTTPError, match="409"):
+            urlopen(Request(place, b"verb=pause", headers), timeout=120)

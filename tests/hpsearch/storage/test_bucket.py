@@ -73,7 +73,7 @@ def test_only_urls_of_s3_are_taken(url):
         Bucket(url)
 
 
-def test_the_first_error_of_parallel_calls_is_raised_and_ends_them():
+def test_an_error_of_parallel_calls_is_raised_once_those_that_had_begun_are_over():
     done = []
 
     def call(item: int) -> None:
@@ -82,6 +82,5 @@ def test_the_first_error_of_parallel_calls_is_raised_and_ends_them():
         done.append(item)
 
     with pytest.raises(ValueError, match="no"):
-        in_parallel(call, range(10_000))
-    assert set(done) >= set(range(12))
-    assert len(done) < 9_999
+        in_parallel(call, range(100))
+    assert set(done) >= set(range(20))

@@ -311,7 +311,15 @@ def test_a_store_without_conditional_writes_holds_checkpoints_alone_and_says_so(
         return bucket._write(name, content)
 
     monkeypatch.setattr(MemoryBucket, "create", overwrite)
-    study = tmp_path / "study"
+    monkeypatch.setattr(mirror_module, "_LONGEST_PAUSE", 0.001)
+    study, failed = tmp_path / "study", set[str]()
+
+    def fail_once(name: str) -> None:
+        if name not in failed and name.startswith("checkpoints"):
+            failed.add(name)
+            raise StorageError("s3: SlowDown")
+
+    memory.before = fail_once
     stop = SavingBackend(study, lose_at_6)
     with pytest.raises(KeyError):
         run(study, stop)

@@ -183,7 +183,7 @@ class Lane:
 
     def totals(self) -> Totals:
         """Return a new sum of loss and metrics over the validation data."""
-        return Totals(self.trainer.parts.loss, self.trainer.parts.metrics, self.trainer.device)
+        return Totals(self.trainer.parts, self.trainer.device)
 
     def end(self, loss: float) -> dict[str, float]:
         """End the training of an epoch; return its training metrics.

@@ -78,7 +78,7 @@ def bind(shm: ShmSegment, reduction: Reduction, numel: int) -> Carry:
     if shm.size == 1:
         return lambda _operation, tensor, out: copy(out, tensor)
     little = numel * reduction.dtype.itemsize * shm.size**2 <= SHORT and numel <= SERIAL
-    carry = partial(_one_shot if little else _where_it_lies, shm, reduction)
+    carry = partial(_one_shot, shm, reduction, numel) if little else partial(_where_it_lies, shm, reduction)
     if reduction.computed is reduction.dtype:
         return carry
 
@@ -90,12 +90,12 @@ def bind(shm: ShmSegment, reduction: Reduction, numel: int) -> Carry:
 
 
 def _one_shot(
-    shm: ShmSegment, reduction: Reduction, operation: Operation, tensor: torch.Tensor, out: torch.Tensor
+    shm: ShmSegment, reduction: Reduction, numel: int, operation: Operation, tensor: torch.Tensor, out: torch.Tensor
 ) -> None:
     results = shm.results
     turn = results.turn
     results.turn = turn + 1
-    row = results.row(turn, tensor.dtype, tensor.numel())
+    row = results.row(turn, reduction.computed, numel)
     copy(row[shm.index], tensor)
     # `shm.meet`, inlined.
     shm.sign(operation)
