@@ -115,7 +115,8 @@ def search(
         directory: The study's directory; None: the next free `runs/<name>-<n>`. `":memory:"` writes nothing, for
             thousands of simulated trials a second; it has no observers, and can't be resumed.
         backend: `"ray"`: this process's Ray, the cluster at `RAY_ADDRESS`, or a local one; `"inline"`: this process,
-            for debuggers; `"simulated"`: a recorded table, or a subclass of `Curves` or `Steps`, on a virtual clock.
+            for debuggers; `"simulated"`: a recorded table, or a subclass of `Curves` or `Steps`, on a virtual clock;
+            `"agents"`: processes of `hpsearch agent` on machines that share the study's directory.
         observers: Names of observers, import paths `package.module:Class`, or instances; None: `["tensorboard"]`, or
             those of the whole sweep.
         callbacks: Functions that are called in this process with the `TrialRow` of each ended trial, in order. One that

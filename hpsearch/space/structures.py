@@ -138,6 +138,10 @@ class Copies(Numeric):
         """Raise an InvalidKey: the numbers are unbounded."""
         raise InvalidKey(("max",), "is required for a grid over a repeated block", add=((), "max: 4"))
 
+    def every_value(self) -> None:
+        """Return None: the numbers are unbounded."""
+        return None
+
     def accept(self, value: object) -> int:
         """Check and return a number of copies."""
         count = integer(value, ())

@@ -48,6 +48,9 @@ _BEATS = 6
 _REPORT_SECONDS = 0.25
 """Longest time for which a report waits for others."""
 
+_LOST_LEASES = 4
+"""Leases without an answer after which the driver counts as lost. It may only be busy: it waits for callbacks."""
+
 _LEASE = 30.0
 """Seconds after which a driver that hasn't announced its lease counts as lost."""
 
@@ -336,7 +339,7 @@ class Agent:
         if child is not None and child.task is not None and not outbox.is_running(child.task.key):
             self._drop_child()  # the attempt is no longer this agent's
         attempt = outbox.attempt
-        if attempt is not None and outbox.is_running(attempt.key) and self._silence > self._lease:
+        if attempt is not None and outbox.is_running(attempt.key) and self._silence > _LOST_LEASES * self._lease:
             self._lose(attempt.key, "its agent lost the driver", "spared")
         child = self._child
         if self._job is None or self._terms is None or self._refusal or self._mistake:
@@ -351,7 +354,7 @@ class Agent:
             self._child = child = _Child(self._job, self._link, self._code, self._guardian, self._start)
         if child is None:
             return
-        task = outbox.next_task()
+        task = None if self._is_leaving else outbox.next_task()
         if task is not None and child.is_idle and self._terms.driver == outbox.driver:
             outbox.begin(task)
             child.begin(task)
@@ -446,10 +449,7 @@ class Agent:
 
     def _lose(self, key: Key, reason: str, kind: LossKind, seconds: float = 0.0) -> None:
         """End the child with its task."""
-        segment = None if self._child is None or self._child.task is None else self._child.task.segment
         self._drop_child()
-        if segment is not None:
-            self._link.settle(segment)
         self._outbox.ended(key, Loss(reason, kind, seconds))
         self._note(True)
 
@@ -458,6 +458,8 @@ class Agent:
         child, self._child = self._child, None
         if child is not None:
             child.kill()
+            if child.task is not None:
+                self._link.settle(child.task.segment)
 
     def _end_child(self) -> None:
         """End the child in order, so that it closes its object."""

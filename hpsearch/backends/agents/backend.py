@@ -8,6 +8,7 @@ import shlex
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from hpsearch.backends.agents.http import DriverServer
 from hpsearch.backends.agents.messages import FORMAT, VERSION, Announcement
 from hpsearch.backends.base import Backend
 from hpsearch.backends.replacing import MODULE_CHANGES_STAY
-from hpsearch.errors import BackendError, SweepError, TrainableError
+from hpsearch.errors import BackendError, HpsearchError, SweepError, TrainableError
 from hpsearch.objective.repeats import Repeats
 from hpsearch.searchers.base import Search
 from hpsearch.serving.server import Listen
@@ -37,6 +38,8 @@ LEASE = "HPSEARCH_AGENT_LEASE"
 _LEASE_SECONDS = 30.0
 _PAUSE_SECONDS = 0.02
 """Time between two looks at the agents' documents."""
+_PAUSE_SHARE = 4
+"""The least pause is so many times as long as a look: on a network file system that takes a while."""
 _ROWS_SECONDS = 1.0
 """Least time between two writes of the list of agents."""
 _ENDED = "the sweep is finished, or was stopped"
@@ -66,7 +69,6 @@ class AgentsBackend(Backend):
         self._lease = _lease(os.environ.get(LEASE))
         self._desk: Desk | None = None
         self._link: DriverFolder | DriverServer
-        self._notices: list[Message] = []
         self._next_notice = self._next_rows = 0.0
         self._rows: list[AgentRow] = []
 
@@ -87,7 +89,6 @@ class AgentsBackend(Backend):
         driver = secrets.token_hex(16)
         study = self._study = Path(job.study)
         self._desk = Desk(driver, self._lease, self._sweep.resources.workers)
-        (study / AGENTS).mkdir(parents=True, exist_ok=True)
         self._link = DriverFolder(study) if self._listen is None else _server(self._listen, study)
         self._announcement = Announcement(
             format=FORMAT,
@@ -103,6 +104,7 @@ class AgentsBackend(Backend):
             lease=self._lease,
         )
         with writing(f"the agents' folder in {study}"):
+            (study / AGENTS).mkdir(parents=True, exist_ok=True)
             self._link.open(self._announcement)
         where = "any machine that sees this folder" if self._listen is None else "any machine, with this driver's token"
         self._how = f"on {where}: hpsearch agent {shlex.quote(self._link.address)} --code FOLDER"
@@ -130,12 +132,16 @@ class AgentsBackend(Backend):
         """Exchange documents with the agents until there is a message."""
         desk, deadline = self._opened, None if timeout is None else self.now() + timeout
         desk.decide()  # the caller has handled the messages of the last call
+        with writing("the agents' folder"):
+            self._link.publish(desk.orders())
         while True:
+            began = self.now()
             messages = self._look(desk)
             now = self.now()
             if messages or (deadline is not None and now >= deadline):
                 return messages
-            time.sleep(_PAUSE_SECONDS if deadline is None else min(_PAUSE_SECONDS, max(deadline - now, 0.0)))
+            pause = max(_PAUSE_SECONDS, _PAUSE_SHARE * (now - began))
+            time.sleep(pause if deadline is None else min(pause, deadline - now))
 
     def workers(self) -> Workers:
         """Count the agents."""
@@ -146,9 +152,10 @@ class AgentsBackend(Backend):
         desk, self._desk = self._desk, None
         if desk is not None:
             desk.stop(_ENDED)
-            with writing("the agents' folder"):
+            # After an error, that is the one to tell.
+            with suppress(HpsearchError) if kill else nullcontext(), writing("the agents' folder"):
                 self._link.publish(desk.orders())
-                self._link.close(replace(self._announcement, stop=_ENDED))
+                self._link.close(replace(self._announcement, stop=_ENDED), {row.agent for row in desk.agents()})
                 write_rows(self._study, ())
 
     @property
@@ -159,7 +166,6 @@ class AgentsBackend(Backend):
     def _look(self, desk: Desk) -> list[Message]:
         """Exchange documents once, and return the messages."""
         with writing("the agents' folder"):
-            self._link.publish(desk.orders())
             states, mistakes = self._link.collect()
             now = self.now()
             for state in states:
@@ -168,7 +174,8 @@ class AgentsBackend(Backend):
                 except ValueError as error:
                     mistakes.append(f"agent on {state.host}: {error}")
             desk.expire(now)
-            self._link.publish(desk.orders())
+            if states:
+                self._link.publish(desk.orders())
             for agent in desk.gone():
                 self._link.forget(agent)
             if now >= self._next_rows and (rows := desk.agents()) != self._rows:
@@ -176,8 +183,7 @@ class AgentsBackend(Backend):
                 write_rows(self._study, rows)
         if desk.mistake is not None:
             raise TrainableError(desk.mistake)
-        messages = desk.take() + self._notices + [Notice(mistake) for mistake in mistakes]
-        self._notices = []
+        messages = desk.take() + [Notice(mistake) for mistake in mistakes]
         if not desk.workers().ready and now >= self._next_notice:
             messages.append(Notice(f"waiting for agents; start some, {self._how}"))
             self._next_notice = now + _NOTICE_SECONDS

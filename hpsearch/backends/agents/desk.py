@@ -18,6 +18,9 @@ from hpsearch.task import Message, Notice, Progress, Result, Task, Workers
 from hpsearch.trial import Segment
 from hpsearch.worker.attempt import attempt_directory
 
+_REMEMBERED_LEASES = 20
+"""Leases for which an agent that is lost finds orders that its task is no longer its own."""
+
 
 @dataclass(slots=True, eq=False)
 class _Seat:
@@ -118,15 +121,21 @@ class Desk:
             self._seat(seat)
         if seat.flight is not None and state.attempt is not None and state.attempt.key == seat.flight.task.key:
             self._follow(seat, seat.flight, state.attempt, now)
+        elif seat.flight is not None and state.attempt is None and (state.leaving or state.refusal or state.mistake):
+            seat.flight.gang.lost(0, Loss(f"the agent on {state.host} left before it began", "spared"), now)
+            self._end(seat, seat.flight, now)
         if seat.flight is None:
             self._settle(seat, now)
         self._note_refusal(state)
 
     def expire(self, now: float) -> None:
-        """End the leases of agents that weren't heard from."""
-        for seat in self._seats.values():
-            if seat.present and now - seat.heard_at > self._lease:
+        """End the leases of agents that weren't heard from, and forget those that were gone for long."""
+        for agent, seat in list(self._seats.items()):
+            silence = now - seat.heard_at
+            if seat.present and silence > self._lease:
                 self._lose(seat, f"the agent on {seat.state.host} wasn't heard from for {self._lease:g} s", now)
+            elif silence > _REMEMBERED_LEASES * self._lease:  # it joins as a new one if it comes back
+                del self._seats[agent]
 
     def decide(self) -> None:
         """Record that the caller has handled all messages that it took."""

@@ -103,7 +103,6 @@ class DriverFolder:
         Raises:
             OSError: The folder can't be written.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
         self._clear()
         _replace(self._folder / _DRIVER, encode(announcement))
 
@@ -147,10 +146,10 @@ class DriverFolder:
         self._files.pop(agent, None)
         self._written.pop(agent, None)
 
-    def close(self, announcement: Announcement) -> None:
-        """Announce that this driver has ended. Orders stay, for agents that read them later, and then delete them."""
+    def close(self, announcement: Announcement, present: Collection[str]) -> None:
+        """Announce that this driver has ended. Agents that are present read their orders later, and delete them."""
         _replace(self._folder / _DRIVER, encode(announcement))
-        self._clear({_DRIVER, *(f"{agent}.orders.json" for agent in self._written)})
+        self._clear({_DRIVER, *(f"{agent}.orders.json" for agent in present)})
 
     def _clear(self, kept: Collection[str] = ()) -> None:
         for path in self._folder.iterdir():

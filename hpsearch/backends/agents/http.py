@@ -20,7 +20,7 @@ import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from urllib.parse import urlsplit
 from hpsearch.backends.agents.messages import AgentState, Announcement, Orders, decode, encode
 from hpsearch.config.strict_json import parse_json
 from hpsearch.errors import BackendError, CheckpointError, HpsearchError
+from hpsearch.journal.directory import OUTPUT_AT_HAND
 from hpsearch.serving.access import Access, Policy, Rule, load_tokens
 from hpsearch.serving.server import Listen, running
 from hpsearch.task import Task
@@ -53,6 +54,8 @@ LARGEST_OUTPUT = 1 << 20
 _CHUNK = 1 << 20
 _SECONDS = 30.0
 """Longest time without a byte from the other side."""
+_DOCUMENT_SECONDS = 10.0
+"""The same for documents. An agent enforces no time-outs meanwhile."""
 _LAST_SECONDS = 3.0
 """How long a driver that ends waits for its agents."""
 _MOST_MISTAKES = 10
@@ -86,7 +89,6 @@ class DriverServer:
         self._mistakes: list[str] = []
         self._orders: dict[str, Orders] = {}
         self._left: dict[str, Orders] = {}
-        self._heard_at: dict[str, float] = {}
         self._told: set[str] = set()
         """Agents that have received orders to end."""
         self.address = ""
@@ -120,18 +122,13 @@ class DriverServer:
         with self._guard:
             self._left[agent] = self._orders[agent]
 
-    def close(self, announcement: Announcement) -> None:
-        """End the server, once the agents that are there know that the driver has ended, or some seconds later."""
+    def close(self, announcement: Announcement, present: Collection[str]) -> None:
+        """End the server, once the agents that are present know that the driver has ended, or some seconds later."""
         self._announcement = encode(announcement)
-        now = time.monotonic()
-        while self._untold(now) and time.monotonic() < now + _LAST_SECONDS:
+        deadline = time.monotonic() + _LAST_SECONDS
+        while not self._told.issuperset(present) and time.monotonic() < deadline:
             time.sleep(0.02)
         self._stack.close()
-
-    def _untold(self, now: float) -> bool:
-        """Return whether an agent that was heard from lately hasn't received orders to end."""
-        with self._guard:
-            return any(at > now - _LAST_SECONDS and agent not in self._told for agent, at in self._heard_at.items())
 
     def _application(self) -> Access:
         from starlette.applications import Starlette
@@ -167,7 +164,6 @@ class DriverServer:
                     self._mistakes.append(f"a document of an agent was refused: {error}")
             return Response(str(error), 400)
         with self._guard:
-            self._heard_at[agent] = time.monotonic()
             newest = self._states.get(agent)
             if newest is None or newest.counter < state.counter:
                 self._states[agent] = state
@@ -194,7 +190,8 @@ class DriverServer:
         task = self._task_of(request)
         if task is None or task.segment.checkpoint is None:
             return _refusal(409, "this agent has no task with a checkpoint")
-        descriptor, name = tempfile.mkstemp(prefix="hpsearch-", dir=self._study / "trials")
+        # Named as output at hand, so that a resume deletes it if this process is killed.
+        descriptor, name = tempfile.mkstemp(prefix=OUTPUT_AT_HAND, dir=self._study / "trials")
         try:
             with os.fdopen(descriptor, "wb") as file:
                 await run_in_threadpool(pack_into, file, self._study / task.segment.checkpoint)
@@ -212,7 +209,7 @@ class DriverServer:
         if task is None:
             return _refusal(409, "this attempt is not this agent's")
         try:
-            with tempfile.TemporaryFile(prefix="hpsearch-", dir=self._study / "trials") as file:
+            with tempfile.TemporaryFile(dir=self._study / "trials") as file:
                 async for chunk in request.stream():
                     await run_in_threadpool(file.write, chunk)
                 if file.tell() != int(request.headers.get("content-length", "-1")):
@@ -301,14 +298,14 @@ class Client:
         parts = urlsplit(self.url)
         return parts.scheme == "https" or Listen(parts.hostname or "", insecure=True).is_local
 
-    def connect(self) -> http.client.HTTPConnection:
-        """Return a new connection."""
+    def connect(self, seconds: float = _SECONDS) -> http.client.HTTPConnection:
+        """Return a new connection, which fails after so many seconds without a byte."""
         parts = urlsplit(self.url)
         assert parts.hostname is not None, "checked"
         if parts.scheme == "http":
-            return http.client.HTTPConnection(parts.hostname, parts.port, timeout=_SECONDS)
+            return http.client.HTTPConnection(parts.hostname, parts.port, timeout=seconds)
         context = ssl.create_default_context()
-        return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=_SECONDS, context=context)
+        return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=seconds, context=context)
 
     def request(
         self,
@@ -355,7 +352,7 @@ class Client:
         """
         connection = self.connect()
         try:
-            with tempfile.TemporaryFile(prefix="hpsearch-") as file:
+            with tempfile.TemporaryFile() as file:
                 answer = self.request(connection, "GET", "/checkpoint")
                 shutil.copyfileobj(answer, file, _CHUNK)
                 if file.tell() != int(answer.headers.get("content-length", "-1")):
@@ -374,7 +371,7 @@ class Client:
         """
         connection = self.connect()
         try:
-            with tempfile.TemporaryFile(prefix="hpsearch-") as file:
+            with tempfile.TemporaryFile() as file:
                 pack_into(file, checkpoint)
                 length = file.tell()
                 if length > _LARGEST_CHECKPOINT:
@@ -448,7 +445,7 @@ class AgentClient:
     def _ask(self, method: str, path: str, body: bytes = b"") -> bytes:
         """Return the body of an answer, over a connection that is kept."""
         kept, self._connection = self._connection, None
-        for connection in filter(None, (kept, self._client.connect())):
+        for connection in filter(None, (kept, self._client.connect(_DOCUMENT_SECONDS))):
             try:
                 content = self._client.request(connection, method, path, body).read()
             except (OSError, http.client.HTTPException) as error:

@@ -15,6 +15,7 @@ from hpsearch.events import Ended, Extended, Opened, Saved
 from hpsearch.run.ask_tell import AskTell
 from hpsearch.run.study_run import create_study
 from hpsearch.schedulers.halving import SuccessiveHalving
+from hpsearch.searchers import Search
 from hpsearch.space import Space, Uniform
 from hpsearch.sweep.parts import Limits, Metric
 from hpsearch.trial import TrialState
@@ -211,6 +212,29 @@ def test_failures_go_by_the_usual_rules(tmp_path):
         assert ask(lab).number == 1
     row = hpsearch.load(tmp_path / "lab").trials[1]
     assert (row.state, row.failure) == (TrialState.RUNNING, None)
+
+
+@pytest.mark.parametrize(
+    ("method", "avoids", "why", "ends"),
+    [
+        ("evolution", True, "CUDA out of memory", False),
+        ("evolution", False, "CUDA out of memory", True),
+        ("evolution", True, "KeyError: lr", True),
+        ("random", True, "CUDA out of memory", True),
+    ],
+)
+def test_where_failures_teach_five_of_memory_end_nothing(tmp_path, method, avoids, why, ends):
+    search = Search(startup=6, avoid_failures=avoids) if method == "evolution" else Search()
+    with AskTell(asked_sweep(method=method, run_cap=20, search=search), directory=tmp_path / "lab") as lab:
+        for _ in range(5):
+            lab.tell(ask(lab), failed=why)
+        if ends:
+            refused(lab, "5 of the 5 trials .* have failed", lab.ask, TrainableError)
+        else:
+            lab.tell(ask(lab), 1.0)
+            assert ask(lab).number == 6
+    kinds = {row.failure.kind for row in hpsearch.load(tmp_path / "lab").trials if row.failure is not None}
+    assert kinds == {"memory" if "memory" in why else "raised"}
 
 
 def test_a_sweep_is_given_more_to_do_with_trials_open_and_when_it_is_finished(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import subprocess
 import sys
 import threading
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ import pytest
 from hpsearch.errors import HpsearchError
 from hpsearch.serving.access import Access, Policy, Rule, Tokens
 from hpsearch.serving.server import Listen, running
+from tests.hpsearch.support.certificates import certificate
 
 
 async def hello(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
@@ -44,15 +44,6 @@ def test_it_answers_on_a_free_port_until_the_block_ends(host: str):
     assert threading.active_count() == before
     with pytest.raises(OSError, match="refused"):
         urlopen(listen.url(port), timeout=60)
-
-
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """Make a certificate for localhost."""
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    subprocess.run(["openssl", *words, *names, "-keyout", key, "-out", cert], check=True, capture_output=True)
-    return cert, key
 
 
 def test_with_a_certificate_it_speaks_tls_also_on_all_interfaces(tmp_path: Path):

@@ -34,7 +34,7 @@ params, start, end = (json.loads(os.environ[f"HPSEARCH_{name}"]) for name in ("P
 saved = os.environ["HPSEARCH_CHECKPOINT"]
 total = float(open(saved).read()) if saved else 0.0
 for iteration in range(start + 1, end + 1):
-    time.sleep(0.05)
+    time.sleep(0.1)
     total += params["x"] / iteration
     with open(os.path.join(os.environ["HPSEARCH_DIRECTORY"], f"model-{iteration}"), "w") as file:
         file.write(repr(total))

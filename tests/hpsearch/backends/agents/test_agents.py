@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,13 +12,16 @@ import pytest
 import hpsearch
 from hpsearch.backends.agents.agent import Agent
 from hpsearch.backends.agents.backend import AgentsBackend
-from hpsearch.backends.agents.folder import AgentFolder
+from hpsearch.backends.agents.desk import AgentRow
+from hpsearch.backends.agents.folder import AgentFolder, write_rows
 from hpsearch.errors import BackendError, SweepError, TrainableError
 from hpsearch.events import Lost
+from hpsearch.results.study import load
 from hpsearch.sweep.file import load_sweep
+from hpsearch.tables.status import status_text
 from hpsearch.task import Notice, Progress, Result
 from hpsearch.worker.job import job_of, trainable_of
-from tests.hpsearch.support.agents import SCRIPT, AnyJobBackend, agent_beside
+from tests.hpsearch.support.agents import SCRIPT, AnyJobBackend, agent, agent_beside
 from tests.hpsearch.support.command_line import ROOT, call, write_sweep
 from tests.hpsearch.support.conditions import beside, gone
 from tests.hpsearch.support.driver import Driver, closed_in_the_end, is_timeout
@@ -59,6 +63,9 @@ def test_a_sweep_on_agents_has_the_table_of_inline(tmp_path, capsys, monkeypatch
     inline, agents = (call(capsys, "trials", name, "--format", "csv").out for name in ("inline", "agents"))
     assert agents == inline
     assert f"waiting for agents; start some, on any machine that sees this folder: {how}" in answer.out
+    assert "agents" not in status_text(load("agents"), "ada@lab-1:7").replace(str(tmp_path / "agents"), "")
+    write_rows(Path("agents"), [AgentRow("a", "lab-1", 4), AgentRow("b", "lab-2", None)])
+    assert "agents      2: lab-1 (trial 4), lab-2 (idle)\n" in status_text(load("agents"), "ada@lab-1:7")
 
 
 @pytest.mark.exhaustive
@@ -97,6 +104,28 @@ def test_an_agent_that_is_told_to_leave_hands_its_segment_back_with_a_checkpoint
     (result,) = [message for message in driver.messages if isinstance(message, Result)]
     assert (result.cut, result.failure) == (True, None)
     assert result.checkpoint is not None
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_an_agents_process_and_all_that_it_started(tmp_path, monkeypatch, number):
+    monkeypatch.setenv("HPSEARCH_AGENT_LEASE", "5")
+    driver = Driver(AnyJobBackend(), tmp_path / "study", "endless")
+    with agent(tmp_path / "study") as process:
+        driver.start(0, {"folder": str(tmp_path)}, end=10**6)
+        driver.metrics(0)
+        process.send_signal(number)
+        outcome = driver.outcome(0)
+        driver.wait_for(lambda: process.poll() is not None)
+    if number == signal.SIGTERM:
+        assert process.returncode == 0
+        assert isinstance(outcome, Result)
+        assert outcome.cut
+    else:
+        assert isinstance(outcome, Lost)
+        assert outcome.reason.endswith("wasn't heard from for 5 s")
+    pids = [int(pid) for pid in (tmp_path / "0.pids").read_text().split()]
+    driver.wait_for(lambda: all(map(gone, pids)))
 
 
 @pytest.mark.exhaustive
@@ -170,8 +199,14 @@ def test_an_agent_without_a_driver_says_so(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.some_cases(2)
-@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
+CONFIGS = [path for path in sorted((ROOT / "configs").glob("*.yaml")) if path.stem != "digits"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [ROOT / "configs" / "digits.yaml", *(pytest.param(path, marks=pytest.mark.exhaustive) for path in CONFIGS)],
+    ids=lambda path: path.stem,
+)
 def test_the_job_of_an_agent_is_the_drivers(path):
     sweep = load_sweep(path, [])
     if sweep.trainable is None or sweep.resources.widest > 1 or sweep.resources.lanes > 1:

@@ -7,12 +7,15 @@ import os
 import random
 import signal
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
+from hpsearch.events import Lost, Opened
+from hpsearch.journal.journal import Journal
 from tests.forking import Forked
 from tests.hpsearch.support.agents import SCRIPT
 from tests.hpsearch.support.command_line import begin, call, environment, wait_for, write_sweep
@@ -41,10 +44,14 @@ class Fleet:
             "100",
         )
         self.agents = [self._start() for _ in range(AGENTS)]
-        self.stopped: list[tuple[Forked, float]] = []
 
     def _start(self) -> Forked:
         return Forked(*self._words, env=environment(), new_session=True)
+
+    def busy(self) -> list[int]:
+        """Return the agents that run a segment: they have a worker, which has a script."""
+        below = _children()
+        return [index for index in range(AGENTS) if len(_tree(self.agents[index].pid, below)) > 2]
 
     def kill(self, index: int) -> None:
         """Kill an agent, and start another."""
@@ -54,11 +61,10 @@ class Fleet:
 
     def signal(self, index: int, number: int, *, with_children: bool) -> None:
         """Send a signal to an agent."""
-        with suppress(psutil.NoSuchProcess, ProcessLookupError):
-            process = psutil.Process(self.agents[index].pid)
-            for child in process.children(recursive=True) if with_children else []:
-                child.send_signal(number)
-            process.send_signal(number)
+        pid = self.agents[index].pid
+        for process in _tree(pid, _children()) if with_children else [pid]:
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
 
     def end(self) -> list[int]:
         """Wait for the ends of the agents; return their exit codes."""
@@ -73,12 +79,36 @@ class Fleet:
         for index, agent in enumerate(self.agents):
             self.signal(index, signal.SIGCONT, with_children=True)
             agent.kill()
-            agent.communicate()
+            if not agent.stdout.closed:
+                agent.communicate()
+
+
+def _children() -> dict[int, list[int]]:
+    """Return the children of each process."""
+    children: dict[int, list[int]] = {}
+    for process in psutil.process_iter(["ppid"]):
+        children.setdefault(process.info["ppid"], []).append(process.pid)
+    return children
+
+
+def _tree(pid: int, children: dict[int, list[int]]) -> list[int]:
+    """Return a process and all below it."""
+    return [pid, *(below for child in children.get(pid, ()) for below in _tree(child, children))]
 
 
 def finished(study: Path) -> int:
     """Return how many segments have ended so far."""
     return len(list(study.glob("trials/*/*/trial.json")))
+
+
+def processes_in(folder: Path) -> list[psutil.Process]:
+    """Return the processes that work in a folder, as those of agents that run segments."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.pid != os.getpid() and process.cwd() == str(folder):
+                found.append(process)
+    return found
 
 
 def has_moved(study: Path, seen: int, driver: subprocess.Popen[str]) -> bool:
@@ -99,25 +129,26 @@ def test_agents_and_driver_that_are_killed_and_stopped_give_the_undisturbed_tabl
         program="train.py",
         max_iter=None,
         run_cap=None,
-        early_terminate={"type": "hyperband", "max_iter": 9, "brackets": 3},
+        early_terminate={"type": "hyperband", "max_iter": 27},
         checkpoints={"every": 1},
     )
     assert call(capsys, "run", sweep, "--backend", "inline", "--dir", "inline", "-q").code == 0
     study, draw = tmp_path / "agents", random.Random(seed)
     driver = begin("run", sweep, "--backend", "agents", "--dir", study, "-q", cwd=tmp_path)
     fleet = Fleet(study, tmp_path)
+    stopped: dict[int, float] = {}
     try:
         wait_for(lambda: finished(study) > 0, driver)
-        for step in range(24):
-            seen, index = finished(study), draw.randrange(AGENTS)
-            if step % 3 == 0:
-                fleet.kill(index)
-            elif step % 3 == 1:
-                fleet.signal(index, signal.SIGSTOP, with_children=draw.random() < 0.5)
-            else:
-                for other in draw.sample(range(AGENTS), 5):
-                    fleet.signal(other, signal.SIGCONT, with_children=True)
-            if step == 11:
+        for step in range(16):
+            seen, busy = finished(study), fleet.busy()
+            fleet.kill(draw.choice(busy or range(AGENTS)))
+            index = draw.choice(fleet.busy() or range(AGENTS))
+            fleet.signal(index, signal.SIGSTOP, with_children=draw.random() < 0.5)
+            stopped.setdefault(index, time.monotonic())
+            for other in [other for other, since in stopped.items() if time.monotonic() - since > LEASE + 1]:
+                fleet.signal(other, signal.SIGCONT, with_children=True)
+                del stopped[other]
+            if step == 4:
                 driver.send_signal(signal.SIGKILL)
                 driver.communicate()
                 driver = begin("resume", study, "--backend", "agents", "-q", cwd=tmp_path)
@@ -134,8 +165,11 @@ def test_agents_and_driver_that_are_killed_and_stopped_give_the_undisturbed_tabl
         if driver.poll() is None:
             driver.kill()
             driver.communicate()
+    with Journal.read(study / "study.db") as journal:
+        events = [entry.event for entry in journal.entries()]
+    assert sum(isinstance(event, Opened) for event in events) == 2
+    assert sum(isinstance(event, Lost) for event in events) > 3, "agents that ran a segment were killed and stopped"
     tables = [call(capsys, "trials", name, "--format", "csv").out for name in ("inline", study)]
     assert tables[0] == tables[1]
-    assert subprocess.run(["pgrep", "-f", str(study)], capture_output=True, check=False).stdout == b""
-    assert not list((study / "agents").glob("*.part"))
-    assert os.listdir(study / "agents") == ["driver.json"]  # noqa: PTH208
+    wait_for(lambda: not processes_in(tmp_path))
+    assert not list((study / "agents").glob("*.json.part"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 import tarfile
 import threading
@@ -16,13 +17,14 @@ import torch
 
 from hpsearch.backends.agents.http import AGENT, AgentClient, Client, DriverServer, RefusedError
 from hpsearch.backends.agents.messages import FORMAT, VERSION, AgentState, Announcement, Orders
-from hpsearch.errors import BackendError, CheckpointError, HpsearchError
+from hpsearch.errors import BackendError, CheckpointError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.serving.server import Listen
 from hpsearch.task import Task
 from hpsearch.trainable import checkpoints, random_state
 from hpsearch.trial import Segment, Trial
 from tests.hpsearch.support.agents import AnyJobBackend, agent_beside
+from tests.hpsearch.support.certificates import certificate
 from tests.hpsearch.support.command_line import call, write_sweep
 from tests.hpsearch.support.driver import Driver, closed_in_the_end
 from tests.hpsearch.support.lossy_proxy import lossy_proxy
@@ -62,7 +64,7 @@ def server(study: Path) -> Iterator[DriverServer]:
     orders = Orders("d", 1, ONE, 0, task, False, 0, 0, "")
     server.publish({ONE: orders, OTHER: replace(orders, agent=OTHER, task=None)})
     yield server
-    server.close(replace(announcement, stop="it ended"))
+    server.close(replace(announcement, stop="it ended"), ())
 
 
 def client(server: DriverServer, agent: str = ONE, token: str = TOKEN) -> Client:
@@ -140,7 +142,6 @@ def linked() -> bytes:
         (ONE, "PUT", "/checkpoint/3/2/../../study.db", b"", 404),
         (ONE, "POST", "/exchange", b"{}", 400),
         (OTHER, "POST", "/exchange", b"", 400),
-        (ONE, "PUT", "/output/3/2", bytes((1 << 20) + 1), 413),
     ],
 )
 def test_what_is_not_an_agents_own_or_no_checkpoint_is_refused_and_changes_nothing(
@@ -153,13 +154,27 @@ def test_what_is_not_an_agents_own_or_no_checkpoint_is_refused_and_changes_nothi
     assert files(study) == before
 
 
+def announced(server: DriverServer, path: str, length: int) -> http.client.HTTPConnection:
+    """Begin to send a body of this length."""
+    connection = client(server).connect()
+    connection.putrequest("PUT", path)
+    for name, value in (("Authorization", f"Bearer {TOKEN}"), (AGENT, ONE), ("Content-Length", str(length))):
+        connection.putheader(name, value)
+    connection.endheaders()
+    return connection
+
+
+@pytest.mark.parametrize(("path", "most"), [("/output/3/2", 1 << 20), ("/checkpoint/3/2/5", 1 << 36), ("/x", 1 << 26)])
+def test_what_would_be_too_large_is_refused_before_it_is_sent(server: DriverServer, path: str, most: int) -> None:
+    connection = announced(server, path, most + 1)
+    assert connection.getresponse().status == 413
+    connection.close()
+
+
 def test_a_checkpoint_that_breaks_off_is_not_written(server: DriverServer, study: Path) -> None:
     content = packed(study)
-    connection = client(server).connect()
-    connection.putrequest("PUT", "/checkpoint/3/2/5")
-    for name, value in (("Authorization", f"Bearer {TOKEN}"), (AGENT, ONE), ("Content-Length", str(len(content)))):
-        connection.putheader(name, value)
-    connection.endheaders(content[: len(content) // 2])
+    connection = announced(server, "/checkpoint/3/2/5", len(content))
+    connection.send(content[: len(content) // 2])
     connection.close()
     client(server).send(study / CHECKPOINT, Segment(3, 2, 9, None, 2), 6)
     assert sorted(path.name for path in (study / "trials/00003/2").iterdir()) == ["hpsearch-checkpoint-6"]
@@ -225,13 +240,24 @@ def test_an_address_to_which_no_token_should_go_is_refused(
     assert message in answer.err
 
 
+def test_by_tls_an_agent_talks_to_a_driver_whose_certificate_it_trusts_alone(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, key = certificate(tmp_path)
+    server = DriverServer(Listen(certificate=cert, key=key), frozenset({"localhost"}), study)
+    announcement = Announcement(FORMAT, VERSION, "d", str(study), {}, None, False, None, (), (), 30.0)
+    server.open(announcement)
+    try:
+        with pytest.raises(BackendError, match="must have a certificate that this machine trusts, got: self-signed"):
+            request(client(server), "GET", "/announcement")
+        monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+        assert b'"driver":"d"' in request(client(server), "GET", "/announcement")
+    finally:
+        server.close(announcement, ())
+
+
 def test_a_client_does_not_show_its_token() -> None:
     assert TOKEN not in repr(Client("http://127.0.0.1:1", TOKEN, ONE))
-
-
-def test_a_document_of_another_version_ends_the_agent(server: DriverServer) -> None:
-    with pytest.raises(HpsearchError, match="refuses this agent"):
-        AgentClient(client(server, token="x" * 20)).announcement()
 
 
 @pytest.mark.exhaustive

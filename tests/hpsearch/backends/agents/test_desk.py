@@ -145,15 +145,20 @@ class Wire:
         self.now += 1.0
 
 
+BACK = st.one_of(st.just(0), st.integers(0, 8), st.integers(0, 60))
+"""How many documents were sent after the one that is delivered: mostly it is a late one."""
+
 STEPS = st.lists(
     st.one_of(
+        st.tuples(st.just("goes_well")),
         st.tuples(st.just("agent_steps"), st.integers(0, 3)),
         st.tuples(st.just("driver_steps")),
-        st.tuples(st.just("deliver_state"), st.integers(0, 40)),
-        st.tuples(st.just("deliver_orders"), st.integers(0, 40)),
+        st.tuples(st.just("deliver_state"), BACK),
+        st.tuples(st.just("deliver_orders"), BACK),
         st.tuples(st.just("sleep"), st.sampled_from([1.0, 4.0, LEASE + 1])),
     ),
-    max_size=150,
+    min_size=20,
+    max_size=120,
 )
 
 
@@ -216,6 +221,18 @@ def test_a_lease_ends_after_its_time_and_a_new_document_begins_another():
     assert desk.capacity() == 1
 
 
+def test_an_agent_that_was_gone_for_long_is_forgotten_and_joins_again():
+    desk = Desk("d", LEASE)
+    outbox = joined(desk)
+    desk.expire(LEASE + 1)
+    assert len(desk.orders()) == 1
+    desk.expire(21 * LEASE)
+    assert desk.orders() == {}
+    desk.hear(outbox.state(True), 22 * LEASE)
+    assert desk.capacity() == 1
+    assert outbox.receive(desk.orders()["a" * 32]), "they are newer than the last ones"
+
+
 def test_a_task_that_no_agent_was_heard_to_begin_does_not_count_against_its_trial():
     desk = Desk("d", LEASE)
     joined(desk)
@@ -235,6 +252,15 @@ def test_an_agent_that_left_is_forgotten_for_good():
     assert desk.gone() == ["a" * 32]
     desk.hear(late, 2.0)
     assert (desk.capacity(), desk.agents(), desk.orders()) == (0, [], {})
+
+
+def test_an_agent_that_leaves_with_a_task_that_it_has_not_begun_gives_it_back_at_once():
+    desk = Desk("d", LEASE)
+    outbox = joined(desk)
+    desk.start(task_of(3), 0.0)
+    desk.hear(outbox.state(False, leaving=True), 1.0)
+    assert desk.take() == [Lost(3, 1, "the agent on lab-3 left before it began", False)]
+    assert desk.gone() == ["a" * 32]
 
 
 def test_no_more_tasks_start_than_the_sweep_has_workers():
