@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
@@ -219,6 +219,54 @@ def test_a_lease_ends_after_its_time_and_a_new_document_begins_another():
     assert outbox.attempt is None
     desk.hear(outbox.state(True), 21.0)
     assert desk.capacity() == 1
+
+
+def running(desk: Desk) -> Outbox:
+    """Let an agent join and begin trial 3."""
+    outbox = joined(desk)
+    desk.start(task_of(3), 0.0)
+    outbox.receive(desk.orders()["a" * 32])
+    outbox.begin(task_of(3))
+    return outbox
+
+
+def test_a_document_that_comes_again_does_not_extend_a_lease():
+    desk = Desk("d", LEASE)
+    late = running(desk).state(False)
+    desk.hear(late, 1.0)
+    desk.hear(late, LEASE)
+    desk.expire(LEASE + 1.1)
+    assert isinstance(desk.take()[0], Lost)
+
+
+def test_late_orders_do_not_end_an_attempt():
+    desk = Desk("d", LEASE)
+    outbox = joined(desk)
+    late = desk.orders()["a" * 32]
+    desk.start(task_of(3), 0.0)
+    assert outbox.receive(desk.orders()["a" * 32])
+    outbox.begin(task_of(3))
+    assert not outbox.receive(late)
+    assert outbox.is_running((3, 1))
+
+
+def test_reports_saves_and_the_end_are_said_again_until_they_are_acknowledged():
+    desk = Desk("d", LEASE)
+    outbox = running(desk)
+    for iteration in (1, 2):
+        outbox.reported((3, 1), report(task_of(3), iteration))
+    outbox.saved(saved(task_of(3), 2, 1))
+    outbox.ended((3, 1), result(task_of(3), END, 3))
+    outbox.state(False)  # it is lost
+    outbox.receive(replace(desk.orders()["a" * 32], counter=9))  # orders that were written before
+    assert outbox.next_task() is None, "it doesn't run again"
+    desk.hear(outbox.state(False), 1.0)
+    progress, checkpoint, end = desk.take()
+    assert isinstance(progress, Progress)
+    assert [each.iteration for each in progress.reports] == [1, 2]
+    assert (checkpoint, end) == (saved(task_of(3), 2, 1), result(task_of(3), END, 3))
+    outbox.receive(replace(desk.orders()["a" * 32], counter=10))
+    assert outbox.attempt is None, "it is acknowledged"
 
 
 def test_an_agent_that_was_gone_for_long_is_forgotten_and_joins_again():
