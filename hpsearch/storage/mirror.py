@@ -145,7 +145,7 @@ class Mirror:
                     self._bucket.download(name, file)
                     unpack(file, self._study_dir.path / address)
 
-        self._say(f"fetching {len(missing)} checkpoints from {self._bucket.url}")
+        self._say(f"fetching checkpoints from {self._bucket.url}: {len(missing)}")
         in_parallel(fetch_one, sorted(missing))
 
     def begin(self, needed: Collection[str]) -> None:

@@ -45,10 +45,10 @@ def check(text: str) -> list[list[str]]:
     found = pasted(text)
     for words in found:
         given = build_parser().parse_args(words)
-        place: Path | list[Path] = next(
+        place: str | Path | list[Path] = next(
             at for key in ("dir", "dirs", "sweep", "resume") if (at := getattr(given, key, None))
         )
-        assert all(at.is_dir() for at in (place if isinstance(place, list) else [place])), words
+        assert all(Path(at).is_dir() for at in (place if isinstance(place, list) else [place])), words
     return found
 
 

@@ -197,7 +197,7 @@ def test_a_study_without_any_value_says_what_became_of_it(tmp_path):
         ({"seeds": 1.5}, "seeds: must be an integer, got 1.5"),
         ({"iterations": 0}, "iterations: must be at least 1, got 0"),
         ({"directory": ":memory:"}, "directory must be a folder, got ':memory:'"),
-        ({"backend": "inlin"}, "backend must be ray, inline or simulated, got 'inlin'"),
+        ({"backend": "inlin"}, "backend must be ray, inline, simulated or agents, got 'inlin'"),
     ],
 )
 def test_mistakes_leave_no_study(tmp_path, given, expected):

@@ -253,7 +253,7 @@ def test_json_that_is_no_sweep_is_one_error(broken):
         Sweep.from_json(broken)
 
 
-LATER = {"parallel", "search", "on_end", "outcome_constraints", "auto_reason", "repeats"}
+LATER = {"parallel", "search", "on_end", "outcome_constraints", "auto_reason", "repeats", "storage"}
 """Keys that sweeps of former versions lack."""
 
 

@@ -49,6 +49,7 @@ def driven(tmp_path: Path, trainable: str, ending: ExitStack, *, live: bool = Fa
     return driver
 
 
+@pytest.mark.exhaustive
 def test_a_sweep_on_agents_has_the_table_of_inline(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(SCRIPT)
