@@ -300,7 +300,7 @@ def test_a_finished_study_is_downloaded_with_its_best_checkpoint(memory, expecte
     ended, notes = run(study, backend)
     assert csv(ended) == expected
     assert backend.tasks == []
-    assert notes[-1] == f"fetching 1 checkpoints from {URL}"
+    assert notes[-1] == f"fetching checkpoints from {URL}: 1"
     assert ended.checkpoint_path(ended.ranked[0]) is not None
 
 
@@ -334,7 +334,7 @@ def test_a_store_without_conditional_writes_holds_checkpoints_alone_and_says_so(
     ended, notes = run(study, backend)
     assert csv(ended) == expected
     assert any("ignores conditional writes, so it holds checkpoints only" in note for note in notes)
-    assert f"fetching {len(kept)} checkpoints from {url}" in notes
+    assert f"fetching checkpoints from {url}: {len(kept)}" in notes
     assert not kept & {task.segment.checkpoint for task in backend.from_zero}
     assert len(MemoryBucket(url, memory).names()) == 1
 
