@@ -7,7 +7,7 @@ import re
 import secrets
 from pathlib import Path
 
-from hpsearch.backends.agents.agent import Agent, Link
+from hpsearch.backends.agents.agent import Agent, DriverLink
 from hpsearch.backends.agents.folder import AgentFolder
 from hpsearch.backends.agents.http import AgentClient, Client
 from hpsearch.cli.arguments import amount
@@ -35,7 +35,7 @@ def agent(args: argparse.Namespace) -> int:
     if not args.code.is_dir():
         raise HpsearchError(f"--code {args.code}: must be the folder of the trainable's code, but there is none")
     name = secrets.token_hex(16)
-    link: Link
+    link: DriverLink
     if re.match("https?://", args.driver):
         client = Client(args.driver, client_token("agent"), name)
         if not (args.insecure or client.is_safe):

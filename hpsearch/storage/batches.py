@@ -82,7 +82,7 @@ def digest_of(content: bytes) -> str:
 
 
 @dataclass(frozen=True)
-class Link:
+class ChainEnd:
     """The end of a chain, from which it continues."""
 
     digest: str
@@ -90,7 +90,7 @@ class Link:
     end: Position = BEGINNING
     """The position of the last event."""
 
-    def after(self, name: str, content: bytes) -> tuple[Batch, Link]:
+    def after(self, name: str, content: bytes) -> tuple[Batch, ChainEnd]:
         """Return the next batch, and the new end.
 
         Raises:
@@ -107,4 +107,4 @@ class Link:
             seq, checksum = seq + 1, next_checksum(checksum, row)
             if (row[0], stored) != (seq, checksum):
                 raise StorageError(f"{name}: expected event {seq} as it was written, but it differs. {_ADVICE}")
-        return batch, Link(digest_of(content), batch.end)
+        return batch, ChainEnd(digest_of(content), batch.end)

@@ -23,7 +23,7 @@ from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.event_codec import decode
 from hpsearch.journal.file import Row
 from hpsearch.journal.journal import BEGINNING, Journal
-from hpsearch.storage.batches import FOLDER, Batch, Link, batch_with, digest_of
+from hpsearch.storage.batches import FOLDER, Batch, ChainEnd, batch_with, digest_of
 from hpsearch.storage.bucket import Bucket, in_parallel
 from hpsearch.storage.studies import RECORD, claim
 from hpsearch.trainable.addresses import pack_of, path_of
@@ -195,7 +195,7 @@ class Mirror:
                     f"{self._study_dir.path} copies them"
                 )
 
-    def _join(self) -> Link:
+    def _join(self) -> ChainEnd:
         """Return the chain's end in the bucket, if it is a prefix of the journal; create the study there if missing."""
         names = list(self._bucket.names(FOLDER))
         if not names:
@@ -203,7 +203,7 @@ class Mirror:
             claim(self._bucket, self._journal.study(), sweep_file.read_text("utf-8") if sweep_file.exists() else None)
             record = self._bucket.read(RECORD)
             assert record is not None, "it exists now"
-            return Link(digest_of(record))
+            return ChainEnd(digest_of(record))
         other = None
         for name in reversed(names):
             content = self._bucket.read(name) or b""
@@ -213,7 +213,7 @@ class Mirror:
             other = batch
         if other is not None:
             raise StudyInUseError(self._in_use(other.rows))
-        return Link(digest_of(content), batch.end)
+        return ChainEnd(digest_of(content), batch.end)
 
     def _in_use(self, rows: Sequence[Row]) -> str:
         events = [decode(kind, trial, body) for _, _, kind, trial, body, *_ in rows]
@@ -276,12 +276,12 @@ class Mirror:
         self._delete_freed()
         return len(rows) == _MOST_EVENTS
 
-    def _append(self, link: Link, rows: Sequence[Row], reader: Journal) -> None:
+    def _append(self, link: ChainEnd, rows: Sequence[Row], reader: Journal) -> None:
         """Create the next batch; if it exists, check that it is the same."""
         batch = Batch(self._driver, link.digest, rows)
         content = batch.encode()
         if self._bucket.create(batch.name, content):
-            self._link, self._is_ours = Link(digest_of(content), batch.end), True
+            self._link, self._is_ours = ChainEnd(digest_of(content), batch.end), True
         else:
             # An answer of the store may have been lost, or that of a process that was killed here.
             other, link_after = link.after(batch.name, self._bucket.read(batch.name) or b"")

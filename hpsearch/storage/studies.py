@@ -19,7 +19,7 @@ from hpsearch.journal.event_codec import decode
 from hpsearch.journal.file import Row
 from hpsearch.journal.filesystem import put_in_place
 from hpsearch.journal.journal import Journal
-from hpsearch.storage.batches import FOLDER, Link, digest_of
+from hpsearch.storage.batches import FOLDER, ChainEnd, digest_of
 from hpsearch.storage.bucket import Bucket, in_parallel
 
 RECORD = "study.json"
@@ -165,7 +165,7 @@ class _StoredStudy:
 
     def rows(self) -> Iterator[Row]:
         """Yield all events, after checking the chain."""
-        link = Link(self.digest)
+        link = ChainEnd(self.digest)
         for name, file in self.batches.items():
             try:
                 batch, link = link.after(name, file.read_bytes())

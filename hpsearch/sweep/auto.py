@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hpsearch.space import Categorical, Distribution
-
-if TYPE_CHECKING:
-    from hpsearch.sweep.sweep import Sweep
+from hpsearch.objective import Objective
+from hpsearch.objective.repeats import Repeats
+from hpsearch.schedulers.early_terminate import EarlyTerminate
+from hpsearch.space import Categorical, Distribution, Space
 
 AUTO = "auto"
 
@@ -21,14 +19,29 @@ _GP_UP_TO = 100
 """Most trials, trained to their end, for which a Gaussian process is taken: a suggestion takes 60 ms and more."""
 
 
-def choose_method(sweep: Sweep) -> tuple[str, str]:
+def choose_method(
+    space: Space,
+    objective: Objective,
+    early: EarlyTerminate | None,
+    max_iter: int | None,
+    run_cap: int | None,
+    repeats: Repeats,
+    lag: int | None,
+) -> tuple[str, str]:
     """Return the method for a sweep, and why: `("tpe", "there are several metrics")`.
 
     The number of workers has no influence, so that the table doesn't depend on it. The rules follow what the methods
     found on families of recorded tables, see docs/benchmarks.md.
+
+    Args:
+        space: The search space.
+        objective: The metrics and outcome constraints.
+        early: The section `early_terminate`, if there is one.
+        max_iter: Iterations of every trial, without `early`.
+        run_cap: Maximum number of trials.
+        repeats: Trials of each configuration. They are whole trainings, so none is stopped early.
+        lag: `search.lag`, which `asha` can't keep.
     """
-    space, objective, early = sweep.parameters, sweep.objective, sweep.early_terminate
-    max_iter, run_cap, repeats = sweep.max_iter, sweep.run_cap, sweep.repeats
     if early is not None and early.capabilities.forks:
         return "pbt", f"early_terminate is of type {early.kind}, which forks trials"
     if not objective.goals:
@@ -43,7 +56,7 @@ def choose_method(sweep: Sweep) -> tuple[str, str]:
     if early is not None:
         return "bohb", f"{early.kind} ends trials early"
     has_rungs = max_iter is not None and max_iter >= _RUNGS_FROM and (run_cap is None or run_cap >= _RUNGS_FOR)
-    if has_rungs and not repeats.several and sweep.search.lag is None:
+    if has_rungs and not repeats.several and lag is None:
         return "bohb", f"trials of {max_iter} iterations can be compared early, at rungs of asha"
     numbers = sum(not isinstance(distribution, Categorical) for distribution in searched or ())
     is_short = run_cap is not None and run_cap <= _GP_UP_TO

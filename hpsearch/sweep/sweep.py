@@ -129,7 +129,15 @@ class Sweep:
             if self.search.options:
                 problem = "must not be given with method auto: which options there are depends on the method"
                 raise InvalidKey(("search", "options"), problem, "name the method that they are for, or remove them")
-            method, reason = choose_method(self)
+            method, reason = choose_method(
+                self.parameters,
+                self.objective,
+                self.early_terminate,
+                self.max_iter,
+                self.run_cap,
+                self.repeats,
+                self.search.lag,
+            )
             object.__setattr__(self, "method", method)
             object.__setattr__(self, "auto_reason", reason)
         searcher = self._searcher_to_check_by(read_back)

@@ -18,7 +18,7 @@ from multiprocessing import Pipe
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from hpsearch.backends.agents.child import Begun, Ended, Ready, Setup, Signal, ToParent
+from hpsearch.backends.agents.child import Begun, Ready, SegmentEnded, Setup, Signal, ToParent
 from hpsearch.backends.agents.http import Client
 from hpsearch.backends.agents.messages import FORMAT, VERSION, AgentState, Announcement, Key, Orders, decode
 from hpsearch.backends.agents.outbox import Outbox
@@ -63,7 +63,7 @@ _MOST_DEATHS = 3
 _BEFORE_PROGRAM = frozenset({"${env}", "${interpreter}", "/usr/bin/env", "python", "python3", "-u"})
 
 
-class Link(Protocol):
+class DriverLink(Protocol):
     """An agent's connection to its driver."""
 
     root: Path
@@ -140,7 +140,7 @@ class Agent:
 
     def __init__(
         self,
-        link: Link,
+        link: DriverLink,
         agent: str,
         code: Path,
         patience: float,
@@ -399,7 +399,7 @@ class Agent:
                 self._outbox.saved(message)
             case Noted(trial=trial, attempt=attempt, notes=notes):
                 self._outbox.noted((trial, attempt), notes)
-            case Ended(result=result, memory=memory):
+            case SegmentEnded(result=result, memory=memory):
                 self._finish(child, result, memory)
             case (key, report):
                 self._outbox.reported(key, report)
@@ -485,7 +485,7 @@ class _Child:
     def __init__(
         self,
         job: Job,
-        link: Link,
+        link: DriverLink,
         code: Path,
         guardian: Guardian | None,
         start: Callable[[int, Path, Mapping[str, str]], Process],

@@ -79,7 +79,7 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class SegmentEnded:
     """A segment has ended."""
 
     result: Result
@@ -87,7 +87,7 @@ class Ended:
     """Resident bytes of the process."""
 
 
-ToParent = Ready | Begun | tuple[Key, Report] | Noted | Saved | Ended
+ToParent = Ready | Begun | tuple[Key, Report] | Noted | Saved | SegmentEnded
 
 
 def serve(descriptor: int) -> None:
@@ -109,7 +109,7 @@ def serve(descriptor: int) -> None:
             worker.close_object(task.segment.trial)
         connection.send(Begun(task.key))
         result = _run(worker, task, _Channel(connection, reader, task, setup))
-        connection.send(Ended(result, psutil.Process().memory_info().rss))
+        connection.send(SegmentEnded(result, psutil.Process().memory_info().rss))
     if worker.closes:
         worker.close_object(None)
     worker.close()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpsearch.errors import StorageError
 from hpsearch.journal.file import Row, with_checksums
-from hpsearch.storage.batches import Batch, Link, batch_with, digest_of, name_of
+from hpsearch.storage.batches import Batch, ChainEnd, batch_with, digest_of, name_of
 
 RECORD = b'{"study": {}}'
 
@@ -22,7 +22,7 @@ columns = st.tuples(st.floats(0, 2e9), st.sampled_from(["started", "saved"]), tr
 
 def chain_of(rows: Sequence[Row], sizes: Sequence[int], driver: str) -> dict[str, bytes]:
     """Batches of these sizes, by name."""
-    link, batches, rest = Link(digest_of(RECORD)), dict[str, bytes](), list(rows)
+    link, batches, rest = ChainEnd(digest_of(RECORD)), dict[str, bytes](), list(rows)
     for size in sizes:
         batch = Batch(driver, link.digest, rest[:size])
         del rest[:size]
@@ -32,7 +32,7 @@ def chain_of(rows: Sequence[Row], sizes: Sequence[int], driver: str) -> dict[str
 
 
 def read(batches: dict[str, bytes]) -> list[Row]:
-    link, rows = Link(digest_of(RECORD)), list[Row]()
+    link, rows = ChainEnd(digest_of(RECORD)), list[Row]()
     for name in sorted(batches):
         batch, link = link.after(name, batches[name])
         rows += batch.rows

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from hpsearch.backends.agents.agent import Agent, Link, Process
+from hpsearch.backends.agents.agent import Agent, DriverLink, Process
 from hpsearch.backends.agents.backend import AgentsBackend
 from hpsearch.backends.agents.child import serve
 from hpsearch.backends.agents.folder import AgentFolder
@@ -63,7 +63,7 @@ def agent_beside(driver: str | Path, code: Path = ROOT) -> Iterator[Callable[[],
         A function that tells the agent to leave. It leaves at the end of the block at the latest.
     """
     name, leaves = secrets.token_hex(16), threading.Event()
-    link: Link
+    link: DriverLink
     if str(driver).startswith("http"):
         link = AgentClient(Client(str(driver), client_token("agent"), name))
     else:
