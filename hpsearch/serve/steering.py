@@ -173,4 +173,4 @@ DONE: Mapping[str, str] = {
     "extend": "extended",
     "add": "added: the next new trials use these configurations",
 }
-"""What a browser is told when a request was carried out."""
+"""The message that a browser shows once a request was carried out."""

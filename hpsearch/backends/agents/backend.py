@@ -48,7 +48,7 @@ _NOTICE_SECONDS = 60.0
 
 
 class AgentsBackend(Backend):
-    """Gives segments to agents.
+    """Runs segments in agents.
 
     Args:
         sweep: The sweep that the agents run.
@@ -114,7 +114,7 @@ class AgentsBackend(Backend):
         return 0 if lanes > 1 else self._opened.capacity()
 
     def start(self, task: Task) -> None:
-        """Give a task to an agent."""
+        """Assign a task to an agent."""
         if task.lanes > 1:
             raise BackendError(
                 f"agents run one trial at a time, but trial {task.trial.number} asks for one of {task.lanes} lanes of "

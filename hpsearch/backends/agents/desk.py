@@ -54,7 +54,7 @@ class AgentRow:
 
 
 class Desk:
-    """Gives tasks to agents, and turns their documents into messages.
+    """Assigns tasks to agents, and turns their documents into messages.
 
     Args:
         driver: Identifies this run of the driver.
@@ -85,7 +85,7 @@ class Desk:
         return free if self._most is None else max(min(free, self._most - len(self._by_key)), 0)
 
     def start(self, task: Task, now: float) -> None:
-        """Give a task to an agent; there must be capacity for it."""
+        """Assign a task to an agent; there must be capacity for it."""
         (slot,) = self._slots.choose_for(task)
         seat = self._seats[slot.name]
         seat.flight, seat.begun, seat.notes = Flight(Gang(task), 0), False, {}
