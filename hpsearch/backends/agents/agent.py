@@ -5,36 +5,35 @@ This process never imports the trainable or torch. It enforces time-outs, and ki
 
 from __future__ import annotations
 
-import multiprocessing.connection
 import os
-import subprocess
-import sys
 import time
-import uuid
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
-from multiprocessing import Pipe
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from hpsearch.backends.agents.child import Begun, Ready, SegmentEnded, Setup, Signal, ToParent
+from hpsearch.backends.agents.child import (
+    Begun,
+    Child,
+    Process,
+    Ready,
+    SegmentEnded,
+    ToParent,
+    start_process,
+)
 from hpsearch.backends.agents.http import Client
 from hpsearch.backends.agents.messages import FORMAT, VERSION, AgentState, Announcement, Key, Orders, decode
 from hpsearch.backends.agents.outbox import Outbox
 from hpsearch.backends.gangs import CLOSE_SECONDS, Loss, LossKind
 from hpsearch.backends.replacing import close_hung, why_replaced
-from hpsearch.backends.slots import Slot
 from hpsearch.config.strict_json import parse_json
 from hpsearch.errors import BackendError, HpsearchError, TrainableError
 from hpsearch.events import Noted, Saved
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.task import Result, Task
+from hpsearch.task import Result
 from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.trial import Segment
-from hpsearch.worker.attempt import attempt_directory, file_log
-from hpsearch.worker.child_process import thread_environment
-from hpsearch.worker.guardian import MARK, Guardian, start_guardian
+from hpsearch.worker.guardian import Guardian, start_guardian
 from hpsearch.worker.job import CommandLine, Job, job_of, trainable_of
 from hpsearch.worker.own_files import OwnFiles
 from hpsearch.worker.preflight import check_trainable
@@ -91,16 +90,6 @@ class DriverLink(Protocol):
         """Leave."""
 
 
-class Process(Protocol):
-    """A process that was started."""
-
-    def kill(self) -> None:
-        """Kill it, if it runs."""
-
-    def wait(self) -> int:
-        """Wait for its end; return its exit code, or minus the number of a signal."""
-
-
 def check_command(command: CommandLine) -> None:
     """Check that a command runs a script of the agent's folder, with a Python of the agent's.
 
@@ -151,7 +140,7 @@ class Agent:
         self._code = code.absolute()
         self._patience = patience
         self._say = say
-        self._start = start or _start_process
+        self._start = start or start_process
         self._outbox = Outbox(agent, os.uname().nodename)
         self._terms: Announcement | None = None
         self._job: Job | None = None
@@ -159,7 +148,7 @@ class Agent:
         self._refusal = ""
         self._mistake = ""
         self._is_leaving = False
-        self._child: _Child | None = None
+        self._child: Child | None = None
         self._deaths = 0
         self._guardian: Guardian | None = None
         self._document: AgentState | None = None
@@ -351,7 +340,9 @@ class Agent:
                 self._refusal = str(error)
                 self._note(True)
                 return
-            self._child = child = _Child(self._job, self._link, self._code, self._guardian, self._start)
+            self._child = child = Child(
+                self._job, self._link.root, self._link.client, self._code, self._guardian, self._start
+            )
         if child is None:
             return
         task = None if self._is_leaving else outbox.next_task()
@@ -381,7 +372,7 @@ class Agent:
             self._take(child, message)
         self._check_time(child)
 
-    def _take(self, child: _Child, message: ToParent) -> None:
+    def _take(self, child: Child, message: ToParent) -> None:
         if isinstance(message, tuple | Noted) and not (self._job is not None and self._job.live):
             self._next_beat = min(self._next_beat, time.monotonic() + _REPORT_SECONDS)
         else:
@@ -404,7 +395,7 @@ class Agent:
             case (key, report):
                 self._outbox.reported(key, report)
 
-    def _finish(self, child: _Child, result: Result, memory: int) -> None:
+    def _finish(self, child: Child, result: Result, memory: int) -> None:
         task, child.task = child.task, None
         assert task is not None, "a task was begun"
         assert self._job is not None, "the child was made for it"
@@ -422,7 +413,7 @@ class Agent:
         elif self._fresh and not scripts:
             self._end_child()
 
-    def _check_time(self, child: _Child) -> None:
+    def _check_time(self, child: Child) -> None:
         """End the child if its task exceeds its timeout, or closing the former object takes too long."""
         task, now = child.task, time.monotonic()
         if task is None or self._child is not child:
@@ -434,7 +425,7 @@ class Agent:
         elif task.timeout is not None and child.seconds > task.timeout:
             self._lose(task.key, "killed by its agent", "timeout", child.seconds)
 
-    def _bury(self, child: _Child) -> None:
+    def _bury(self, child: Child) -> None:
         """Record that the child died."""
         reason, task, is_ready = child.death(), child.task, child.is_ready
         if task is not None:
@@ -466,108 +457,3 @@ class Agent:
         child, self._child = self._child, None
         if child is not None:
             child.end()
-
-
-def _start_process(descriptor: int, folder: Path, environment: Mapping[str, str]) -> Process:
-    """Start the process that runs segments."""
-    return subprocess.Popen(
-        [sys.executable, "-c", f"from hpsearch.backends.agents.child import serve; serve({descriptor})"],
-        stdin=subprocess.DEVNULL,
-        pass_fds=(descriptor,),
-        cwd=folder,
-        env=environment,
-    )
-
-
-class _Child:
-    """The process that runs segments, as its parent sees it."""
-
-    def __init__(
-        self,
-        job: Job,
-        link: DriverLink,
-        code: Path,
-        guardian: Guardian | None,
-        start: Callable[[int, Path, Mapping[str, str]], Process],
-    ) -> None:
-        self._setup = Setup(job, link.root, uuid.uuid4().hex, link.client)
-        self._connection, other = Pipe()
-        environment = {**os.environ, **thread_environment(job.threads)}
-        environment["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
-        if guardian is not None:
-            environment[MARK] = guardian.mark
-        if not job.gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ""  # before the import of the trainable, which may look for GPUs
-        with other:
-            self._process = start(other.fileno(), code, environment)
-        self._connection.send(self._setup)
-        self.slot = Slot(None, self._setup.mark)
-        self.task: Task | None = None
-        self.sent = 0.0
-        self.began: float | None = None
-        self.is_ready = False
-        self.closes = False
-        self._signal: Signal | None = None
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether it could begin a task."""
-        return self.is_ready and self.task is None
-
-    @property
-    def seconds(self) -> float:
-        """How long its task has run."""
-        return 0.0 if self.began is None else time.monotonic() - self.began
-
-    def begin(self, task: Task) -> None:
-        """Begin a task."""
-        self.task, self.sent, self.began = task, time.monotonic(), None
-        self._send(task)
-
-    def signal(self, cut: bool, decided: int) -> None:
-        """Tell what the driver says about the task, if it is new."""
-        assert self.task is not None
-        signal = Signal(self.task.key, cut, decided)
-        if signal != self._signal:
-            self._signal = signal
-            self._send(signal)
-
-    def poll(self, seconds: float) -> bool:
-        """Return whether it has said something, or has died; wait for that for a while."""
-        return bool(multiprocessing.connection.wait([self._connection], seconds))
-
-    def receive(self) -> ToParent:
-        """Return what it says.
-
-        Raises:
-            EOFError, OSError: It has died.
-        """
-        message: ToParent = self._connection.recv()
-        return message
-
-    def death(self) -> str:
-        """Return how it has ended."""
-        self._process.kill()  # it may have closed its end and live
-        code = self._process.wait()
-        return f"its worker's process ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
-
-    def kill(self) -> None:
-        """Kill it. Its guardian kills what it has started."""
-        self._process.kill()
-        self._process.wait()
-        self._connection.close()
-        with suppress(OSError):
-            if self.task is not None:
-                file_log(self._setup.log, self._setup.root / attempt_directory(self.task.segment))
-            self._setup.log.unlink(missing_ok=True)
-
-    def end(self) -> None:
-        """Let it close its object, if it has one, and end it."""
-        if self.is_idle and self.closes:
-            self._send(None)
-            self.poll(CLOSE_SECONDS)  # its end of the pipe closes with it
-        self.kill()
-
-    def _send(self, message: object) -> None:
-        with suppress(OSError):  # it died, which is seen when it is listened to
-            self._connection.send(message)

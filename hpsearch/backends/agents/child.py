@@ -1,25 +1,34 @@
-"""The process of an agent that runs segments. Its parent is the only one that it talks to, over a pipe of their own."""
+"""The process of an agent that runs segments, and the pipe to its parent: both ends."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import gc
+import multiprocessing.connection
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
+from typing import Protocol
 
 import psutil
 
 from hpsearch.backends.agents.http import Client, RefusedError
 from hpsearch.backends.agents.messages import Key
+from hpsearch.backends.gangs import CLOSE_SECONDS
+from hpsearch.backends.slots import Slot
 from hpsearch.errors import CheckpointError, HpsearchError, StorageError, UnreadableCheckpointError
 from hpsearch.events import Noted, Saved
 from hpsearch.journal.directory import OUTPUT_AT_HAND
@@ -27,8 +36,9 @@ from hpsearch.task import Result, Task
 from hpsearch.trainable.addresses import path_of
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trial import Report
-from hpsearch.worker.child_process import ignore_preemption
-from hpsearch.worker.guardian import start_guardian
+from hpsearch.worker.attempt import attempt_directory, file_log
+from hpsearch.worker.child_process import ignore_preemption, thread_environment
+from hpsearch.worker.guardian import MARK, Guardian, start_guardian
 from hpsearch.worker.job import Job
 from hpsearch.worker.worker import Worker
 
@@ -253,3 +263,119 @@ def _keep_from_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         with contextlib.suppress(ValueError):
             signal.signal(number, on_term)
+
+
+class Process(Protocol):
+    """A process that was started."""
+
+    def kill(self) -> None:
+        """Kill it, if it runs."""
+
+    def wait(self) -> int:
+        """Wait for its end; return its exit code, or minus the number of a signal."""
+
+
+def start_process(descriptor: int, folder: Path, environment: Mapping[str, str]) -> Process:
+    """Start the process that runs segments."""
+    return subprocess.Popen(
+        [sys.executable, "-c", f"from hpsearch.backends.agents.child import serve; serve({descriptor})"],
+        stdin=subprocess.DEVNULL,
+        pass_fds=(descriptor,),
+        cwd=folder,
+        env=environment,
+    )
+
+
+class Child:
+    """The process that runs segments, as its parent sees it."""
+
+    def __init__(
+        self,
+        job: Job,
+        root: Path,
+        client: Client | None,
+        code: Path,
+        guardian: Guardian | None,
+        start: Callable[[int, Path, Mapping[str, str]], Process],
+    ) -> None:
+        self._setup = Setup(job, root, uuid.uuid4().hex, client)
+        self._connection, other = Pipe()
+        environment = {**os.environ, **thread_environment(job.threads)}
+        environment["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
+        if guardian is not None:
+            environment[MARK] = guardian.mark
+        if not job.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ""  # before the import of the trainable, which may look for GPUs
+        with other:
+            self._process = start(other.fileno(), code, environment)
+        self._connection.send(self._setup)
+        self.slot = Slot(None, self._setup.mark)
+        self.task: Task | None = None
+        self.sent = 0.0
+        self.began: float | None = None
+        self.is_ready = False
+        self.closes = False
+        self._signal: Signal | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it could begin a task."""
+        return self.is_ready and self.task is None
+
+    @property
+    def seconds(self) -> float:
+        """How long its task has run."""
+        return 0.0 if self.began is None else time.monotonic() - self.began
+
+    def begin(self, task: Task) -> None:
+        """Begin a task."""
+        self.task, self.sent, self.began = task, time.monotonic(), None
+        self._send(task)
+
+    def signal(self, cut: bool, decided: int) -> None:
+        """Tell what the driver says about the task, if it is new."""
+        assert self.task is not None
+        signal = Signal(self.task.key, cut, decided)
+        if signal != self._signal:
+            self._signal = signal
+            self._send(signal)
+
+    def poll(self, seconds: float) -> bool:
+        """Return whether it has said something, or has died; wait for that for a while."""
+        return bool(multiprocessing.connection.wait([self._connection], seconds))
+
+    def receive(self) -> ToParent:
+        """Return what it says.
+
+        Raises:
+            EOFError, OSError: It has died.
+        """
+        message: ToParent = self._connection.recv()
+        return message
+
+    def death(self) -> str:
+        """Return how it has ended."""
+        self._process.kill()  # it may have closed its end and live
+        code = self._process.wait()
+        return f"its worker's process ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
+
+    def kill(self) -> None:
+        """Kill it. Its guardian kills what it has started."""
+        self._process.kill()
+        self._process.wait()
+        self._connection.close()
+        with suppress(OSError):
+            if self.task is not None:
+                file_log(self._setup.log, self._setup.root / attempt_directory(self.task.segment))
+            self._setup.log.unlink(missing_ok=True)
+
+    def end(self) -> None:
+        """Let it close its object, if it has one, and end it."""
+        if self.is_idle and self.closes:
+            self._send(None)
+            self.poll(CLOSE_SECONDS)  # its end of the pipe closes with it
+        self.kill()
+
+    def _send(self, message: object) -> None:
+        with suppress(OSError):  # it died, which is seen when it is listened to
+            self._connection.send(message)

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from hpsearch.backends.agents.agent import Agent, DriverLink, Process
+from hpsearch.backends.agents.agent import Agent, DriverLink
 from hpsearch.backends.agents.backend import AgentsBackend
-from hpsearch.backends.agents.child import serve
+from hpsearch.backends.agents.child import Process, serve
 from hpsearch.backends.agents.folder import AgentFolder
 from hpsearch.backends.agents.http import AgentClient, Client
 from hpsearch.cli.parser import build_parser
