@@ -82,8 +82,8 @@ class Acceptor:
             sock.setblocking(False)
             tasks.start(self._accept(sock))
 
-    def refuse(self, sock: socket.socket, reason: str) -> None:
-        """Close a connection, and count and log the reason."""
+    def refuse(self, sock: socket.socket, reason: str, level: int = logging.WARNING) -> None:
+        """Close a connection, count the reason, and log it at this level of `logging`."""
         try:
             origin = sock.getpeername() if sock.family != socket.AF_UNIX else "this host"
         except OSError:
@@ -91,7 +91,8 @@ class Acceptor:
         _reset(sock)
         self.refused[reason] += 1
         # Many refused connections must not fill the disk.
-        level = logging.WARNING if self.refused[reason] <= _LOGGED else logging.DEBUG
+        if self.refused[reason] > _LOGGED:
+            level = logging.DEBUG
         _log.log(level, "rank %d refused a connection from %s: %s", self._rank, origin, reason)
 
     def _accept(self, listening: socket.socket) -> Task[None]:
@@ -131,7 +132,7 @@ class Acceptor:
         except TimeoutError:
             self.refuse(sock, "it didn't prove itself in time")
         except OSError:
-            self.refuse(sock, "it left before it proved anything")
+            self._count_gone(sock, "it left before it proved anything")
         except GeneratorExit:
             _reset(sock)
             raise
@@ -149,10 +150,17 @@ class Acceptor:
             prefix = f"rank {judgement.hello.sender}: " if judgement.hello else ""
             self.refuse(sock, prefix + judgement.verdict.reason)
         elif not answered:
-            self.refuse(sock, f"rank {judgement.hello.sender}: it left before it was accepted")
+            self._count_gone(sock, f"rank {judgement.hello.sender}: it left before it was accepted")
         else:
             sock.setblocking(True)
             self._on_accepted(judgement.hello, sock)
+
+    def _count_gone(self, sock: socket.socket, reason: str) -> None:
+        """Close a connection that the other side has ended.
+
+        That is no reason to warn: a rank that watches a late one leaves as soon as the late one has connected.
+        """
+        self.refuse(sock, reason, logging.DEBUG)
 
     def _make_room(self, error: OSError) -> None:
         """Lower the limit to the current number of handshakes, because the process has run out of descriptors.

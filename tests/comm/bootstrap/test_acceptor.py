@@ -119,6 +119,20 @@ def test_who_does_not_is_refused_logged_and_forgotten(desk, caplog):
     assert desk.enter()[0] == HandshakeReply.ACCEPTED
 
 
+@pytest.mark.parametrize("proven", [False, True])
+def test_who_leaves_in_the_middle_is_counted_without_a_warning(desk, caplog, proven):
+    with dial(desk.listener.address, local=True) as sock:
+        desk.until(lambda: bool(select.select([sock], [], [], 0)[0]))
+        if proven:
+            sock.sendall(Proof(desk.credentials, HELLO).message(read(sock, NONCE_BYTES)))
+    with caplog.at_level(logging.DEBUG):
+        desk.until(lambda: bool(desk.acceptor.refused))
+    end = "rank 1: it left before it was accepted" if proven else "it left before it proved anything"
+    assert desk.acceptor.refused == {end: 1}
+    assert [record.levelno for record in caplog.records] == [logging.DEBUG]
+    assert desk.welcomed == []
+
+
 def test_a_flood_of_strangers_does_not_flood_the_log(desk, caplog):
     for _ in range(30):
         desk.enter(new_credentials())
