@@ -11,7 +11,12 @@ DEV_STAMP := $(VENV)/installed-dev
 BENCH_STAMP := $(VENV)/installed-bench
 DOCS_STAMP := $(VENV)/installed-docs
 
-.PHONY: install demo test test-all fuzz check bench docs gpu clean
+# What needs neither torch nor Ray, and the packages that it imports.
+PURE_ROOMS := objective schedulers space searchers study sweep journal config widths simulation
+PURE_PACKAGES := cmaes greenlet hypothesis jsonschema numpy optuna pandas psutil pyarrow pytest pytest-timeout pyyaml rich \
+	scikit-learn scipy shtab tensorboard
+
+.PHONY: install demo test test-all test-pure fuzz check bench docs gpu clean
 
 # What running a sweep needs; the tests need more.
 install: $(STAMP)
@@ -45,6 +50,14 @@ test: $(DEV_STAMP)
 # The rest, and the property tests with all their draws.
 test-all: $(DEV_STAMP)
 	$(BIN)/python -m tests.run_parts -m "exhaustive or hypothesis"
+
+# In another Python, where torch may not be at hand: make test-pure PYTHON=python3.13
+test-pure:
+	$(PYTHON) -m venv build/pure-$(notdir $(PYTHON))
+	build/pure-$(notdir $(PYTHON))/bin/pip install --quiet --constraint constraints.txt $(PURE_PACKAGES)
+	build/pure-$(notdir $(PYTHON))/bin/pip install --quiet --no-deps --editable .
+	build/pure-$(notdir $(PYTHON))/bin/python -m pytest -q -p no:cacheprovider \
+		-p tests.without_torch -m "not exhaustive" --hypothesis-profile=few $(PURE_ROOMS:%=tests/hpsearch/%)
 
 # The property tests alone, with examples that no run before has drawn, and more of them.
 fuzz: $(DEV_STAMP)

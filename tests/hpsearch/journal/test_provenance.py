@@ -48,7 +48,7 @@ def test_it_is_plain_json_and_names_versions_and_process(tmp_path):
     assert json.loads(json.dumps(found)) == found
     assert found["directory"] == str(tmp_path)
     assert found["packages"]["hpsearch"]
-    assert found["packages"]["torch"]
+    assert found["packages"]["numpy"]
     assert found["python"] == ".".join(map(str, sys.version_info[:3]))
     assert found["process"] == process_name()
     assert process_name().endswith(f":{os.getpid()}")
