@@ -140,15 +140,22 @@ def synchronize(handle: int) -> Any:
         _pending.pop(handle, None)
 
 
-def blocking(name: str, begin: Callable[_P, int]) -> Callable[_P, Any]:
-    """Return the blocking form, with this name, of a function that starts an operation."""
+def in_place(name: str, begin: Callable[_P, int], *, blocking: bool = False) -> Callable[_P, Any]:
+    """Return the in-place form, with this name, of a function that starts an operation.
+
+    Args:
+        name: The name.
+        begin: The function, which has a parameter `in_place`.
+        blocking: Whether it returns the result rather than a handle.
+    """
 
     def call(*args: _P.args, **kwargs: _P.kwargs) -> Any:
-        return synchronize(begin(*args, **kwargs))
+        handle = begin(*args, in_place=True, **kwargs)  # type: ignore[arg-type]
+        return synchronize(handle) if blocking else handle
 
     call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"Wait for the result of `{begin.__name__}`."
-    call.__signature__ = inspect.signature(begin).replace(return_annotation=Any)  # type: ignore[attr-defined]
+    call.__doc__ = f"Do what `{begin.__name__}` does, but put the results into the tensors."
+    call.__signature__ = inspect.signature(begin)  # type: ignore[attr-defined]
     return call
 
 

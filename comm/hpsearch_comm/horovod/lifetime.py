@@ -65,7 +65,7 @@ def shutdown() -> None:
     with _lock:
         atexit.unregister(shutdown)
         job = set_current_job(None)
-    if job is not None:
+    if job is not None and not job.inherited:
         job.close()
         stop_timeline()
 
@@ -85,8 +85,7 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
     if path.is_dir():
         raise ConfigurationError(f"the timeline's path must be a file, got the directory {path}")
     if rank() == 0:
-        recording.record(None)
-        recording.record(recording.Recording(path, 0, mark_cycles))
+        recording.record(recording.Recording(path, mark_cycles))
 
 
 def stop_timeline() -> None:
