@@ -97,7 +97,7 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     content = _pickled(obj)
     lengths = allgather(torch.tensor([len(content)], device="cpu"), name and f"{name}.lengths")
     contents = allgather(content, name and f"{name}.content")
-    return [_unpickled(part) for part in contents.split(lengths.tolist())]
+    return [_unpickled(part) for part in torch.split(contents, lengths.tolist())]
 
 
 def broadcast_optimizer_state(
