@@ -163,15 +163,8 @@ class Buckets:
         self._overlap_wanted = overlap
         self.overlap = False
         """Whether buckets are sent during the backward pass."""
-        self.timely: dict[int, Bucket] = {}
-        """The bucket of each parameter, by index, without those whose gradients are complete only at the end."""
-        self._kinds: list[Hashable] = []
-        self._in_order: list[Bucket] = []
-        self._bucket_of: dict[int, Bucket] = {}
-        self._sparse: list[SparseGradient] = []
-        self._next = 0
-        self._unused: list[int] = []
-        self._under_way: list[Handle[torch.Tensor]] = []
+        self.forget()
+        self.expect()
 
     @property
     def planned(self) -> bool:
@@ -186,15 +179,19 @@ class Buckets:
     def expect(self) -> None:
         """Reset all buckets for a new backward pass."""
         self._next = 0
-        self._unused = []
-        self._under_way = []
+        self._unused: list[int] = []
+        self._under_way: list[Handle[torch.Tensor]] = []
         for bucket in self._in_order:
             bucket.expect()
 
     def forget(self) -> None:
         """Drop the buckets; `plan` creates new ones."""
-        self._kinds, self._in_order, self._sparse = [], [], []
-        self.timely, self._bucket_of = {}, {}
+        self._kinds: list[Hashable] = []
+        self._in_order: list[Bucket] = []
+        self._bucket_of: dict[int, Bucket] = {}
+        self._sparse: list[SparseGradient] = []
+        self.timely: dict[int, Bucket] = {}
+        """The bucket of each parameter, by index, without those whose gradients are complete only at the end."""
 
     def plan(self, arrivals: Arrivals) -> None:
         """Agree with the other ranks on a plan, and create its buckets; a collective.

@@ -58,7 +58,7 @@ class Controller:
         self._counts: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
         self._closing = False
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=f"hpsearch-comm-horovod-{group.rank}", daemon=True)
+        self._thread = threading.Thread(target=self._negotiate, name=f"hpsearch-comm-horovod-{group.rank}", daemon=True)
         self._thread.start()
 
     def use_device(self, device: torch.device) -> None:
@@ -147,7 +147,7 @@ class Controller:
         if self._closing:
             raise HorovodInternalError("the process set has been shut down")
 
-    def _run(self) -> None:
+    def _negotiate(self) -> None:
         pause = self.settings.cycle_seconds
         try:
             while True:
@@ -203,21 +203,17 @@ class Controller:
         for entry in entries:
             if entry.request.kind != "allreduce":
                 carry = entry.carry or partial(execute, self.group)
-                self._run_on_device([entry], partial(carry, entry))
-        for device in ("cpu", "cuda"):  # in this order on every rank
-            reductions = [
-                entry for entry in entries if (entry.request.kind, entry.request.device) == ("allreduce", device)
-            ]
-            if reductions:
-                self._run_on_device(reductions, partial(reduce_all, self.group, reductions, self.settings.fusion_bytes))
+                self._run([entry], partial(carry, entry))
+        reductions = [entry for entry in entries if entry.request.kind == "allreduce"]
+        if reductions:
+            self._run(reductions, partial(reduce_all, self.group, reductions, self.settings.fusion_bytes))
 
-    def _run_on_device(self, entries: list[Entry], step: Callable[[], object]) -> None:
-        """Execute operations on one type of device; GPU operations run on a separate stream, not the caller's."""
-        stream = None if entries[0].request.device == "cpu" else self._stream
+    def _run(self, entries: list[Entry], step: Callable[[], object]) -> None:
+        """Execute operations; those on a GPU run on a separate stream, not the caller's."""
         recording.mark_phase(entries, recording.OPERATION)
-        with contextlib.nullcontext() if stream is None else stream.scope():
+        with contextlib.nullcontext() if self._stream is None else self._stream.scope():
             for entry in entries:
-                entry.begin(stream)
+                entry.begin(None if entry.request.device == "cpu" else self._stream)
             step()
         recording.mark_phase(entries, None)
 

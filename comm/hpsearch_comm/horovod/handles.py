@@ -19,11 +19,11 @@ from hpsearch_comm.horovod.request import Entry, ReduceOp, Request
 from hpsearch_comm.operations.arguments import check_target, check_tensor
 from hpsearch_comm.operations.work import Handle
 
+__all__ = ["barrier", "join", "poll", "synchronize"]
+
 _log = logging.getLogger(__name__)
 _numbers = itertools.count()
 _P = ParamSpec("_P")
-
-
 _pending: dict[int, tuple[Entry, Controller]] = {}
 
 

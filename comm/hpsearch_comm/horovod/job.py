@@ -12,6 +12,17 @@ from hpsearch_comm.horovod.errors import HorovodInternalError
 from hpsearch_comm.horovod.request import Entry, Request
 from hpsearch_comm.horovod.settings import Settings
 
+__all__ = [
+    "cross_rank",
+    "cross_size",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "size",
+]
+
 
 class Job:
     """The ranks between `init` and `shutdown`, and their process sets.
