@@ -204,9 +204,10 @@ class Buckets:
             gradient = parameter.grad
             if gradient is not None and gradient.layout is torch.sparse_coo:
                 arrivals.sparse[index] = gradient.sparse_dim()
-        everyone = self._group.gather_in("buckets", [arrivals.to_object(), describe_cores()])
+        record = arrivals.order, list(arrivals.repeated), list(arrivals.sparse.items())
+        everyone = self._group.gather_in("buckets", [*record, describe_cores()])
         plan = plan_buckets(
-            [Arrivals.from_object(theirs) for theirs, _ in everyone],
+            [Arrivals(order, set(repeated), dict(sparse)) for order, repeated, sparse, _ in everyone],
             [(parameter.dtype, parameter.device) for parameter in parameters],
             [parameter.numel() * parameter.element_size() for parameter in parameters],
             min(_FIRST_BUCKET_BYTES, self._bucket_bytes),
@@ -223,7 +224,7 @@ class Buckets:
         self.overlap = bool(self._overlap_wanted)
         if self._overlap_wanted is None:
             on_gpu = any(parameter.is_cuda for parameter in parameters)
-            self.overlap = on_gpu or should_overlap(self._group, [cores for _, cores in everyone])
+            self.overlap = on_gpu or should_overlap(self._group, [cores for *_, cores in everyone])
         self._kinds = self._kinds_now()
 
     def next_is_complete(self) -> bool:

@@ -121,27 +121,16 @@ def broadcast_optimizer_state(
         raise UsageError("the state of torch.optim.LBFGS can't be broadcast: make the optimizer behind a restart anew")
     if not optimizer.state_dict()["state"]:
         _init_gradients(optimizer, model)
-    job: Any = _Job()
+    job: Any = SimpleNamespace(
+        rank=rank(),
+        gather_in=lambda _step, value: allgather_object(value, "optimizer_state.groups"),
+        broadcast_object=partial(broadcast_object, name="optimizer_state"),
+        broadcast_async=lambda tensor, root: SimpleNamespace(wait=partial(synchronize, broadcast_async_(tensor, root))),
+    )
     try:
         broadcast.broadcast_optimizer_state(optimizer, job, root_rank)
     except MismatchError as error:
         raise UsageError(str(error)) from error
-
-
-class _Job:
-    """The job as the group that `hpsearch_comm.broadcast_optimizer_state` takes."""
-
-    def __init__(self) -> None:
-        self.rank = rank()
-
-    def gather_in(self, _step: str, value: Any) -> list[Any]:
-        return allgather_object(value, "optimizer_state.groups")
-
-    def broadcast_object(self, value: Any, root: int) -> Any:
-        return broadcast_object(value, root, "optimizer_state")
-
-    def broadcast_async(self, tensor: torch.Tensor, root: int) -> Any:
-        return SimpleNamespace(wait=partial(synchronize, broadcast_async_(tensor, root)))
 
 
 class _NotPickled(UsageError):
