@@ -115,12 +115,9 @@ class SyncBatchNorm(_BatchNorm):
         Raises:
             UsageError: The shape is invalid, or all ranks together have fewer than two values for each channel.
         """
-        self._check_input_dim(input)
         if not self.training:
-            batch_statistics = self.running_mean is None or self.running_var is None
-            return functional.batch_norm(
-                input, self.running_mean, self.running_var, self.weight, self.bias, batch_statistics, 0.0, self.eps
-            )
+            return super().forward(input)
+        self._check_input_dim(input)
         mean, square, count = _gather_statistics(input, self.exchange.group)
         # If this rank has at least 2 values, the count isn't read: reading it would make the host wait for the GPU.
         if _values_of(input) < 2 and count < 2:

@@ -92,7 +92,10 @@ class Controller:
             HorovodInternalError: The job has ended.
         """
         with self._wake:
-            self._check()
+            if self._error is not None:
+                raise HorovodInternalError(f"the job has ended: {to_horovod_error(self._error)}") from self._error
+            if self._closing:
+                raise HorovodInternalError("the process set has been shut down")
             if entry.request.name in self._pending:
                 raise ValueError(
                     f"names of pending operations must differ, but {entry.request.name} hasn't ended yet: wait for "
@@ -140,12 +143,6 @@ class Controller:
         self._thread.join()
         self._control_group.close()
         self.group.close()
-
-    def _check(self) -> None:
-        if self._error is not None:
-            raise HorovodInternalError(f"the job has ended: {to_horovod_error(self._error)}") from self._error
-        if self._closing:
-            raise HorovodInternalError("the process set has been shut down")
 
     def _negotiate(self) -> None:
         pause = self.settings.cycle_seconds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import functools
 import itertools
 import logging
 from collections.abc import Callable, Sequence
@@ -149,13 +149,12 @@ def in_place(name: str, begin: Callable[_P, int], *, blocking: bool = False) -> 
         blocking: Whether it returns the result rather than a handle.
     """
 
+    @functools.wraps(begin)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> Any:
         handle = begin(*args, in_place=True, **kwargs)  # type: ignore[arg-type]
         return synchronize(handle) if blocking else handle
 
     call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"Do what `{begin.__name__}` does, but put the results into the tensors."
-    call.__signature__ = inspect.signature(begin)  # type: ignore[attr-defined]
     return call
 
 
