@@ -25,7 +25,7 @@ import torch
 from hpsearch_comm.data_parallel.shares import Share
 from hpsearch_comm.group import Group
 
-_SHORT = (torch.float16, torch.bfloat16)
+SHORT = (torch.float16, torch.bfloat16)
 _ALIGNMENT = 64
 """Alignment in bytes: a cache line, and sufficient for all vector instructions."""
 
@@ -141,7 +141,7 @@ class Bucket:
         elif self._compressed:
             self._wire.copy_(self._flat * (share.own / share.largest))
             self._after = share.largest
-        elif self._dtype in _SHORT:
+        elif self._dtype in SHORT:
             self.mean = self._flat.float().mul_(share.own)
         else:
             self._flat.mul_(share.own)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 LARGE = 1 << 20
 """Minimum size of a large gradient in bytes: the cost of one more operation is then negligible."""
@@ -29,16 +28,6 @@ class Arrivals:
     """
     sparse: dict[int, int] = field(default_factory=dict)
     """Parameters with sparse gradients, and their number of sparse dimensions."""
-
-    def to_object(self) -> list[Any]:
-        """Return the record as JSON-like values."""
-        return [self.order, sorted(self.repeated), list(self.sparse.items())]
-
-    @classmethod
-    def from_object(cls, value: Any) -> Arrivals:
-        """Return the record from the result of `to_object`."""
-        order, repeated, sparse = value
-        return cls(order, set(repeated), dict(sparse))
 
 
 @dataclass(frozen=True, slots=True)

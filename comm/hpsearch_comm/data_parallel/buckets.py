@@ -20,10 +20,9 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
-from hpsearch_comm.data_parallel.bucket import Bucket, lay_out, shared_zeros
+from hpsearch_comm.data_parallel.bucket import SHORT, Bucket, lay_out, shared_zeros
 from hpsearch_comm.data_parallel.bucket_plan import LARGE, Arrivals, BucketPlan, plan_buckets
 from hpsearch_comm.data_parallel.shares import Share
-from hpsearch_comm.data_parallel.sparse import SparseGradient
 from hpsearch_comm.group import Group
 from hpsearch_comm.operations.work import Handle
 from hpsearch_comm.shm.cores import core_quota, usable_cores
@@ -75,6 +74,65 @@ def build_buckets(
     ]
 
 
+class SparseGradient:
+    """The reduction of one parameter's sparse gradient, such as that of `torch.nn.Embedding(sparse=True)`.
+
+    Each rank sends its indices and values. A rank that has a gradient, even one without rows, sends a row of -1 before
+    its indices. If no rank sends such a row, no rank has a gradient.
+
+    Args:
+        parameter: The parameter.
+        dimensions: Number of sparse dimensions: 1 for an embedding.
+        group: The ranks.
+    """
+
+    __slots__ = ("_dimensions", "_gathering", "_group", "_parameter")
+
+    def __init__(self, parameter: torch.nn.Parameter, dimensions: int, group: Group) -> None:
+        self._parameter = parameter
+        self._dimensions = dimensions
+        self._group = group
+        self._gathering: list[Handle[torch.Tensor]] = []
+
+    def send(self, share: Share) -> None:
+        """Start to gather the ranks' indices and values; a collective.
+
+        Args:
+            share: The factor of this rank's gradient. With 0 the gradient is ignored.
+        """
+        gradient, dimensions = self._parameter.grad if share.own else None, self._dimensions
+        if gradient is None:
+            values = self._parameter.new_empty((0, *self._parameter.shape[dimensions:]))
+            indices = torch.empty(0, dimensions, dtype=torch.int64, device=self._parameter.device)
+        else:
+            if gradient.layout is not torch.sparse_coo:
+                gradient = gradient.to_sparse(dimensions)
+            gradient = gradient.coalesce()
+            values = gradient.values()
+            indices = torch.cat((gradient.indices().new_full((1, dimensions), -1), gradient.indices().t()))
+        if not share.even:  # in float32, because a 16-bit value could overflow
+            values = (values.float() if values.dtype in SHORT else values) * share.own
+        self._gathering = [self._group.allgather_async(mine) for mine in (indices, values.contiguous())]
+
+    def finish(self) -> None:
+        """Wait for all ranks' values, and set the parameter's gradient to their mean, coalesced."""
+        rows, values = (gathering.wait() for gathering in self._gathering)
+        self._gathering = []
+        is_index = rows[:, 0] >= 0
+        if is_index.all():
+            self._parameter.grad = None
+            return
+        # Coalescing adds up the values of equal indices.
+        total = torch.sparse_coo_tensor(
+            rows[is_index].t(),
+            values.float() if values.dtype in SHORT else values,
+            self._parameter.shape,
+            device=rows.device,
+            check_invariants=False,
+        ).coalesce()
+        self._parameter.grad = (total / self._group.size).to(self._parameter.dtype)
+
+
 _FIRST_BUCKET_BYTES = 1 << 20
 
 
@@ -105,15 +163,8 @@ class Buckets:
         self._overlap_wanted = overlap
         self.overlap = False
         """Whether buckets are sent during the backward pass."""
-        self.timely: dict[int, Bucket] = {}
-        """The bucket of each parameter, by index, without those whose gradients are complete only at the end."""
-        self._kinds: list[Hashable] = []
-        self._in_order: list[Bucket] = []
-        self._bucket_of: dict[int, Bucket] = {}
-        self._sparse: list[SparseGradient] = []
-        self._next = 0
-        self._unused: list[int] = []
-        self._under_way: list[Handle[torch.Tensor]] = []
+        self.forget()
+        self.expect()
 
     @property
     def planned(self) -> bool:
@@ -128,15 +179,19 @@ class Buckets:
     def expect(self) -> None:
         """Reset all buckets for a new backward pass."""
         self._next = 0
-        self._unused = []
-        self._under_way = []
+        self._unused: list[int] = []
+        self._under_way: list[Handle[torch.Tensor]] = []
         for bucket in self._in_order:
             bucket.expect()
 
     def forget(self) -> None:
         """Drop the buckets; `plan` creates new ones."""
-        self._kinds, self._in_order, self._sparse = [], [], []
-        self.timely, self._bucket_of = {}, {}
+        self._kinds: list[Hashable] = []
+        self._in_order: list[Bucket] = []
+        self._bucket_of: dict[int, Bucket] = {}
+        self._sparse: list[SparseGradient] = []
+        self.timely: dict[int, Bucket] = {}
+        """The bucket of each parameter, by index, without those whose gradients are complete only at the end."""
 
     def plan(self, arrivals: Arrivals) -> None:
         """Agree with the other ranks on a plan, and create its buckets; a collective.
@@ -149,9 +204,10 @@ class Buckets:
             gradient = parameter.grad
             if gradient is not None and gradient.layout is torch.sparse_coo:
                 arrivals.sparse[index] = gradient.sparse_dim()
-        everyone = self._group.gather_in("buckets", [arrivals.to_object(), describe_cores()])
+        record = arrivals.order, list(arrivals.repeated), list(arrivals.sparse.items())
+        everyone = self._group.gather_in("buckets", [*record, describe_cores()])
         plan = plan_buckets(
-            [Arrivals.from_object(theirs) for theirs, _ in everyone],
+            [Arrivals(order, set(repeated), dict(sparse)) for order, repeated, sparse, _ in everyone],
             [(parameter.dtype, parameter.device) for parameter in parameters],
             [parameter.numel() * parameter.element_size() for parameter in parameters],
             min(_FIRST_BUCKET_BYTES, self._bucket_bytes),
@@ -168,7 +224,7 @@ class Buckets:
         self.overlap = bool(self._overlap_wanted)
         if self._overlap_wanted is None:
             on_gpu = any(parameter.is_cuda for parameter in parameters)
-            self.overlap = on_gpu or should_overlap(self._group, [cores for _, cores in everyone])
+            self.overlap = on_gpu or should_overlap(self._group, [cores for *_, cores in everyone])
         self._kinds = self._kinds_now()
 
     def next_is_complete(self) -> bool:

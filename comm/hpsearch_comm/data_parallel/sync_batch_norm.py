@@ -24,7 +24,7 @@ g is the gradient of only this rank's loss, Σ g in ∂L/∂x on rank r' is repl
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -38,29 +38,17 @@ from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
 
 
-class Statistics(Protocol):
-    """The interface of a group that is needed to exchange statistics; `Group` implements it."""
-
-    def allgather(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return all ranks' tensors, concatenated."""
-        ...
-
-    def allreduce(self, tensor: torch.Tensor, op: str) -> torch.Tensor:
-        """Reduce the ranks' tensors in place; only op "sum" is used."""
-        ...
-
-
 class Exchange:
     """The group through which a model's layers exchange statistics. Copies of a model share the same object.
 
     Attributes:
-        group: The ranks.
+        group: The ranks: a `Group`, or another object with its `allgather` and `allreduce`.
         share: A function that returns the factor of this rank's gradients before they are averaged.
     """
 
     __slots__ = ("group", "share")
 
-    def __init__(self, group: Statistics) -> None:
+    def __init__(self, group: Any) -> None:
         self.group = group
         self.share: Callable[[], float] = lambda: 1.0
 
@@ -115,9 +103,7 @@ class SyncBatchNorm(_BatchNorm):
     @property
     def group(self) -> Group:
         """The ranks."""
-        group = self.exchange.group
-        assert isinstance(group, Group)
-        return group
+        return self.exchange.group  # type: ignore[no-any-return]
 
     @_disable_dynamo  # dynamo would trace the collective with fake tensors
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -129,12 +115,9 @@ class SyncBatchNorm(_BatchNorm):
         Raises:
             UsageError: The shape is invalid, or all ranks together have fewer than two values for each channel.
         """
-        self._check_input_dim(input)
         if not self.training:
-            batch_statistics = self.running_mean is None or self.running_var is None
-            return functional.batch_norm(
-                input, self.running_mean, self.running_var, self.weight, self.bias, batch_statistics, 0.0, self.eps
-            )
+            return super().forward(input)
+        self._check_input_dim(input)
         mean, square, count = _gather_statistics(input, self.exchange.group)
         # If this rank has at least 2 values, the count isn't read: reading it would make the host wait for the GPU.
         if _values_of(input) < 2 and count < 2:
@@ -209,7 +192,7 @@ def _values_of(input: torch.Tensor) -> int:
     return input.numel() // input.shape[1] if input.shape[1] else 0
 
 
-def _gather_statistics(input: torch.Tensor, group: Statistics) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _gather_statistics(input: torch.Tensor, group: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return each channel's mean and sum of squared deviations over all ranks, and the count of values, in float64."""
     channels, count = input.shape[1], _values_of(input)
     row = torch.zeros(1, 1 + 2 * channels, dtype=torch.float64, device=input.device)

@@ -6,22 +6,13 @@ import hpsearch_comm.horovod as hvd     # was: import horovod.torch as hvd
 
 from __future__ import annotations
 
-from hpsearch_comm.horovod import built, elastic, gathering, lifetime, objects, process_sets, reductions
+from hpsearch_comm.horovod import built, elastic, gathering, handles, job, lifetime, objects, process_sets, reductions
 from hpsearch_comm.horovod.built import *
 from hpsearch_comm.horovod.compression import Compression
 from hpsearch_comm.horovod.errors import HorovodInternalError, MissingError
 from hpsearch_comm.horovod.gathering import *
-from hpsearch_comm.horovod.handles import barrier, join, poll, synchronize
-from hpsearch_comm.horovod.job import (
-    cross_rank,
-    cross_size,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    size,
-)
+from hpsearch_comm.horovod.handles import *
+from hpsearch_comm.horovod.job import *
 from hpsearch_comm.horovod.lifetime import *
 from hpsearch_comm.horovod.missing import IN_HOROVOD, missing_from
 from hpsearch_comm.horovod.objects import *
@@ -43,22 +34,12 @@ __all__ = [
     "Product",
     "Sum",
     "SyncBatchNorm",
-    "barrier",
-    "cross_rank",
-    "cross_size",
     "elastic",
-    "is_homogeneous",
-    "is_initialized",
-    "join",
-    "local_rank",
-    "local_size",
-    "poll",
-    "rank",
-    "size",
-    "synchronize",
 ]
 __all__ += built.__all__
 __all__ += gathering.__all__
+__all__ += handles.__all__
+__all__ += job.__all__
 __all__ += lifetime.__all__
 __all__ += objects.__all__
 __all__ += process_sets.__all__

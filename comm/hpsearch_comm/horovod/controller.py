@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -29,33 +29,24 @@ from hpsearch_comm.horovod.settings import Settings
 from hpsearch_comm.operations.work import Handle
 
 _LONGEST_PAUSE = 0.05
+_PATIENCE = 1e6
+"""Timeout of the negotiation in seconds, eleven days: other ranks may compute for any time between operations."""
 
 
 class Controller:
     """Runs the operations of one process set.
 
     Args:
-        group: The group that executes the operations.
-        control_group: A second group of the same ranks, for the negotiation. Its timeout must allow for the longest
-            time between two operations of a script.
+        group: The group that executes the operations. A duplicate of it is for the negotiation.
         ranks: The process set's ranks, as numbers in the job.
         settings: The settings from the environment.
-        carriers: By kind, the functions that execute operations on the job rather than on tensors.
     """
 
-    def __init__(
-        self,
-        group: Group,
-        control_group: Group,
-        ranks: list[int],
-        settings: Settings,
-        carriers: dict[str, Callable[[Entry], None]] | None = None,
-    ) -> None:
+    def __init__(self, group: Group, ranks: list[int], settings: Settings) -> None:
         self.group = group
         self.ranks = ranks
-        self._control_group = control_group
         self.settings = settings
-        self._carriers = carriers or {}
+        self._control_group = group.duplicate(_PATIENCE)
         self._negotiation = Negotiation(group.rank, ranks)
         self._wake = threading.Condition()
         self._device: torch.device | None = None
@@ -63,10 +54,11 @@ class Controller:
         self._callers_gpu = 0
         self._new: list[Entry] = []
         self._pending: dict[str, Entry] = {}
+        self._running: list[Entry] = []
         self._counts: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
         self._closing = False
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=f"hpsearch-comm-horovod-{group.rank}", daemon=True)
+        self._thread = threading.Thread(target=self._negotiate, name=f"hpsearch-comm-horovod-{group.rank}", daemon=True)
         self._thread.start()
 
     def use_device(self, device: torch.device) -> None:
@@ -100,7 +92,10 @@ class Controller:
             HorovodInternalError: The job has ended.
         """
         with self._wake:
-            self._check()
+            if self._error is not None:
+                raise HorovodInternalError(f"the job has ended: {to_horovod_error(self._error)}") from self._error
+            if self._closing:
+                raise HorovodInternalError("the process set has been shut down")
             if entry.request.name in self._pending:
                 raise ValueError(
                     f"names of pending operations must differ, but {entry.request.name} hasn't ended yet: wait for "
@@ -128,37 +123,28 @@ class Controller:
     def abort(self, reason: str) -> None:
         """End all pending and later operations with HorovodInternalError, on all ranks."""
         error = HorovodInternalError(reason)
-        self._end(error)
+        with self._wake:  # first: the thread fails because its groups are closed
+            self._error = self._error or error
         self._control_group.close(error)
         self.group.close(error)
+        self._end(error)
 
     def close(self) -> None:
         """End the thread. Operations that are still pending end with HorovodInternalError."""
-        error = HorovodInternalError(
-            f"rank {self.ranks[self.group.rank]} has left the job by hvd.shutdown() or its end, while operations were "
-            "pending: wait for every handle on every rank before that"
-        )
         with self._wake:
             self._closing = True
             waited_for = bool(self._pending)
-            if waited_for and self._error is None:  # before the thread fails because its groups are closed
-                self._error = error
             self._wake.notify()
         if waited_for:
-            self._control_group.close(error)
-            self.group.close(error)
+            self.abort(
+                f"rank {self.ranks[self.group.rank]} has left the job by hvd.shutdown() or its end, while operations "
+                "were pending: wait for every handle on every rank before that"
+            )
         self._thread.join()
-        self._end(error)
         self._control_group.close()
         self.group.close()
 
-    def _check(self) -> None:
-        if self._error is not None:
-            raise HorovodInternalError(f"the job has ended: {to_horovod_error(self._error)}") from self._error
-        if self._closing:
-            raise HorovodInternalError("the process set has been shut down")
-
-    def _run(self) -> None:
+    def _negotiate(self) -> None:
         pause = self.settings.cycle_seconds
         try:
             while True:
@@ -173,7 +159,7 @@ class Controller:
                 self._apply(decisions)
                 pause = self.settings.cycle_seconds if message or decisions else min(2 * pause, _LONGEST_PAUSE)
         except BaseException as error:
-            self._end(error)
+            self._end(error, self._running)
 
     def _await_turn(self, pause: float) -> bool:
         """Wait until this rank should enter an exchange; return False if the controller is closing."""
@@ -191,16 +177,10 @@ class Controller:
                 refused.handle.finish(error=HorovodInternalError(decision.refusal))
         runs = [decision.request for decision in decisions if not decision.refusal]
         joined = runs.pop() if runs and runs[-1].kind == JOIN else None
-        entries: list[Entry] = []
-        try:
-            entries += [self._take(request.name) or self._stand_in(request) for request in runs]
-            self._execute(entries)
-        except BaseException as error:
-            reason = to_horovod_error(self._first(error))
-            for entry in entries:
-                if not entry.handle.done():
-                    entry.handle.finish(error=reason)
-            raise
+        for request in runs:
+            self._running.append(self._take(request.name) or self._stand_in(request))
+        self._execute(self._running)
+        self._running = []
         if joined is not None and (own_join := self._take(JOIN)) is not None:
             self._counts.clear()  # ranks that joined early made fewer calls than others
             recording.mark_phase([own_join], None)
@@ -219,22 +199,18 @@ class Controller:
     def _execute(self, entries: list[Entry]) -> None:
         for entry in entries:
             if entry.request.kind != "allreduce":
-                carry = self._carriers.get(entry.request.kind, partial(execute, self.group))
-                self._run_on_device([entry], partial(carry, entry))
-        for device in ("cpu", "cuda"):  # in this order on every rank
-            reductions = [
-                entry for entry in entries if (entry.request.kind, entry.request.device) == ("allreduce", device)
-            ]
-            if reductions:
-                self._run_on_device(reductions, partial(reduce_all, self.group, reductions, self.settings.fusion_bytes))
+                carry = entry.carry or partial(execute, self.group)
+                self._run([entry], partial(carry, entry))
+        reductions = [entry for entry in entries if entry.request.kind == "allreduce"]
+        if reductions:
+            self._run(reductions, partial(reduce_all, self.group, reductions, self.settings.fusion_bytes))
 
-    def _run_on_device(self, entries: list[Entry], step: Callable[[], object]) -> None:
-        """Execute operations on one type of device; GPU operations run on a separate stream, not the caller's."""
-        stream = None if entries[0].request.device == "cpu" else self._stream
+    def _run(self, entries: list[Entry], step: Callable[[], object]) -> None:
+        """Execute operations; those on a GPU run on a separate stream, not the caller's."""
         recording.mark_phase(entries, recording.OPERATION)
-        with contextlib.nullcontext() if stream is None else stream.scope():
+        with contextlib.nullcontext() if self._stream is None else self._stream.scope():
             for entry in entries:
-                entry.begin(stream)
+                entry.begin(None if entry.request.device == "cpu" else self._stream)
             step()
         recording.mark_phase(entries, None)
 
@@ -242,23 +218,17 @@ class Controller:
         with self._wake:
             return self._pending.pop(name, None)
 
-    def _end(self, error: BaseException) -> None:
-        """End all pending operations with an error, and keep the error for later calls."""
-        error = self._first(error)
+    def _end(self, error: BaseException, running: Sequence[Entry] = ()) -> None:
+        """End all pending operations, and these running ones, with the first error, which later calls get, too."""
         with self._wake:
-            entries, self._pending, self._new = list(self._pending.values()), {}, []
+            error = self._error = self._error or error
+            entries, self._pending, self._new = [*running, *self._pending.values()], {}, []
         for entry in entries:
-            entry.handle.finish(error=to_horovod_error(error))
-        if not self._closing and isinstance(error, Exception) and not isinstance(error, CommError):
+            if not entry.handle.done():
+                entry.handle.finish(error=to_horovod_error(error))
+        if not self._closing and not isinstance(error, CommError):
             self._control_group.close(error)
             self.group.close(error)
-
-    def _first(self, error: BaseException) -> BaseException:
-        """Return the first error, which ended the job. `error` may be a consequence of it."""
-        with self._wake:
-            if self._error is None:
-                self._error = error
-            return self._error
 
 
 def to_horovod_error(error: BaseException) -> HorovodInternalError:

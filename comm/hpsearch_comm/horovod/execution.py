@@ -90,15 +90,6 @@ def combine(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     return first_share * first + second_share * second
 
 
-_NAMES = {
-    ReduceOp.AVERAGE: "mean",
-    ReduceOp.SUM: "sum",
-    ReduceOp.MIN: "min",
-    ReduceOp.MAX: "max",
-    ReduceOp.PRODUCT: "product",
-}
-
-
 def stand_in(request: Request, device: torch.device) -> Entry:
     """Return the entry of zeros that a joined rank contributes to an allreduce."""
     zeros = [torch.zeros(shape, dtype=dtype_named(dtype), device=device) for dtype, shape in request.tensors]
@@ -114,7 +105,7 @@ def execute(group: Group, entry: Entry) -> None:
 
 
 def reduce_all(group: Group, entries: Sequence[Entry], limit: int) -> None:
-    """Execute allreduces, with small tensors fused. Each operation finishes when all of its tensors are reduced.
+    """Execute allreduces, with small tensors fused, and finish their handles.
 
     Args:
         group: The ranks.
@@ -125,7 +116,6 @@ def reduce_all(group: Group, entries: Sequence[Entry], limit: int) -> None:
         list(entry.sources) if entry.in_place is not None else [torch.empty_like(source) for source in entry.sources]
         for entry in entries
     ]
-    remaining = [len(entry.sources) for entry in entries]
     errors: dict[int, UsageError] = {}
     for batch in plan_batches([entry.request for entry in entries], limit):
         request = entries[batch[0][0]].request
@@ -135,20 +125,11 @@ def reduce_all(group: Group, entries: Sequence[Entry], limit: int) -> None:
             _reduce_together(group, request, sources, targets)
         except UsageError as error:  # raised on all ranks alike, before anything is sent
             errors |= {number: error for number, _ in batch}
-        for number, _ in batch:
-            remaining[number] -= 1
-            if not remaining[number]:
-                _end(entries[number], outputs[number], errors.get(number))
     for number, entry in enumerate(entries):
-        if not entry.sources:
-            _end(entry, outputs[number], None)
-
-
-def _end(entry: Entry, results: Sequence[torch.Tensor], error: UsageError | None) -> None:
-    if error is None:
-        entry.finish(results)
-    else:
-        entry.handle.finish(error=error)
+        if number in errors:
+            entry.handle.finish(error=errors[number])
+        else:
+            entry.finish(outputs[number])
 
 
 def _reduce_together(
@@ -177,7 +158,9 @@ def _reduce(group: Group, request: Request, source: torch.Tensor, target: torch.
 def _group_op(op: ReduceOp | None, dtype: torch.dtype) -> str:
     """Return the group's name of the operator. For an average of integers it is the sum, which `_settle` divides."""
     assert op is not None
-    return "sum" if op is ReduceOp.AVERAGE and not _is_float(dtype) else _NAMES[op]
+    if op is ReduceOp.AVERAGE:
+        return "mean" if _is_float(dtype) else "sum"
+    return op.name.lower()
 
 
 def _settle(target: torch.Tensor, request: Request, size: int) -> None:

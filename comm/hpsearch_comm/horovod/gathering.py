@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hpsearch_comm.horovod.handles import blocking, start, synchronize
+from hpsearch_comm.horovod.handles import in_place, start, synchronize
 from hpsearch_comm.horovod.process_sets import ProcessSet, global_process_set
 from hpsearch_comm.horovod.request import ReduceOp
 from hpsearch_comm.operations.arguments import check_splits
@@ -60,21 +60,19 @@ def grouped_allgather(
 
 
 def broadcast_async(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    in_place: bool = False,
 ) -> int:
-    """Copy the root's tensor into a new one on each rank, asynchronously; see `broadcast`."""
-    return start("broadcast", [tensor], name, process_set, root_rank=root_rank)
+    """Copy the root's tensor into a new one on each rank, or in place, asynchronously; see `broadcast`."""
+    return start("broadcast", [tensor], name, process_set, root_rank=root_rank, in_place=in_place)
 
 
-def broadcast_async_(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> int:
-    """Copy the root's tensor into the tensor of each rank, asynchronously; see `broadcast`."""
-    return start("broadcast", [tensor], name, process_set, root_rank=root_rank, in_place=True)
-
-
-broadcast_ = blocking("broadcast_", broadcast_async_)
-"""Copy the root's tensor into the tensor of each rank; see `broadcast`."""
+broadcast_async_ = in_place("broadcast_async_", broadcast_async)
+broadcast_ = in_place("broadcast_", broadcast_async, blocking=True)
 
 
 def broadcast(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import functools
 import itertools
 import logging
 from collections.abc import Callable, Sequence
@@ -19,11 +19,11 @@ from hpsearch_comm.horovod.request import Entry, ReduceOp, Request
 from hpsearch_comm.operations.arguments import check_target, check_tensor
 from hpsearch_comm.operations.work import Handle
 
+__all__ = ["barrier", "join", "poll", "synchronize"]
+
 _log = logging.getLogger(__name__)
 _numbers = itertools.count()
 _P = ParamSpec("_P")
-
-
 _pending: dict[int, tuple[Entry, Controller]] = {}
 
 
@@ -140,15 +140,21 @@ def synchronize(handle: int) -> Any:
         _pending.pop(handle, None)
 
 
-def blocking(name: str, begin: Callable[_P, int]) -> Callable[_P, Any]:
-    """Return the blocking form, with this name, of a function that starts an operation."""
+def in_place(name: str, begin: Callable[_P, int], *, blocking: bool = False) -> Callable[_P, Any]:
+    """Return the in-place form, with this name, of a function that starts an operation.
 
+    Args:
+        name: The name.
+        begin: The function, which has a parameter `in_place`.
+        blocking: Whether it returns the result rather than a handle.
+    """
+
+    @functools.wraps(begin)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> Any:
-        return synchronize(begin(*args, **kwargs))
+        handle = begin(*args, in_place=True, **kwargs)  # type: ignore[arg-type]
+        return synchronize(handle) if blocking else handle
 
     call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"Wait for the result of `{begin.__name__}`."
-    call.__signature__ = inspect.signature(begin).replace(return_annotation=Any)  # type: ignore[attr-defined]
     return call
 
 

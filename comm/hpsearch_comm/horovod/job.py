@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from hpsearch_comm.group import Group
 from hpsearch_comm.horovod.controller import Controller
@@ -12,9 +12,16 @@ from hpsearch_comm.horovod.errors import HorovodInternalError
 from hpsearch_comm.horovod.request import Entry, Request
 from hpsearch_comm.horovod.settings import Settings
 
-_PATIENCE = 1e6
-"""Timeout of the negotiation in seconds, eleven days: other ranks may compute for any time between operations."""
-_ADD, _REMOVE = "add_process_set", "remove_process_set"
+__all__ = [
+    "cross_rank",
+    "cross_size",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "size",
+]
 
 
 class Job:
@@ -36,7 +43,7 @@ class Job:
         self.sets: dict[int, list[int]] = {0: list(range(group.size))}
         self._process = os.getpid()
         self._set_numbers = itertools.count(1)
-        self._controllers = {0: self._control(group, self.sets[0])}
+        self._controllers = {0: Controller(group, self.sets[0], settings)}
 
     @property
     def inherited(self) -> bool:
@@ -61,8 +68,8 @@ class Job:
             )
         return self._controllers[process_set]
 
-    def add_set(self, ranks: Sequence[int]) -> int:
-        """Create a process set, and return its number; every rank calls it.
+    def add_set(self, ranks: list[int]) -> None:
+        """Create a process set; every rank calls it.
 
         Raises:
             ValueError: A set of these ranks exists, or they aren't ranks of this job.
@@ -71,31 +78,27 @@ class Job:
         if not ranks or len(set(ranks)) != len(ranks) or not set(ranks) <= set(self.sets[0]):
             raise ValueError(
                 f"a process set must have one or more ranks from 0 to {self.group.size - 1}, each of them once, got "
-                f"{list(ranks)}"
+                f"{ranks}"
             )
-        if list(ranks) in self.sets.values():
-            raise ValueError(f"there is a process set of ranks {list(ranks)} already: use that one, or remove it")
-        number: int = self._ask_all(_ADD, ranks)
-        return number
+        if ranks in self.sets.values():
+            raise ValueError(f"there is a process set of ranks {ranks} already: use that one, or remove it")
+        self._ask_all("add_process_set", ranks, self._add)
 
-    def remove_set(self, number: int) -> None:
+    def remove_set(self, ranks: list[int]) -> None:
         """Remove a process set; every rank calls it. Its pending operations end with HorovodInternalError."""
-        self._ask_all(_REMOVE, self.sets[number])
+        self._ask_all("remove_process_set", ranks, self._remove)
 
     def close(self) -> None:
         """Leave the job."""
-        if self.inherited:
-            return
         self._controllers[0].close()  # first: its thread creates and removes the others
         for controller in list(self._controllers.values())[1:]:
             controller.close()
 
-    def _ask_all(self, kind: str, ranks: Sequence[int]) -> int:
+    def _ask_all(self, kind: str, ranks: list[int], carry: Callable[[Entry], None]) -> None:
         everybody = self._controllers[0]
-        entry = Entry(Request(everybody.name(kind, None), kind, numbers=tuple(ranks)))
+        entry = Entry(Request(everybody.name(kind, None), kind, numbers=tuple(ranks)), carry=carry)
         everybody.submit(entry)
-        number: int = entry.handle.wait()
-        return number
+        entry.handle.wait()
 
     def _add(self, entry: Entry) -> None:
         """Execute `add_set`, in the controller thread of the set of all ranks."""
@@ -103,9 +106,9 @@ class Job:
         group = self.group.subgroup(ranks)
         number = next(self._set_numbers)
         if group is not None:
-            self._controllers[number] = self._control(group, ranks)
+            self._controllers[number] = Controller(group, ranks, self.settings)
         self.sets[number] = ranks
-        entry.handle.finish(number)
+        entry.handle.finish()
 
     def _remove(self, entry: Entry) -> None:
         number = next(number for number, ranks in self.sets.items() if ranks == list(entry.request.numbers))
@@ -113,13 +116,7 @@ class Job:
         controller = self._controllers.pop(number, None)
         if controller is not None:
             controller.close()
-        entry.handle.finish(number)
-
-    def _control(self, group: Group, ranks: list[int]) -> Controller:
-        carriers: dict[str, Callable[[Entry], None]] = {}
-        if group is self.group:
-            carriers = {_ADD: self._add, _REMOVE: self._remove}
-        return Controller(group, group.duplicate(_PATIENCE), ranks, self.settings, carriers)
+        entry.handle.finish()
 
 
 _job: Job | None = None
@@ -149,9 +146,10 @@ def current_job() -> Job:
     return _job
 
 
-def is_current(job: Job) -> bool:
-    """Return whether this is the job of this process."""
-    return job is _job
+def number_of_set(ranks: list[int]) -> int | None:
+    """Return the number of the process set of these ranks; None if there is none."""
+    sets = {} if _job is None else _job.sets
+    return next((number for number, of_set in list(sets.items()) if of_set == ranks), None)
 
 
 def is_initialized() -> bool:

@@ -22,12 +22,9 @@ def missing_from(module: str, instead: Mapping[str, str]) -> Callable[[str], NoR
     """
 
     def __getattr__(name: str) -> NoReturn:
-        where = sys.modules[module]
         if name in instead:
-            error = MissingNameError(f"{module} has no {name}, which Horovod's API has: {instead[name]}")
-            error.name, error.obj = name, where
-            raise error
-        raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=where)
+            raise MissingNameError(f"{module} has no {name}, which Horovod's API has: {instead[name]}")
+        raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules[module])
 
     return __getattr__
 

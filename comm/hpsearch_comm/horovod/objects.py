@@ -6,6 +6,7 @@ have authenticated each other with the job's secret.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -16,7 +17,6 @@ import torch
 
 from hpsearch_comm.data_parallel import broadcast
 from hpsearch_comm.errors import MismatchError, UsageError
-from hpsearch_comm.horovod.errors import HorovodInternalError
 from hpsearch_comm.horovod.gathering import allgather, broadcast_, broadcast_async_
 from hpsearch_comm.horovod.handles import synchronize
 from hpsearch_comm.horovod.job import rank
@@ -55,15 +55,9 @@ def broadcast_parameters(
                 f"params must be tensors, got {type(tensor).__name__}{where}: leave it out, and send it with "
                 "hvd.broadcast_object"
             )
-    handles = [broadcast_async_(tensor.detach(), root_rank, name) for name, tensor in named]
-    failure: HorovodInternalError | None = None
-    for handle in handles:  # wait for all, so that none is pending when an error is raised
-        try:
-            synchronize(handle)
-        except HorovodInternalError as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
+    with contextlib.ExitStack() as stack:  # waits for all, so that none is pending when an error is raised
+        for name, tensor in named:
+            stack.callback(synchronize, broadcast_async_(tensor.detach(), root_rank, name))
 
 
 def broadcast_object(
@@ -81,16 +75,13 @@ def broadcast_object(
         UsageError: The root's object can't be pickled; raised on all ranks.
     """
     mine = rank() == root_rank
-    data, reason = _pickled(obj) if mine else (b"", "")
-    length = torch.tensor([-1 if reason else len(data)], device="cpu")
+    content = _pickled(obj) if mine else torch.empty(0, dtype=torch.uint8, device="cpu")
+    length = torch.tensor([len(content)], device="cpu")
     broadcast_(length, root_rank, name and f"{name}.length", process_set)
-    _check_pickled({root_rank: int(length)}, reason)
-    if mine:
-        content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    else:
-        content = torch.empty(int(length), dtype=torch.uint8, device="cpu")
+    content.resize_(int(length))
     broadcast_(content, root_rank, name and f"{name}.content", process_set)
-    return obj if mine else pickle.loads(content.numpy().tobytes())
+    received = _unpickled(content)
+    return obj if mine else received
 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
@@ -103,12 +94,10 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     Raises:
         UsageError: A rank's object can't be pickled; raised on all ranks.
     """
-    data, reason = _pickled(obj)
-    length = torch.tensor([-1 if reason else len(data)], device="cpu")
-    lengths = allgather(length, name and f"{name}.lengths").tolist()
-    _check_pickled(dict(enumerate(lengths)), reason)
-    content = allgather(torch.frombuffer(bytearray(data), dtype=torch.uint8), name and f"{name}.content")
-    return [pickle.loads(part.numpy().tobytes()) for part in torch.split(content, lengths)]
+    content = _pickled(obj)
+    lengths = allgather(torch.tensor([len(content)], device="cpu"), name and f"{name}.lengths")
+    contents = allgather(content, name and f"{name}.content")
+    return [_unpickled(part) for part in torch.split(contents, lengths.tolist())]
 
 
 def broadcast_optimizer_state(
@@ -132,45 +121,38 @@ def broadcast_optimizer_state(
         raise UsageError("the state of torch.optim.LBFGS can't be broadcast: make the optimizer behind a restart anew")
     if not optimizer.state_dict()["state"]:
         _init_gradients(optimizer, model)
-    job: Any = _Job()
+    job: Any = SimpleNamespace(
+        rank=rank(),
+        gather_in=lambda _step, value: allgather_object(value, "optimizer_state.groups"),
+        broadcast_object=partial(broadcast_object, name="optimizer_state"),
+        broadcast_async=lambda tensor, root: SimpleNamespace(wait=partial(synchronize, broadcast_async_(tensor, root))),
+    )
     try:
         broadcast.broadcast_optimizer_state(optimizer, job, root_rank)
     except MismatchError as error:
         raise UsageError(str(error)) from error
 
 
-class _Job:
-    """The job as the group that `hpsearch_comm.broadcast_optimizer_state` takes."""
-
-    def __init__(self) -> None:
-        self.rank = rank()
-
-    def gather_in(self, _step: str, value: Any) -> list[Any]:
-        return allgather_object(value, "optimizer_state.groups")
-
-    def broadcast_object(self, value: Any, root: int) -> Any:
-        return broadcast_object(value, root, "optimizer_state")
-
-    def broadcast_async(self, tensor: torch.Tensor, root: int) -> Any:
-        return SimpleNamespace(wait=partial(synchronize, broadcast_async_(tensor, root)))
+class _NotPickled(UsageError):
+    """What a rank sends instead of an object that can't be pickled, for all ranks to raise."""
 
 
-def _pickled(obj: Any) -> tuple[bytes, str]:
-    """Return an object's pickle and an empty reason, or no bytes and the reason why it can't be pickled."""
+def _pickled(obj: Any) -> torch.Tensor:
     try:
-        return pickle.dumps(obj, pickle.HIGHEST_PROTOCOL), ""
+        data = pickle.dumps(obj, pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # an object's code can raise any exception
-        return b"", f"{type(obj).__name__}: {error}"
-
-
-def _check_pickled(lengths: Mapping[int, int], reason: str) -> None:
-    unpicklable = [number for number, length in lengths.items() if length < 0]
-    if unpicklable:
-        detail = f", got {reason}" if reason else ""
-        raise UsageError(
-            f"an object must be one that pickle can write to travel, rank {unpicklable[0]}'s can't{detail}: send what "
-            "it is made of"
+        reason = f"rank {rank()}'s can't, got {type(obj).__name__}: {error}"
+        data = pickle.dumps(
+            _NotPickled(f"an object must be one that pickle can write to travel, {reason}: send what it is made of")
         )
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _unpickled(content: torch.Tensor) -> Any:
+    obj = pickle.loads(content.numpy().tobytes())
+    if isinstance(obj, _NotPickled):
+        raise obj
+    return obj
 
 
 def _init_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:

@@ -7,29 +7,65 @@ the ranks' parameter changes are combined.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.hooks import RemovableHandle
 
-from hpsearch_comm.data_parallel.optimizer import RankOptimizer, check_passes
+from hpsearch_comm.data_parallel.optimizer import RankOptimizer, check_named, check_passes
 from hpsearch_comm.errors import UsageError
-from hpsearch_comm.horovod.bundles import Bundle, form_groups, name_parameters
 from hpsearch_comm.horovod.compression import Compression, Compressor, check_compression
 from hpsearch_comm.horovod.errors import MissingError, OrderError
-from hpsearch_comm.horovod.handles import synchronize
 from hpsearch_comm.horovod.job import size
+from hpsearch_comm.horovod.objects import broadcast_object
 from hpsearch_comm.horovod.process_sets import ProcessSet, global_process_set
-from hpsearch_comm.horovod.reductions import ReductionArguments, allreduce_async, reduce_op, sparse_allreduce_async
+from hpsearch_comm.horovod.reductions import ReductionArguments, reduce_op, sparse_allreduce_async
 from hpsearch_comm.horovod.request import ReduceOp
 
 
-class Distributed(RankOptimizer):
-    """Base class of both kinds of distributed optimizers.
+class Bundle:
+    """Parameters whose gradients are reduced in one operation: one parameter, or a group of them.
+
+    Args:
+        parameters: The parameters.
+        name: The name by which the ranks match the operation.
+        grouped: Whether the bundle is a group.
+
+    Attributes:
+        passes_left: Backward passes that each parameter's gradient still needs.
+        finish: Waits for the pending operation and returns the reduced gradients; None before it starts.
+        gradients: For each parameter, its gradient and the gradient's version at the start of the reduction.
+    """
+
+    def __init__(self, parameters: Sequence[torch.Tensor], name: str, grouped: bool) -> None:
+        self.parameters = parameters
+        self.name = name
+        self.grouped = grouped
+        self.passes_left: dict[torch.Tensor, int] = {}
+        self.finish: Callable[[], Sequence[torch.Tensor]] | None = None
+        self.gradients: dict[torch.Tensor, tuple[torch.Tensor, int]] = {}
+
+    @property
+    def active_parameters(self) -> list[torch.Tensor]:
+        """The parameters whose gradients are reduced: those that require a gradient or still have one."""
+        return [parameter for parameter in self.parameters if parameter.requires_grad or parameter.grad is not None]
+
+    def reset(self, passes: int) -> None:
+        """Reset the bundle for the next `passes` backward passes."""
+        self.passes_left = dict.fromkeys(self.parameters, passes)
+        self.finish, self.gradients = None, {}
+
+
+_BETWEEN = "must come before loss.backward() or behind optimizer.step()"
+
+
+class Averaged(RankOptimizer):
+    """Reduces gradients over the ranks, then steps on them.
 
     `DistributedOptimizer` creates a subclass of this class and of the original optimizer's class, which does the steps.
 
@@ -38,33 +74,24 @@ class Distributed(RankOptimizer):
         process_set: The ranks that reduce gradients.
     """
 
-    backward_passes_per_step: int
-    process_set: ProcessSet
-    _compression: type[Compressor]
-    _op: ReduceOp
-    _predivide: float
-    _sparse_as_dense: bool
-    _parameter_names: dict[torch.Tensor, str]
-
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        """Change the number of backward passes before a step. Call it between steps."""
-        check_passes(passes)
+    def _begin(
+        self,
+        names: dict[torch.Tensor, str],
+        reduction: ReductionArguments,
+        compression: type[Compressor],
+        passes: int,
+        sparse_as_dense: bool,
+        groups: int | Sequence[Sequence[torch.Tensor]] | None,
+    ) -> None:
+        self.process_set = reduction.process_set
         self.backward_passes_per_step = passes
-
-
-_BETWEEN = "must come before loss.backward() or behind optimizer.step()"
-
-
-class Averaged(Distributed):
-    """Reduces gradients over the ranks, then steps on them."""
-
-    def _begin(self, groups: int | Sequence[Sequence[torch.Tensor]] | None) -> None:
+        self._parameter_names, self._reduction = names, reduction
+        self._start = partial(reduction.start_compressed, compression)
+        self._sparse_as_dense = sparse_as_dense
         self._synchronized = False
         self._should_synchronize = True
         self._sparse_dims: dict[torch.Tensor, int] = {}
         self._bundles: list[Bundle] = []
-        self._hooks: list[RemovableHandle] = []
-        weakref.finalize(self, _remove, self._hooks)
         if self._reduces():
             self._watch(form_groups(self._unwatched(), groups, self.process_set))
 
@@ -78,12 +105,12 @@ class Averaged(Distributed):
         return {tensor: name for tensor, name in named if tensor.requires_grad and tensor not in watched}
 
     def _watch(self, bundles: Sequence[Bundle]) -> None:
-        for bundle in bundles:
+        for number, bundle in enumerate(bundles, len(self._bundles)):
             bundle.reset(self.backward_passes_per_step)
-            self._hooks += [
-                parameter.register_post_accumulate_grad_hook(partial(_on_gradient, weakref.ref(self), bundle))  # type: ignore[no-untyped-call]
-                for parameter in bundle.parameters
-            ]
+            for parameter in bundle.parameters:
+                # The bundle's number, not the bundle: a parameter whose hook refers to it would never be freed.
+                hook = partial(_on_gradient, weakref.ref(self), number)
+                parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
         self._bundles += bundles
 
     def set_backward_passes_per_step(self, passes: int) -> None:
@@ -93,7 +120,8 @@ class Averaged(Distributed):
             OrderError: Some gradients have been computed since the last step. The error is an AssertionError.
         """
         self._check_between_steps(f"set_backward_passes_per_step() {_BETWEEN}")
-        super().set_backward_passes_per_step(passes)
+        check_passes(passes)
+        self.backward_passes_per_step = passes
         self._reset()
 
     def synchronize(self) -> None:
@@ -107,11 +135,11 @@ class Averaged(Distributed):
             if self._reduces():  # parameters that were frozen so far, too
                 self._watch(form_groups(self._unwatched(), None, self.process_set))
             for bundle in self._bundles:
-                if bundle.handle is None and bundle.active_parameters:
+                if bundle.finish is None and bundle.active_parameters:
                     self._launch(bundle)
             for bundle in self._bundles:
-                if bundle.handle is not None:
-                    self._finish(bundle)
+                if bundle.finish is not None:
+                    self._set_gradients(bundle, bundle.finish())
         finally:
             self._reset()
         self._synchronized = True
@@ -177,12 +205,13 @@ class Averaged(Distributed):
         return False
 
     def _check_between_steps(self, rule: str) -> None:
-        started = [bundle.name for bundle in self._bundles if bundle.has_started(self.backward_passes_per_step)]
-        if started:
-            raise OrderError(
-                f"optimizer.{rule}, got it while the gradient of {started[0]} is on its way: call step() or "
-                "synchronize() first"
-            )
+        passes = self.backward_passes_per_step
+        for bundle in self._bundles:
+            if bundle.finish is not None or any(left < passes for left in bundle.passes_left.values()):
+                raise OrderError(
+                    f"optimizer.{rule}, got it while the gradient of {bundle.name} is on its way: call step() or "
+                    "synchronize() first"
+                )
 
     def _reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def evaluate() -> Any:
@@ -206,15 +235,17 @@ class Averaged(Distributed):
 
     def _launch(self, bundle: Bundle) -> None:
         gradients = [self._gradient(parameter, bundle) for parameter in bundle.active_parameters]
-        bundle.remember_gradients()
+        bundle.gradients = {
+            parameter: (parameter.grad, parameter.grad._version)
+            for parameter in bundle.parameters
+            if parameter.grad is not None
+        }
         if gradients[0].is_sparse:
-            bundle.handle = sparse_allreduce_async(gradients[0], bundle.name, self._op, self.process_set)
-            return
-        compressed = [self._compression.compress(gradient) for gradient in gradients]
-        bundle.contexts = [context for _, context in compressed]
-        # Not in place: until the backward pass ends, other autograd nodes may read the gradient's memory.
-        reduction = ReductionArguments("allreduce", self._op, 1.0 / self._predivide, self._predivide, self.process_set)
-        bundle.handle = reduction.start([tensor for tensor, _ in compressed], bundle.name, grouped=bundle.grouped)
+            wait = sparse_allreduce_async(gradients[0], bundle.name, self._reduction.op, self.process_set)
+            bundle.finish = lambda: [wait().coalesce()]
+        else:
+            # Not in place: until the backward pass ends, other autograd nodes may read the gradient's memory.
+            bundle.finish = self._start(gradients, bundle.name, grouped=bundle.grouped)
 
     def _gradient(self, parameter: torch.Tensor, bundle: Bundle) -> torch.Tensor:
         """Return the gradient to reduce; zeros if this rank has computed none."""
@@ -237,40 +268,31 @@ class Averaged(Distributed):
             )
         return gradient
 
-    def _finish(self, bundle: Bundle) -> None:
-        results = bundle.handle().coalesce() if callable(bundle.handle) else synchronize(bundle.handle)
-        changed = bundle.changed()
-        if changed is not None:
-            raise OrderError(
-                f"gradients must stay as they are from loss.backward() until they have been reduced, but that of "
-                f"{self._parameter_names[changed]} has been changed: call optimizer.synchronize() before clipping or "
-                "unscaling them, and step() within `with optimizer.skip_synchronize():`"
-            )
-        if callable(bundle.handle):
-            bundle.parameters[0].grad = results
-            return
-        for parameter, result, context in zip(
-            bundle.gradients, results if bundle.grouped else [results], bundle.contexts, strict=True
-        ):
-            reduced = self._compression.decompress(result, context)
-            assert parameter.grad is not None
-            parameter.grad = reduced.to_sparse(parameter.grad.sparse_dim()) if parameter.grad.is_sparse else reduced
+    def _set_gradients(self, bundle: Bundle, reduced: Sequence[torch.Tensor]) -> None:
+        for parameter, (gradient, version) in bundle.gradients.items():
+            if parameter.grad is not gradient or gradient._version != version:
+                raise OrderError(
+                    f"gradients must stay as they are from loss.backward() until they have been reduced, but that of "
+                    f"{self._parameter_names[parameter]} has been changed: call optimizer.synchronize() before "
+                    "clipping or unscaling them, and step() within `with optimizer.skip_synchronize():`"
+                )
+        for (parameter, (gradient, _)), result in zip(bundle.gradients.items(), reduced, strict=True):
+            stays_sparse = gradient.is_sparse and not result.is_sparse
+            parameter.grad = result.to_sparse(gradient.sparse_dim()) if stays_sparse else result
 
 
-def _on_gradient(reference: weakref.ref[Averaged], bundle: Bundle, parameter: torch.Tensor) -> None:
+def _on_gradient(reference: weakref.ref[Averaged], number: int, parameter: torch.Tensor) -> None:
     """Report a computed gradient to the optimizer, if the optimizer still exists."""
     optimizer = reference()
     if optimizer is not None:
-        optimizer._count_gradient(bundle, parameter)
+        optimizer._count_gradient(optimizer._bundles[number], parameter)
 
 
-def _remove(hooks: Sequence[RemovableHandle]) -> None:
-    for hook in hooks:
-        hook.remove()
-
-
-class Combined(Distributed):
+class Combined(Averaged):
     """Steps on this rank's gradients, and combines the steps of all ranks by Adasum (Maleki et al., 2020)."""
+
+    def _reduces(self) -> bool:
+        return False
 
     def synchronize(self) -> None:
         """Do nothing: gradients are not reduced."""
@@ -295,13 +317,12 @@ class Combined(Distributed):
         parameters = [parameter for parameter in self._parameter_names if parameter.requires_grad]
         before = [parameter.detach().clone() for parameter in parameters]
         loss = super().step(closure)
-        handles = []
-        for parameter, start in zip(parameters, before, strict=True):
-            delta, context = self._compression.compress(parameter.detach() - start)
-            handle = allreduce_async(delta, name=self._parameter_names[parameter], op=self._op)
-            handles.append((handle, context))
-        for parameter, start, (handle, context) in zip(parameters, before, handles, strict=True):
-            parameter.copy_(start.add_(self._compression.decompress(synchronize(handle), context)))
+        finishes = [
+            self._start([parameter.detach() - start], self._parameter_names[parameter])
+            for parameter, start in zip(parameters, before, strict=True)
+        ]
+        for parameter, start, finish in zip(parameters, before, finishes, strict=True):
+            parameter.copy_(start.add_(finish()[0]))
         return loss
 
     step.hooked = True  # type: ignore[attr-defined]
@@ -346,7 +367,7 @@ def DistributedOptimizer(
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise UsageError(f"hvd.DistributedOptimizer takes a torch.optim.Optimizer, got {type(optimizer).__name__}")
-    if isinstance(optimizer, Distributed):
+    if isinstance(optimizer, Averaged):
         raise UsageError("the optimizer must not be a DistributedOptimizer already: its gradients are reduced once")
     op = reduce_op(op, None)
     check_compression(compression)
@@ -361,17 +382,94 @@ def DistributedOptimizer(
     cls: Any = type(
         type(optimizer).__name__, (kind, type(optimizer)), {"__module__": __name__, "__doc__": kind.__doc__}
     )
-    distributed: Distributed = cls.__new__(cls)
+    distributed: Averaged = cls.__new__(cls)
     # Leave out `step`: a learning-rate scheduler may have replaced it on the original optimizer.
     distributed.__dict__.update({name: value for name, value in vars(optimizer).items() if name != "step"})
-    distributed._compression = compression
-    distributed._op = op
-    distributed._predivide = gradient_predivide_factor
-    distributed._sparse_as_dense = sparse_as_dense
-    distributed.process_set = process_set
-    distributed._parameter_names = name_parameters(optimizer, named_parameters)
+    names = name_parameters(optimizer, named_parameters)
     check_passes(backward_passes_per_step)
-    distributed.backward_passes_per_step = backward_passes_per_step
-    if isinstance(distributed, Averaged):
-        distributed._begin(groups)
+    predivide = gradient_predivide_factor
+    reduction = ReductionArguments("allreduce", op, 1.0 / predivide, predivide, process_set)
+    distributed._begin(names, reduction, compression, backward_passes_per_step, sparse_as_dense, groups)
     return distributed
+
+
+def name_parameters(
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
+) -> dict[torch.Tensor, str]:
+    """Return the name of each parameter of an optimizer.
+
+    Args:
+        optimizer: The optimizer.
+        named_parameters: Pairs of name and parameter; None names the parameters by their index.
+
+    Raises:
+        UsageError: named_parameters aren't pairs, two of them have the same name, or a parameter has no name.
+    """
+    stepped = [
+        (f"group {number}, parameter {index}", parameter)
+        for number, settings in enumerate(optimizer.param_groups)
+        for index, parameter in enumerate(settings["params"])
+    ]
+    named = stepped if named_parameters is None else named_parameters
+    named = list(named) if isinstance(named, Iterable) else [named]
+    for pair in named:
+        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise UsageError(
+                f"named_parameters must be pairs of a name and a parameter, got {type(pair).__name__}: pass "
+                "model.named_parameters()"
+            )
+    twice = sorted(name for name, count in Counter(name for name, _ in named).items() if count > 1)
+    if twice:
+        raise UsageError(
+            f"each name in named_parameters must stand for one parameter, {', '.join(twice)} stand for several: put "
+            "another prefix before the names of each model"
+        )
+    names = {parameter: name for name, parameter in sorted(named, key=lambda pair: pair[0])}
+    check_named(optimizer, set(map(id, names)))
+    return {parameter: names[parameter] for _, parameter in stepped}
+
+
+def form_groups(
+    names: dict[torch.Tensor, str], groups: int | Sequence[Sequence[torch.Tensor]] | None, process_set: ProcessSet
+) -> list[Bundle]:
+    """Divide the parameters into bundles; a collective if a number of groups is given.
+
+    Args:
+        names: The parameters whose gradients are reduced, with their names.
+        groups: None, the number of groups, or the parameters of each group. A parameter in no group is reduced alone.
+        process_set: The ranks that reduce them.
+
+    Raises:
+        UsageError: groups is something else.
+    """
+    if groups is None:
+        return [Bundle([parameter], name, False) for parameter, name in names.items()]
+    if isinstance(groups, list | tuple):
+        _check_groups(groups)
+        grouped = {parameter for group in groups for parameter in group}
+        formed = [[parameter for parameter in group if parameter in names] for group in groups]
+        formed += [[parameter] for parameter in names if parameter not in grouped]
+    elif type(groups) is int and groups > 0:
+        # All ranks must form the same groups, even if the order of their parameters differs.
+        order = broadcast_object(list(names.values()), process_set.ranks[0], process_set=process_set)
+        indices = {name: index for index, name in enumerate(order)}
+        parameters = sorted(names, key=lambda parameter: indices[names[parameter]])
+        bounds = [len(parameters) * number // groups for number in range(groups + 1)]
+        formed = [parameters[begin:end] for begin, end in itertools.pairwise(bounds)]
+    else:
+        raise UsageError(f"groups must be a number of groups above 0, or a list of lists of parameters, got {groups!r}")
+    return [Bundle(group, names[group[0]], True) for group in formed if group]
+
+
+def _check_groups(groups: Sequence[Sequence[torch.Tensor]]) -> None:
+    assigned: set[torch.Tensor] = set()
+    for number, group in enumerate(groups):
+        for parameter in group:
+            if not isinstance(parameter, torch.Tensor):
+                raise UsageError(f"groups must be lists of parameters, got {type(parameter).__name__} in list {number}")
+            if parameter in assigned:
+                raise UsageError(
+                    f"a parameter can be in one group, but one of shape {list(parameter.shape)} in list {number} is "
+                    "in another one too"
+                )
+            assigned.add(parameter)

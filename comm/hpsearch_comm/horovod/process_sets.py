@@ -23,15 +23,11 @@ class ProcessSet:
         if numbers is None or any(type(number) is not int for number in numbers):
             raise ValueError(f"a ProcessSet must be made of a list of ranks, got {ranks!r}")
         self._ranks = sorted(numbers)
-        self._registered: tuple[job.Job, int] | None = None
 
     @property
     def process_set_id(self) -> int | None:
-        """The set's number in the job; None if the set isn't registered."""
-        if self._registered is None:
-            return None
-        its_job, number = self._registered
-        return number if job.is_current(its_job) and number in its_job.sets else None
+        """The set's number in the job; None if no set of these ranks is registered."""
+        return job.number_of_set(self.ranks)
 
     @property
     def ranks(self) -> list[int]:
@@ -85,8 +81,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
-    current = job.current_job()
-    process_set._registered = current, current.add_set(process_set.ranks)
+    job.current_job().add_set(process_set.ranks)
     return process_set
 
 
@@ -96,8 +91,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     Returns:
         Whether the set was removed; False for the set of all ranks, and for a set that isn't registered.
     """
-    number = process_set.process_set_id
-    if not number:
+    if not process_set.process_set_id:
         return False
-    job.current_job().remove_set(number)
+    job.current_job().remove_set(process_set.ranks)
     return True

@@ -11,7 +11,7 @@ import torch
 from hpsearch_comm.horovod.compression import Compression, Compressor, check_compression
 from hpsearch_comm.horovod.errors import HorovodInternalError, MissingError
 from hpsearch_comm.horovod.gathering import allgather_async
-from hpsearch_comm.horovod.handles import blocking, start, synchronize
+from hpsearch_comm.horovod.handles import in_place, start, synchronize
 from hpsearch_comm.horovod.process_sets import ProcessSet, global_process_set
 from hpsearch_comm.horovod.request import ReduceOp
 
@@ -51,6 +51,20 @@ class ReductionArguments(NamedTuple):
         if self.op is ReduceOp.ADASUM:
             self._check_adasum(tensors)
         return start(tensors=tensors, name=name, in_place=in_place, grouped=grouped, **self._asdict())
+
+    def start_compressed(
+        self, compression: type[Compressor], tensors: Sequence[torch.Tensor], name: str, *, grouped: bool = False
+    ) -> Callable[[], list[torch.Tensor]]:
+        """Start to reduce the compressed tensors; return a function that waits for the decompressed results."""
+        compressed = [compression.compress(tensor) for tensor in tensors]
+        handle = self.start([short for short, _ in compressed], name, grouped=grouped)
+
+        def results() -> list[torch.Tensor]:
+            result = synchronize(handle)
+            pairs = zip(result if grouped else [result], compressed, strict=True)
+            return [compression.decompress(reduced, context) for reduced, (_, context) in pairs]
+
+        return results
 
     def compute(
         self, tensors: Sequence[torch.Tensor], name: str | None, compression: type[Compressor], *, grouped: bool = False
@@ -112,28 +126,16 @@ def allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    in_place: bool = False,
 ) -> int:
-    """Reduce the ranks' tensors into a new one, asynchronously; see `allreduce`."""
+    """Reduce the ranks' tensors into new ones, or in place, asynchronously; see `allreduce`."""
     reduction = ReductionArguments("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
-    return reduction.start([tensor], name)
+    return reduction.start([tensor], name, in_place=in_place)
 
 
-def allreduce_async_(
-    tensor: torch.Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> int:
-    """Reduce the ranks' tensors in place, asynchronously; see `allreduce`."""
-    reduction = ReductionArguments("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
-    return reduction.start([tensor], name, in_place=True)
-
-
-allreduce_ = blocking("allreduce_", allreduce_async_)
-"""Reduce the ranks' tensors in place; see `allreduce`."""
+allreduce_async_ = in_place("allreduce_async_", allreduce_async)
+allreduce_ = in_place("allreduce_", allreduce_async, blocking=True)
 
 
 def allreduce(
@@ -174,28 +176,16 @@ def grouped_allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    in_place: bool = False,
 ) -> int:
     """Reduce several tensors together, asynchronously; see `allreduce`."""
     reduction = ReductionArguments("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
-    return reduction.start(tensors, name, grouped=True)
+    return reduction.start(tensors, name, in_place=in_place, grouped=True)
 
 
-def grouped_allreduce_async_(
-    tensors: Sequence[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> int:
-    """Reduce several tensors together, in place and asynchronously; see `allreduce`."""
-    reduction = ReductionArguments("allreduce", reduce_op(op, average), prescale_factor, postscale_factor, process_set)
-    return reduction.start(tensors, name, in_place=True, grouped=True)
-
-
-grouped_allreduce_ = blocking("grouped_allreduce_", grouped_allreduce_async_)
-"""Reduce several tensors together, in place; see `allreduce`."""
+grouped_allreduce_async_ = in_place("grouped_allreduce_async_", grouped_allreduce_async)
+grouped_allreduce_ = in_place("grouped_allreduce_", grouped_allreduce_async, blocking=True)
 
 
 def grouped_allreduce(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from hpsearch_comm.cuda.stream import CudaStream, Event
-from hpsearch_comm.errors import CommError
 from hpsearch_comm.operations.work import Handle
 
 
@@ -53,19 +52,10 @@ class Request:
 
     @classmethod
     def read(cls, written: Any) -> Request:
-        """Return the request that `write` has written.
-
-        Raises:
-            CommError: The value isn't a request.
-        """
-        try:
-            name, kind, tensors, op, numbers, *others = written
-            shapes = tuple((dtype, tuple(shape)) for dtype, shape in tensors)
-            return cls(name, kind, shapes, None if op is None else ReduceOp(op), tuple(numbers), *others)
-        except (TypeError, ValueError) as error:
-            raise CommError(
-                f"a rank asked for {written!r}, which can't be read ({error}): run one version on every rank"
-            ) from None
+        """Return the request that `write` has written."""
+        name, kind, tensors, op, numbers, *others = written
+        shapes = tuple((dtype, tuple(shape)) for dtype, shape in tensors)
+        return cls(name, kind, shapes, None if op is None else ReduceOp(op), tuple(numbers), *others)
 
 
 @dataclass(slots=True, eq=False)
@@ -83,6 +73,8 @@ class Entry:
     """Whether the result is a tuple of tensors rather than one tensor."""
     ready: Event | None = None
     """For CUDA tensors, an event recorded on the caller's stream at the call."""
+    carry: Callable[[Entry], None] | None = None
+    """Executes an operation on the job rather than on tensors, and finishes the handle."""
     handle: Handle[Any] = field(init=False)
     _stream: CudaStream | None = field(default=None, init=False)
     _finished: Event | None = field(default=None, init=False)

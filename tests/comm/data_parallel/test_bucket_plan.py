@@ -49,11 +49,6 @@ def test_a_rank_without_arrivals_at_all_still_gets_buckets():
     assert plan(Arrivals(), first=100).buckets == [[3, 2, 1, 0]]
 
 
-def test_arrivals_survive_the_way_through_json():
-    arrivals = Arrivals([3, 1], {1}, {2: 1})
-    assert Arrivals.from_object(arrivals.to_object()) == arrivals
-
-
 def test_a_large_gradient_is_a_bucket_of_its_own_and_small_ones_come_last():
     made = plan(Arrivals([3, 2, 1, 0]), sizes=(50, 4, 50, 4), first=100, large=50)
     assert made.buckets == [[2], [0], [3, 1]]

@@ -7,6 +7,7 @@ import copy
 import gc
 import pickle
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -395,7 +396,7 @@ def warns_behind_synchronize() -> list[str]:
 
 
 def wraps_a_model_again() -> float:
-    """An optimizer that is gone leaves no hooks behind."""
+    """An optimizer that is gone leaves the model's gradients alone, and doesn't keep the model."""
     model = network()
     for _ in range(2):
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
@@ -411,6 +412,10 @@ def wraps_a_model_again() -> float:
     mine, own = model[0].weight.grad, alone[0].weight.grad
     assert mine is not None
     assert own is not None
+    weight = weakref.ref(model[0].weight)
+    del model
+    gc.collect()
+    assert weight() is None
     return float((mine - own).abs().max())
 
 

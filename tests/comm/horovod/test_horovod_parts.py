@@ -161,8 +161,8 @@ def test_what_is_under_way_when_a_rank_leaves_ends_with_that_reason_wherever_the
                 time.sleep(0.001)
             group.barrier()
 
-        controller = Controller(group, group.duplicate(), [3], Settings.read({}), {"held": carry})
-        entries = [Entry(Request("a", "held")), Entry(Request("b", "held"))]
+        controller = Controller(group, [3], Settings.read({}))
+        entries = [Entry(Request("a", "held"), carry=carry), Entry(Request("b", "held"), carry=carry)]
         controller.submit(entries[0])
         carried.wait()
         controller.submit(entries[1])
@@ -195,7 +195,7 @@ def test_a_rank_that_joins_without_a_step_gives_zeros_of_the_gpu_that_its_caller
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3 if threading.get_ident() == caller else 0)
     group = comm.Group(0, 1)
     DeviceRanks(1).join(group)
-    controller = Controller(group, group.duplicate(), [0], Settings.read({}))
+    controller = Controller(group, [0], Settings.read({}))
     controller.join().wait(60)
     thread = threading.Thread(
         target=controller._stand_in, args=[Request("x", "allreduce", (("float32", (2,)),), ReduceOp.SUM, device="cuda")]

@@ -12,8 +12,7 @@ from hpsearch_comm.errors import RendezvousError, UsageError
 from hpsearch_comm.horovod.elastic.state import State
 from hpsearch_comm.horovod.errors import HorovodInternalError, MissingError
 from hpsearch_comm.horovod.job import size
-from hpsearch_comm.horovod.lifetime import init, shutdown
-from hpsearch_comm.horovod.meeting import is_elastic, set_done
+from hpsearch_comm.horovod.lifetime import init, is_elastic, set_done, shutdown
 from hpsearch_comm.horovod.objects import allgather_object
 
 MOST_FAILURES = 3

@@ -68,12 +68,14 @@ class ObjectState(State):
         **objects: Become attributes of these names; they must be picklable.
     """
 
+    _stateful: frozenset[str] = frozenset()
+    """Names of the objects whose `state_dict` is saved; of the others, a copy is."""
+
     def __init__(self, **objects: Any) -> None:
         super().__init__()
         self._names = list(objects)
         for name, value in objects.items():
             setattr(self, name, value)
-        self._saved: dict[str, Any] = {}
         ObjectState.save(self)
 
     if TYPE_CHECKING:
@@ -83,19 +85,35 @@ class ObjectState(State):
         def __setattr__(self, name: str, value: Any) -> None: ...
 
     def save(self) -> None:
-        """Save copies of all objects."""
-        self._saved = copy.deepcopy({name: getattr(self, name) for name in self._names})
+        """Save all states and copies of other objects."""
+        values = {name: getattr(self, name) for name in self._names}
+        self._saved = copy.deepcopy(
+            {name: value.state_dict() if name in self._stateful else value for name, value in values.items()}
+        )
 
     def restore(self) -> None:
-        """Restore all objects."""
-        for name, value in copy.deepcopy(self._saved).items():
-            setattr(self, name, value)
+        """Restore all states and objects, and clear gradients: they belong to the failed step."""
+        for name, saved in copy.deepcopy(self._saved).items():
+            if name not in self._stateful:
+                setattr(self, name, saved)
+                continue
+            value = getattr(self, name)
+            if isinstance(value, torch.optim.Optimizer):
+                load_exactly(value, saved)
+            else:
+                value.load_state_dict(saved)
+            if isinstance(value, torch.nn.Module | torch.optim.Optimizer):
+                value.zero_grad()
 
     def sync(self) -> None:
-        """Copy rank 0's objects to every rank, and save them; a collective."""
-        objects = {name: getattr(self, name) for name in self._names}
+        """Copy rank 0's states and objects to every rank, and save them; a collective."""
+        for name in self._names:
+            if name in self._stateful:
+                _sync_state(name, getattr(self, name))
+        objects = {name: getattr(self, name) for name in self._names if name not in self._stateful}
         for name, value in broadcast_object(objects, name="elastic_state").items():
             setattr(self, name, value)
+        # After the last collective: if one fails, the saved states must not be a mix of old states and rank 0's.
         ObjectState.save(self)
 
 
@@ -113,48 +131,8 @@ class TorchState(ObjectState):
         self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, **objects: Any
     ) -> None:
         everything = {"model": model, "optimizer": optimizer, **objects}
-        self._stateful = [name for name, value in everything.items() if _is_stateful(value)]
-        for name in self._stateful:
-            setattr(self, name, everything.pop(name))
+        self._stateful = frozenset(name for name, value in everything.items() if _is_stateful(value))
         super().__init__(**everything)
-        self._states: dict[str, Any] = {}
-        self._save_states()
-
-    def save(self) -> None:
-        """Save all states and copies of other objects."""
-        self._save_states()
-        super().save()
-
-    def restore(self) -> None:
-        """Restore all states and objects, and clear gradients: they belong to the failed step."""
-        for name, state in copy.deepcopy(self._states).items():
-            value = getattr(self, name)
-            if isinstance(value, torch.optim.Optimizer):
-                load_exactly(value, state)
-            else:
-                value.load_state_dict(state)
-            if isinstance(value, torch.nn.Module | torch.optim.Optimizer):
-                value.zero_grad()
-        super().restore()
-
-    def sync(self) -> None:
-        """Copy rank 0's states and objects to every rank, and save them; a collective."""
-        for name in self._stateful:
-            value = getattr(self, name)
-            if isinstance(value, torch.nn.Module):
-                state = value.state_dict()
-                tensors = {key: item for key, item in state.items() if isinstance(item, torch.Tensor)}
-                other_items = {key: item for key, item in state.items() if key not in tensors}
-                broadcast_parameters(tensors, root_rank=0)
-                if broadcast_object(bool(other_items), name=f"elastic_{name}"):
-                    value.load_state_dict(state | broadcast_object(other_items, name=f"elastic_{name}"))
-            elif isinstance(value, torch.optim.Optimizer):
-                broadcast_optimizer_state(value, root_rank=0)
-            else:
-                value.load_state_dict(broadcast_object(value.state_dict(), name=f"elastic_{name}"))
-        super().sync()
-        # After the last collective: if one fails, the saved states must not be a mix of old states and rank 0's.
-        self._save_states()
 
     def reset(self) -> None:
         """Divide the remaining rows of samplers among the ranks of the new job."""
@@ -162,10 +140,23 @@ class TorchState(ObjectState):
             if isinstance(getattr(self, name), ElasticSampler):
                 getattr(self, name).reset()
 
-    def _save_states(self) -> None:
-        self._states = {name: copy.deepcopy(getattr(self, name).state_dict()) for name in self._stateful}
-
 
 def _is_stateful(value: Any) -> bool:
     """Return whether a value is saved by its state_dict: a copy of a scheduler would use a copy of its optimizer."""
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
+def _sync_state(name: str, value: Any) -> None:
+    """Copy rank 0's state of a model, an optimizer or another object to every rank; a collective."""
+    if isinstance(value, torch.nn.Module):
+        state = value.state_dict()
+        tensors = {key: item for key, item in state.items() if isinstance(item, torch.Tensor)}
+        broadcast_parameters(tensors, root_rank=0)
+        other_items = {key: item for key, item in state.items() if key not in tensors}
+        other_items = broadcast_object(other_items, name=f"elastic_{name}")
+        if other_items:
+            value.load_state_dict(state | other_items)
+    elif isinstance(value, torch.optim.Optimizer):
+        broadcast_optimizer_state(value, root_rank=0)
+    else:
+        value.load_state_dict(broadcast_object(value.state_dict(), name=f"elastic_{name}"))
