@@ -6,13 +6,11 @@ import contextlib
 import datetime
 import ipaddress
 import socket
-import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from hpsearch_comm.bootstrap.address import Address
 from hpsearch_comm.bootstrap.connector import Endpoint
@@ -26,8 +24,6 @@ from hpsearch_comm.errors import ConfigurationError, RendezvousError
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-T = TypeVar("T")
-
 _ADVICE = (
     "Start all ranks within start_timeout of each other, with the same MASTER_ADDR, MASTER_PORT, WORLD_SIZE and "
     "HPSEARCH_COMM_SECRET, and see whether the missing ones have failed before"
@@ -39,8 +35,6 @@ _LOCAL_ADVICE = (
 _BIND_SECONDS = 3.0
 """Seconds for which a port in use is tried again: another group of this process may be about to release it."""
 _LONGEST_SECONDS = 2e6  # the longest timeout that a TCPStore accepts
-_GRACE_SECONDS = 1.5
-"""Seconds to wait for a store after the deadline, so that it can raise its own error if nobody listens."""
 
 
 class Rendezvous(ABC):
@@ -196,9 +190,7 @@ class StoreRendezvous(Rendezvous):
         venue = Venue(size, credentials, deadline, self.store_name, _ADVICE)
         key = f"{self.prefix}/{credentials.digest.hex()[:16]}"
         try:
-            store = _until(deadline, partial(self._open, deadline))
-            with contextlib.closing(_Notice(store, key, deadline)) as notice:
-                del store
+            with contextlib.closing(_Notice(self._open(deadline), key)) as notice:
                 return meet(venue, rank, mine, partial(notice.listen, mine), notice.read, notice.keep)
         except RuntimeError as error:  # every error of a store is one
             reason = str(error).strip().partition("\n")[0]
@@ -242,8 +234,7 @@ class HeldStoreRendezvous(StoreRendezvous):
 class _Notice:
     """The store entry with rank 0's endpoint: its address, a space and its port."""
 
-    def __init__(self, store: Store, key: str, deadline: float) -> None:
-        self._deadline = deadline
+    def __init__(self, store: Store, key: str) -> None:
         self._store = store
         self._key = key
         self._place = ""
@@ -262,7 +253,7 @@ class _Notice:
     def keep(self) -> None:
         """Write the endpoint if the store has another value: a write may get lost or be overwritten by an old start."""
         if self._text() != self._place:
-            _until(self._deadline, partial(self._store.set, self._key, self._place))
+            self._store.set(self._key, self._place)
 
     def read(self) -> list[Endpoint]:
         """Return the endpoint in the store as a list; empty if there is none or it is invalid."""
@@ -274,33 +265,6 @@ class _Notice:
         return [endpoint] if 1 <= endpoint[1] <= 65535 else []
 
     def _text(self) -> str:
-        return _until(self._deadline, partial(_entry, self._store, self._key)).decode("utf-8", "replace")
-
-
-def _entry(store: Store, key: str) -> bytes:
-    # get() would wait for a missing key.
-    return bytes(store.get(key)) if store.check([key]) else b""
-
-
-def _until(deadline: float, call: Callable[[], T]) -> T:
-    """Run a call to a store in a thread, and wait for its result until the deadline.
-
-    A TCPStore itself doesn't keep the deadline: if its host is silent or its process is stopped, it waits forever and
-    ignores Ctrl-C. Then the thread is abandoned.
-
-    Raises:
-        RuntimeError: The call's own error, or there was no answer.
-    """
-    outcome: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result(call())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=run, name="hpsearch-comm-store", daemon=True).start()
-    try:
-        return outcome.result(min(_LONGEST_SECONDS, max(0.0, deadline - time.monotonic()) + _GRACE_SECONDS))
-    except TimeoutError:
-        raise RuntimeError("it has not answered until the start_timeout was over") from None
+        # get() would wait for a missing key.
+        entry = bytes(self._store.get(self._key)) if self._store.check([self._key]) else b""
+        return entry.decode("utf-8", "replace")
