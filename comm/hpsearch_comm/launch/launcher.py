@@ -84,8 +84,6 @@ _GRACE_SECONDS = 5.0
 _UNDONE = "; the others have ended without meeting again: what it alone was to do, such as saving, isn't done"
 """Added to the report of a loss if the other ranks ended without meeting again. If ranks meet again, the new rank 0
 takes over the work of the lost one."""
-_QUIET_SECONDS = 10.0
-"""Time after which a message says that ranks wait for others whose work is done."""
 _TICK_SECONDS = 0.1
 _LAST_SECONDS = 60.0
 """Time for agents to clean up at the end; longer than the agents' own timeouts."""
@@ -350,13 +348,9 @@ class Launcher:
                 )
 
     def _check_late_ranks(self, now: float) -> None:
-        """Kill the ranks that others have waited for too long, and log the ranks that may take longer."""
+        """Kill the ranks that others have waited for too long."""
         since, seconds = self._membership.waiting_since, self._meeting_timeout()[0]
-        if since is None or not self._may_meet():
-            return
-        if now - since > min(seconds, _QUIET_SECONDS) and (text := self._membership.waiting_notice()):
-            self._output.log(text)
-        if now - since <= seconds:
+        if since is None or now - since <= seconds or not self._may_meet():
             return
         for rank in self._membership.late:
             self._killed.add(rank)

@@ -67,18 +67,18 @@ def _group_of(process: int) -> int | None:
     return None
 
 
-def end(processes: Iterable[int], number: int) -> None:
-    """Send a signal to processes. Ignore processes that have ended or belong to another user."""
+def kill(processes: Iterable[int]) -> None:
+    """Kill processes. Ignore those that have ended or belong to another user."""
     for process in processes:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(process, number)
+            os.kill(process, signal.SIGKILL)
 
 
 def end_descendants() -> None:
     """Kill all descendants, and wait until they have ended."""
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
-        end(descendants(), signal.SIGKILL)
+        kill(descendants())
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

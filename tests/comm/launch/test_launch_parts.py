@@ -285,7 +285,6 @@ def test_hosts_of_the_command_line_and_of_a_file(tmp_path):
         (("-np", "1", "-x", "HPSEARCH_COMM_SECRET=00", "true"), "other users can read command lines"),
         (("-np", "1", "--start-timeout", "0", "true"), "expected --start-timeout to be a number of seconds above 0"),
         (("-np", "1", "--ssh-port", "0", "true"), "expected --ssh-port from 1 to 65535"),
-        (("-H", "a,b", "--interface", "10.0.0.1", "true"), "an interface or a network, which all hosts have"),
     ],
 )
 def test_mistakes_of_the_command_line_are_told(words, said):
