@@ -306,16 +306,12 @@ class _Bootstrap:
                 f"rank {self._rank} can't open more connections: {reason}. Raise `ulimit -n`, or use fewer streams"
             )
         place = name_endpoint(self._endpoint(peer))
-        text = f"rank {self._rank} can't connect to {self._name(peer)} at {place}: {reason}. "
-        if number != errno.ECONNREFUSED:
-            text += (
-                f"This rank's own address is {self._listener.address.ip}; HPSEARCH_COMM_INTERFACE (or interface=) "
-                "changes it"
-            )
-        else:
-            text += "It listened before, so it has died or given up: its own output says why"
-            if peer in self._local:
-                text += ". If it is on another machine, a copy of this one, set HPSEARCH_COMM_HOST (or host=) on each"
+        text = (
+            f"rank {self._rank} can't connect to {self._name(peer)} at {place}: {reason}. It listened before, so it "
+            "has died or given up: its own output says why"
+        )
+        if peer in self._local:
+            text += ". If it is on another machine, a copy of this one, set HPSEARCH_COMM_HOST (or host=) on each"
         raise RendezvousError(text)
 
     def _incomplete(self) -> str:

@@ -16,24 +16,12 @@ from hpsearch_comm.errors import RefusedError
 Endpoint = tuple[str, int] | str
 """An IPv4 or IPv6 address and a port, or the name of a Unix socket."""
 
-_PASSING = {
-    None,
-    errno.EAGAIN,
-    errno.ECONNABORTED,
-    errno.ECONNRESET,
-    errno.EHOSTDOWN,
-    errno.EHOSTUNREACH,
-    errno.EINTR,
-    errno.ENETDOWN,
-    errno.ENETUNREACH,
-    errno.EPIPE,
-    errno.ETIMEDOUT,
-}
+_FINAL = (errno.ECONNREFUSED, errno.EMFILE, errno.ENFILE)
 
 
 def may_pass(error: OSError) -> bool:
     """Return whether another try may succeed: a peer is overloaded, or a route or a link is just coming up."""
-    return error.errno in _PASSING
+    return error.errno not in _FINAL
 
 
 async def open_connection(

@@ -57,6 +57,8 @@ itself continues after it has refused a connection."""
 _FAREWELL_SECONDS = 2.0
 _LONGEST_SECONDS = 2e6  # the longest wait that the kernel accepts
 _LONGEST_PAUSE = 0.25
+_NAMED = 16
+"""Maximum number of ranks, or ranges of ranks, that an error names."""
 _log = logging.getLogger(__name__)
 
 
@@ -91,31 +93,26 @@ def meet(
     text: str,
     listen: Callable[[], Sequence[socket.socket]],
     endpoints: Callable[[], Sequence[Endpoint]],
-    announce: Callable[[], None] = lambda: None,
 ) -> list[str]:
     """Run this rank's side: `gather` on rank 0, `join` on the others. `listen` opens rank 0's sockets.
 
     Raises:
         ConfigurationError: The text is too long.
     """
-    length = len(text.encode())
-    if length > _TEXT_BYTES:
-        raise ConfigurationError(f"expected an address of at most {_TEXT_BYTES} bytes, got {length}")
+    if len(text.encode()) > _TEXT_BYTES:
+        raise ConfigurationError(f"expected an address of at most {_TEXT_BYTES} bytes, got {len(text.encode())}")
     if venue.size == 1:
         return [text]
-    return gather(venue, listen(), text, announce) if rank == 0 else join(venue, rank, endpoints, text)
+    return gather(venue, listen(), text) if rank == 0 else join(venue, rank, endpoints, text)
 
 
-def gather(
-    venue: Venue, listening: Sequence[socket.socket], text: str, announce: Callable[[], None] = lambda: None
-) -> list[str]:
+def gather(venue: Venue, listening: Sequence[socket.socket], text: str) -> list[str]:
     """Run rank 0's side: wait for every other rank, and send the texts of all ranks to each.
 
     Args:
         venue: The meeting point; the same on every rank except for the deadline.
         listening: Listening sockets; closed as soon as all ranks are connected or the deadline has passed.
         text: Rank 0's text.
-        announce: Called ten times a second while ranks are missing.
 
     Returns:
         The texts by rank.
@@ -128,7 +125,7 @@ def gather(
         with contextlib.ExitStack() as doors:
             for sock in listening:
                 doors.enter_context(sock)
-            missing = run(alongside(gathering.wait(announce), map(gathering.acceptor.serve, listening)))
+            missing = run(alongside(gathering.wait(), map(gathering.acceptor.serve, listening)))
         if missing:
             gathering.send_outcome(_encode(error=missing))
             raise RendezvousError(missing)
@@ -156,10 +153,9 @@ class _Gathering:
         """Return the texts of the other ranks, by rank."""
         return [self._members[rank].text for rank in range(1, self._venue.size)]
 
-    async def wait(self, announce: Callable[[], None]) -> str:
+    async def wait(self) -> str:
         """Wait until every other rank is connected. Returns an error if some are missing at a deadline, else ""."""
         while len(self._members) < self._venue.size - 1 or self._drop_disconnected():
-            announce()
             now = time.monotonic()
             end = min([self._venue.deadline, *(member.deadline for member in self._members.values())])
             if now >= end and not self._drop_disconnected():
@@ -321,11 +317,18 @@ def _sign(credentials: Credentials, nonce: bytes, body: bytes) -> bytes:
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """Return `rank 2`, `ranks 2 and 5`, or `ranks 1, 2, 3 and 47 others`."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {listed(list(map(str, ranks)), 16)}"
+    """Return `rank 3`, or `ranks 0 to 4, 6 and 8`. The ranks are in ascending order."""
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][-1] + 1:
+            spans[-1].append(rank)
+        else:
+            spans.append([rank])
+    names = [name for span in spans for name in (map(str, span) if len(span) < 3 else [f"{span[0]} to {span[-1]}"])]
+    return f"rank{'s' if len(ranks) > 1 else ''} {listed(names, _NAMED)}"
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """Return `a`, `a, b and c`, or, if there are more than `most`, `a, b and 47 others`."""
-    shown = list(names) if len(names) <= most else [*names[:most], f"{len(names) - most} others"]
+    """Return `a`, `a, b and c`, or, if there are more than `most`, `a, b and 47 more`."""
+    shown = list(names) if len(names) <= most else [*names[:most], f"{len(names) - most} more"]
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)

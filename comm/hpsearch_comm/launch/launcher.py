@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from hpsearch_comm.bootstrap.exchange import name_ranks
 from hpsearch_comm.launch.connection import Connection, describe_failure
 from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.frames import Frame, FrameKind, pack, pack_value
 from hpsearch_comm.launch.job import LaunchJob
-from hpsearch_comm.launch.membership import Membership, name_ranks
+from hpsearch_comm.launch.membership import Membership
 from hpsearch_comm.launch.output import STDERR, STDOUT, Output
 from hpsearch_comm.launch.processes import adopt_orphans, end_descendants
 from hpsearch_comm.launch.streams import Writer, handle_signals, read_chunks, start_thread

@@ -93,16 +93,3 @@ class Membership:
         self._coming, self.waiting_since = {}, None
         self.meetings += 1
         return rosters
-
-
-def name_ranks(ranks: Iterable[int]) -> str:
-    """Return a text such as `rank 3` or `ranks 0 to 4, 6 and 8`. `ranks` is not empty and in ascending order."""
-    spans: list[list[int]] = []
-    for rank in ranks:
-        if spans and rank == spans[-1][-1] + 1:
-            spans[-1].append(rank)
-        else:
-            spans.append([rank])
-    names = [name for span in spans for name in (map(str, span) if len(span) < 3 else [f"{span[0]} to {span[-1]}"])]
-    text = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-    return f"rank {text}" if text.isdecimal() else f"ranks {text}"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpsearch_comm.launch.membership import Membership, name_ranks
+from hpsearch_comm.launch.membership import Membership
 from hpsearch_comm.roster import BUSY, DONE, Coming, Roster, read_message
 
 HOSTS = [range(2), range(2, 5)]
@@ -81,18 +81,3 @@ def test_what_ranks_and_launcher_say_arrives_as_it_was():
 def test_what_is_neither_is_an_error(line):
     with pytest.raises(ValueError, match=r".+"):
         read_message(line)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "text"),
-    [
-        ([3], "rank 3"),
-        ([0, 1], "ranks 0 and 1"),
-        ([0, 2, 3], "ranks 0, 2 and 3"),
-        ([0, 1, 2, 4, 6], "ranks 0 to 2, 4 and 6"),
-        ([1, 4, 5, 6], "ranks 1 and 4 to 6"),
-        ([2, 3, 4], "ranks 2 to 4"),
-    ],
-)
-def test_ranks_are_named(ranks, text):
-    assert name_ranks(ranks) == text
