@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import IO, Any
+from typing import Any
 
 from hpsearch_comm.bootstrap.address import host_identity
 from hpsearch_comm.bootstrap.interface import is_local, local_address
@@ -35,9 +35,9 @@ from hpsearch_comm.launch.processes import (
     kill,
     reap,
 )
-from hpsearch_comm.launch.streams import CHUNK, Writer, handle_signals, start_thread, write_all
+from hpsearch_comm.launch.streams import CHUNK, Writer, handle_signals, start_thread
 from hpsearch_comm.launch.variables import SECRET, rank_variables, without_other_launchers
-from hpsearch_comm.launch.version import source_digest, version
+from hpsearch_comm.launch.version import PACKAGE, source_digest
 
 _GRACE_SECONDS = 5.0
 """Time between SIGTERM and SIGKILL if the launcher is gone."""
@@ -64,8 +64,6 @@ class Agent:
         self._ranks: dict[int, RankProcess] = {}
         self._outputs = selectors.DefaultSelector()
         """The ranks' output pipes. Their children may still write when the ranks have ended."""
-        self._input: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        """Standard input for rank 0."""
         self._to_ranks: dict[int, tuple[socket.socket, Writer]] = {}
         """By rank, the socket for rosters, if the job continues without dead ranks."""
         self._launcher_gone = False
@@ -93,7 +91,7 @@ class Agent:
     def _greet(self) -> None:
         facts = {
             "digest": source_digest(),
-            "version": version(),
+            "package": str(PACKAGE),
             "identity": host_identity(),
             # Client address, client port, server address, server port; see ssh(1).
             "ssh": os.environ.get("SSH_CONNECTION", "").split()[::2],
@@ -117,8 +115,6 @@ class Agent:
             self._choose_address(frame.value)
         elif frame.kind is FrameKind.START:
             self._start(frame.value)
-        elif frame.kind is FrameKind.INPUT:
-            self._input.put(frame.payload)
         elif frame.kind is FrameKind.SIGNAL:
             for rank in self._ranks.values():
                 rank.signal(frame.number)
@@ -159,7 +155,7 @@ class Agent:
             variables = rank_variables(rank, ranks, order["size"], order["address"], order["port"])
             environment = base | order["exports"] | variables
             try:
-                process = RankProcess(rank, command, environment, rank == 0, order["elastic"])
+                process = RankProcess(rank, command, environment, order["elastic"])
             except (OSError, ValueError) as error:
                 code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _CAN_NOT_RUN
                 reason = getattr(error, "strerror", None) or error
@@ -169,8 +165,6 @@ class Agent:
             for stream, kind in process.outputs.items():
                 self._outputs.register(stream, selectors.EVENT_READ, (rank, kind))
         for rank, process in self._ranks.items():
-            if process.process.stdin:
-                start_thread(self._feed, process.process.stdin)
             if process.elastic_socket:
                 self._to_ranks[rank] = process.elastic_socket, Writer()
                 start_thread(self._hear_rank, rank, process.elastic_socket)
@@ -196,15 +190,6 @@ class Agent:
                 return True
             self._outputs.unregister(key.fd)
         return False
-
-    def _feed(self, stdin: IO[bytes]) -> None:
-        try:
-            while data := self._input.get():
-                write_all(stdin.fileno(), data)
-                self._send(pack(FrameKind.INPUT_TAKEN))
-        except OSError:  # rank 0 has closed its input
-            self._send(pack(FrameKind.INPUT_TAKEN, 1))
-        stdin.close()
 
     def _hear_rank(self, rank: int, sock: socket.socket) -> None:
         with sock.makefile("rb") as stream, contextlib.suppress(OSError):

@@ -167,8 +167,6 @@ def describe_failure(host: str, python: str, code: int | None, output: str, loca
             f"expected hpsearch_comm to be installed for {python} on {host}, {actual}. Install the same version there, "
             "or name the Python that has it (--python)"
         )
-    if "nknown option: -P" in output or "requires a different Python" in output:
-        return f"expected {python} on {host} to be Python 3.11 or later, {actual}. Name another one (--python)"
     if code in (126, 127):
         return (
             f"expected a Python interpreter at {python} on {host}, {actual}. It must have the same path on all hosts; "

@@ -361,7 +361,6 @@ def test_an_agent_here_is_started_without_ssh():
         ),
         (127, "env: '/opt/python': No such file", "expected a Python interpreter at /opt/python on b"),
         (1, "No module named hpsearch_comm", "expected hpsearch_comm to be installed for /opt/python on b"),
-        (2, "unknown option -P\nUnknown option: -P", "expected /opt/python on b to be Python 3.11 or later"),
         (3, "", "expected an agent of the launcher's to start on b, got exit code 3"),
     ],
 )
