@@ -174,8 +174,8 @@ class _Bootstrap:
         self._heartbeat_timeout = heartbeat_timeout
         self._connected: dict[_Key, socket.socket] = {}
         higher = range(self._rank + 1, topology.size)
-        self._awaited = {peer: set(_plan(peer, peer in self._local, streams)) for peer in higher}
-        """Connections that the higher ranks have yet to make, by rank."""
+        self._awaited = {key for peer in higher for key in _plan(peer, peer in self._local, streams)}
+        """Connections that the higher ranks have yet to make."""
         # Each rank connects to the next lower rank first, so that not all connect to rank 0 at once.
         lower = range(self._rank - 1, -1, -1)
         self._unmade = {key: "" for peer in lower for key in _plan(peer, peer in self._local, streams)}
@@ -238,7 +238,7 @@ class _Bootstrap:
         """Fail if a rank of this host that has yet to connect no longer listens: it has died or given up."""
         while True:
             await asyncio.sleep(_PROBE_SECONDS)
-            for peer in self._awaited.keys() & self._local:
+            for peer in self._missing() & self._local:
                 with socket.socket(socket.AF_UNIX) as sock, contextlib.suppress(BlockingIOError):  # its queue is full
                     sock.setblocking(False)
                     try:
@@ -250,15 +250,12 @@ class _Bootstrap:
         key = (hello.sender, hello.kind, hello.stream)
         if key in self._connected:
             return HandshakeReply.DUPLICATE
-        awaited = key in self._awaited.get(hello.sender, ())
-        expected = awaited and (sock.family == socket.AF_UNIX) == (hello.sender in self._local)
+        expected = key in self._awaited and (sock.family == socket.AF_UNIX) == (hello.sender in self._local)
         return HandshakeReply.ACCEPTED if expected else HandshakeReply.UNEXPECTED
 
     def _welcome(self, hello: Hello, sock: socket.socket) -> None:
         key = (hello.sender, hello.kind, hello.stream)
-        self._awaited[hello.sender].remove(key)
-        if not self._awaited[hello.sender]:
-            del self._awaited[hello.sender]
+        self._awaited.remove(key)
         self._add(key, sock)
 
     def _add(self, key: _Key, sock: socket.socket) -> None:
@@ -317,7 +314,7 @@ class _Bootstrap:
     def _incomplete(self) -> str:
         lines = [f"the {self._topology.size} ranks didn't come together in time, as seen by rank {self._rank}"]
         if self._awaited:
-            names = listed([self._name(peer) for peer in self._awaited], _NAMED)
+            names = listed([self._name(peer) for peer in sorted(self._missing())], _NAMED)
             lines.append(f"{names} didn't connect to {self._listener.address.ip}, port {self._listener.address.port}")
         unreached = {peer: trouble or "no answer" for (peer, _, _), trouble in sorted(self._unmade.items())}
         places = [
@@ -333,6 +330,9 @@ class _Bootstrap:
             f"{'; '.join(lines)}. Look at the output of the ranks named. If they are well, a firewall or a wrong "
             "interface is the usual reason: HPSEARCH_COMM_INTERFACE (or interface=) chooses another"
         )
+
+    def _missing(self) -> set[int]:
+        return {peer for peer, _, _ in self._awaited}
 
     def _name(self, peer: int) -> str:
         return self._addresses[peer].name(peer)

@@ -75,7 +75,7 @@ class Agent:
     def run(self) -> int:
         """Run until the ranks and their leftover processes have ended; return the exit code."""
         adopt_orphans()
-        numbers = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         with handle_signals(numbers, lambda number: self._events.put(partial(self._on_signal, number))):
             self._greet()
             start_thread(self._listen)
@@ -127,9 +127,8 @@ class Agent:
             self._end(frame.number / 1000)
 
     def _on_signal(self, number: int) -> None:
-        if number != signal.SIGCHLD:
-            name = signal.Signals(number).name
-            self._fail(1, f"expected the agent to stay until its ranks have ended, got {name}", _GRACE_SECONDS)
+        name = signal.Signals(number).name
+        self._fail(1, f"expected the agent to stay until its ranks have ended, got {name}", _GRACE_SECONDS)
 
     def _choose_address(self, request: dict[str, Any]) -> None:
         try:

@@ -22,13 +22,6 @@ def start_thread(target: Callable[..., object], *arguments: object) -> None:
     threading.Thread(target=target, args=arguments, daemon=True).start()
 
 
-def read_chunks(descriptor: int) -> Iterator[bytes]:
-    """Yield the chunks of a stream, until its end or until it can't be read."""
-    with contextlib.suppress(OSError):
-        while data := os.read(descriptor, CHUNK):
-            yield data
-
-
 def write_all(descriptor: int, data: bytes) -> None:
     """Write all data, and block until it is written.
 
