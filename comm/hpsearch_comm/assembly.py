@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hpsearch_comm.bootstrap.address import read_addresses
+from hpsearch_comm.bootstrap.address import Address
 from hpsearch_comm.bootstrap.connect import Connections, connect
 from hpsearch_comm.bootstrap.listener import Listener
 from hpsearch_comm.failure.abort import AbortState
@@ -69,7 +69,7 @@ def assemble(options: Options, make_listener: Callable[[], Listener]) -> Assembl
         if rendezvous is not None and size > 1:
             listener = undo.enter_context(make_listener())
             texts = rendezvous.exchange(rank, size, listener.address.to_text(), credentials, deadline)
-            addresses = read_addresses(texts)
+            addresses = tuple(map(Address.from_text, texts))
             names = {peer: address.name(peer) for peer, address in enumerate(addresses)}
             connections = connect(
                 rank,

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from hpsearch_comm.errors import ConfigurationError
 
@@ -75,20 +76,10 @@ def _of_mpiexec(env: Mapping[str, str]) -> MeetingPoint | None:
 
 
 def _below_hydra() -> MeetingPoint | None:
-    process = os.getpid()
-    while process > 0:
-        try:
-            # Name (in brackets), state, parent; the 22nd field is the start time: proc_pid_stat(5).
-            text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return None
-        name, _, after_name = text.partition("(")[2].rpartition(") ")
-        fields = after_name.split()
-        if name == "hydra_pmi_proxy":
+    for parent in psutil.Process().parents():
+        if parent.name() == "hydra_pmi_proxy":
             # A container may have its own PID namespace, but share its host's sockets.
-            numbers = Path("/proc/self/ns/pid").readlink()
-            return MeetingPoint(f"mpiexec's job below process {process} of {fields[19]}, {numbers}")
-        process = int(fields[1])
+            return MeetingPoint(f"mpiexec's job below process {parent.pid}, {Path('/proc/self/ns/pid').readlink()}")
     return None
 
 

@@ -8,14 +8,11 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from hpsearch_comm.bootstrap.interface import is_reachable
-from hpsearch_comm.errors import ConfigurationError, RefusedError
-
-_HOSTNAME = 255
+from hpsearch_comm.errors import RefusedError
 
 _log = logging.getLogger(__name__)
 
@@ -63,21 +60,6 @@ class Address:
         return f"rank {rank} (pid {self.pid} on {self.hostname})"
 
 
-def read_addresses(texts: Sequence[str]) -> tuple[Address, ...]:
-    """Parse the addresses of all ranks, by rank.
-
-    Raises:
-        RefusedError: An address is invalid; names the rank.
-    """
-    addresses = []
-    for rank, text in enumerate(texts):
-        try:
-            addresses.append(Address.from_text(text))
-        except RefusedError as error:
-            raise RefusedError(f"the address of rank {rank}: {error}") from None
-    return tuple(addresses)
-
-
 def host_identity(name: str | None = None) -> str:
     """Return this host's identity. It is equal for two processes if they can share memory through a Unix socket.
 
@@ -87,14 +69,7 @@ def host_identity(name: str | None = None) -> str:
     Args:
         name: Name of a part of this machine, to divide it into several hosts; None for the whole machine. Equal names
             don't unite two machines.
-
-    Raises:
-        ConfigurationError: `name` isn't text of at most 255 characters.
     """
-    if name is not None and (not isinstance(name, str) or len(name) > _HOSTNAME):
-        raise ConfigurationError(
-            f"host (or HPSEARCH_COMM_HOST) must be text of at most {_HOSTNAME} characters, got {name!r:.300}"
-        )
     marks = [*_machine(), str(os.geteuid()), name or ""]
     return hashlib.sha256(json.dumps(marks).encode()).hexdigest()[:32]
 

@@ -1,12 +1,11 @@
 """The connections between all ranks of a group.
 
 In each pair, the lower rank accepts and the higher rank connects. Every pair gets a control connection and streams:
-Unix sockets for two ranks of one host, which also pass file descriptors of shared memory, and TCP otherwise. Tasks in
-the calling thread accept and connect concurrently, so no order of arrival can cause a deadlock.
+Unix sockets for two ranks of one host, which also pass file descriptors of shared memory, and TCP otherwise. Tasks
+accept and connect concurrently, so no order of arrival can cause a deadlock.
 
-If a higher rank were killed before it connects, the lower rank would not notice until its deadline. So while the lower
-rank waits, it opens a presence connection to the higher rank, which keeps it open until its group has formed. If this
-connection can't be made, for example because of a firewall, the group forms without it.
+If a higher rank is killed before it connects, a lower rank on its host notices that it no longer listens. On other
+hosts the lower ranks wait until their deadline, and name it.
 
 A rank that fails while the group forms notifies the ranks that it is connected to, and these notify others. All ranks
 fail soon, with the first reason, instead of each waiting for a timeout.
@@ -18,6 +17,7 @@ for some time: a virtual machine that migrates, a network that is down.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import itertools
@@ -25,10 +25,9 @@ import math
 import select
 import socket
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 from hpsearch_comm.bootstrap.acceptor import Acceptor
 from hpsearch_comm.bootstrap.address import Address
@@ -36,7 +35,7 @@ from hpsearch_comm.bootstrap.connector import Endpoint, may_pass, name_endpoint,
 from hpsearch_comm.bootstrap.exchange import listed
 from hpsearch_comm.bootstrap.handshake import ConnectionKind, Credentials, HandshakeReply, Hello
 from hpsearch_comm.bootstrap.listener import Listener
-from hpsearch_comm.bootstrap.tasks import Task, Tasks, poll_any, sleep
+from hpsearch_comm.bootstrap.tasks import alongside, has_events, run, wait_for
 from hpsearch_comm.errors import CommError, ConfigurationError, RendezvousError
 from hpsearch_comm.failure.detector import NOTICE_BYTES, pack_notice, peek_notices
 from hpsearch_comm.topology import Topology
@@ -69,17 +68,10 @@ _LOCAL_STREAMS = 2
 
 _SLICE = 0.1
 """Seconds between two checks of notices from other ranks, and of deadlines."""
-_UNDER_WAY = 64
-"""Connections that a rank opens at the same time, so that a large group doesn't flood one of its ranks."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
 """Seconds between two tries of a connection: time for the reason of a rank that has failed to arrive. They double."""
-_WATCH_SECONDS = 0.5
-"""Seconds after which a missing rank is watched."""
-_MOST_WATCHED = 64
-"""Ranks that are watched at the same time, so that a large group doesn't flood its late ranks."""
-_REFUSED_SECONDS = 3.0
-"""Seconds for which a watched rank on another host must refuse connections before it counts as dead. The refusals may
-come from a firewall: then the rank, if alive, connects within this time."""
+_PROBE_SECONDS = 1.0
+"""Seconds between two checks whether the missing ranks of this host still listen."""
 _NAMED = 8
 """Maximum number of ranks that an error names; it counts the others."""
 
@@ -88,7 +80,6 @@ _NOTICES = 128
 
 _Key = tuple[int, ConnectionKind, int]
 """The peer, the kind of connection, and the index of the stream."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +136,9 @@ def connect(
         _check_addresses(rank, addresses, listener.address)
         topology = Topology.of(rank, [address.host for address in addresses])
         try:
-            with _Bootstrap(
-                topology, addresses, listener, credentials, streams, tcp_only, heartbeat_timeout
-            ) as bootstrap:
-                bootstrap.run(deadline)
-                return bootstrap.connections()
+            bootstrap = _Bootstrap(topology, addresses, listener, credentials, streams, tcp_only, heartbeat_timeout)
+            run(bootstrap.form(deadline))
+            return bootstrap.connections()
         except OSError as error:
             raise RendezvousError(f"rank {rank} can't connect to the others: {error.strerror or error}") from error
 
@@ -161,12 +150,6 @@ def _check_addresses(rank: int, addresses: Sequence[Address], own_address: Addre
             f"{addresses[rank].to_text()}: two processes run as this rank, or the addresses are mixed up: sort them by "
             "rank, and pass the listener whose address was gathered"
         )
-    first: dict[Address, int] = {}
-    for rank_of_address, address in enumerate(addresses):
-        if first.setdefault(address, rank_of_address) != rank_of_address:
-            raise ConfigurationError(
-                f"every rank must have its own address, ranks {first[address]} and {rank_of_address} share one"
-            )
 
 
 class _Bootstrap:
@@ -185,49 +168,37 @@ class _Bootstrap:
         self._topology = topology
         self._rank = topology.rank
         self._addresses = addresses
-        self._own_address = listener.address
+        self._listener = listener
         self._credentials = credentials
         self._local = set() if tcp_only else set(topology.local_ranks)
         self._heartbeat_timeout = heartbeat_timeout
         self._connected: dict[_Key, socket.socket] = {}
-        self._watched: dict[int, socket.socket] = {}
-        """Presence connections to higher ranks that have yet to connect: they end if the rank dies."""
-        self._watched_by: list[socket.socket] = []
-        """Presence connections from lower ranks."""
         higher = range(self._rank + 1, topology.size)
-        self._awaited = {peer: set(_plan(peer, peer in self._local, streams)) for peer in higher}
-        """Connections that the higher ranks have yet to make, by rank."""
+        self._awaited = {key for peer in higher for key in _plan(peer, peer in self._local, streams)}
+        """Connections that the higher ranks have yet to make."""
         # Each rank connects to the next lower rank first, so that not all connect to rank 0 at once.
         lower = range(self._rank - 1, -1, -1)
         self._unmade = {key: "" for peer in lower for key in _plan(peer, peer in self._local, streams)}
         """Connections that this rank has yet to make, with the last error of each."""
-        self._tasks = Tasks()
-        self._acceptor = Acceptor(self._tasks, listener.sockets, self._rank, credentials, self._admit, self._welcome)
+        self._complete = asyncio.Event()
+        self._acceptor = Acceptor(self._rank, credentials, self._admit, self._welcome)
 
-    def __enter__(self) -> _Bootstrap:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        self._tasks.close()
-        if error is not None:
-            self._abort(error)
-        for sock in self._watched_by:
-            sock.close()
-
-    def run(self, deadline: float) -> None:
-        """Run until every connection is made."""
+    async def form(self, deadline: float) -> None:
+        """Make every connection. If that fails, send the reason to the ranks that are connected."""
+        tasks = [self._acceptor.serve(sock) for sock in self._listener.sockets]
+        tasks += [self._dial(key) for key in self._unmade]
         try:
-            self._start_for(list(self._unmade), self._dial, _UNDER_WAY)
-            self._start_for(list(self._awaited), self._watch, _MOST_WATCHED)
-            self._tasks.start(self._check_regularly())
-            while self._awaited or self._unmade:
-                if time.monotonic() >= deadline:
-                    raise RendezvousError(self._incomplete())
-                self._tasks.step(deadline)
-        except RendezvousError:
-            # A peer that no longer listens may have sent the reason.
-            self._check_peers()
+            await alongside(self._wait(deadline), [*tasks, self._probe()])
+        except BaseException as error:
+            self._abort(error)
             raise
+
+    async def _wait(self, deadline: float) -> None:
+        while self._awaited or self._unmade:
+            self._check_peers()
+            if time.monotonic() >= deadline:
+                raise RendezvousError(self._incomplete())
+            await wait_for(self._complete, min(deadline, time.monotonic() + _SLICE))
 
     def connections(self) -> Connections:
         """Return the connections, in the order of the peers."""
@@ -239,103 +210,64 @@ class _Bootstrap:
                 result.streams.setdefault(peer, []).append(sock)
         return result
 
-    def _start_for(self, items: Sequence[T], task: Callable[[T], Task[None]], most: int) -> None:
-        """Start a task for each item, in this order, as many at the same time as `most`."""
-        remaining = deque(items)
-
-        def run() -> Task[None]:
-            while remaining:
-                yield from task(remaining.popleft())
-
-        for _ in items[:most]:
-            self._tasks.start(run())
-
     def _endpoint(self, peer: int) -> Endpoint:
         address = self._addresses[peer]
         return f"\0{address.unix}" if peer in self._local else (address.ip, address.port)
 
-    def _open(self, key: _Key) -> Task[socket.socket]:
-        peer, kind, stream = key
-        hello, target = Hello(self._rank, peer, kind, stream), self._endpoint(peer)
-        sock, _ = yield from open_connection(hello, target, self._credentials, math.inf, self._own_address.ip)
-        return sock
-
-    def _dial(self, key: _Key) -> Task[None]:
+    async def _dial(self, key: _Key) -> None:
         """Connect to a lower rank, again and again while an error may pass."""
-        pause = _FIRST_PAUSE
-        while key in self._unmade:
+        peer, kind, stream = key
+        hello, pause = Hello(self._rank, peer, kind, stream), _FIRST_PAUSE
+        while True:
             try:
-                sock = yield from self._open(key)
+                source = self._listener.address.ip
+                sock, _ = await open_connection(hello, self._endpoint(peer), self._credentials, source=source)
             except OSError as error:
                 self._unmade[key] = error.strerror or str(error)
                 if not may_pass(error):
-                    self._fail(key[0], error)
-                yield from sleep(pause)
+                    self._fail(peer, error)
+                await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
+                sock.setblocking(True)
                 del self._unmade[key]
                 self._add(key, sock)
+                return
 
-    def _watch(self, peer: int) -> Task[None]:
-        """Watch a higher rank until it has connected, over a presence connection."""
-        yield from sleep(_WATCH_SECONDS)
-        pause, refused_since = _FIRST_PAUSE, math.inf
-        while peer in self._awaited:
-            try:
-                sock = yield from self._open((peer, ConnectionKind.PRESENCE, 0))
-            except OSError as error:
-                now = time.monotonic()
-                refused_since = min(refused_since, now) if error.errno == errno.ECONNREFUSED else math.inf
-                if now - refused_since >= (0.0 if peer in self._local else _REFUSED_SECONDS):
-                    self._fail(peer, error)
-                yield from sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
-                continue
-            with sock:
-                self._keep_alive(sock)
-                self._watched[peer] = sock
-                while peer in self._awaited:
-                    yield from sleep(_SLICE)
-                del self._watched[peer]
-
-    def _keep_alive(self, sock: socket.socket) -> None:
-        if sock.family != socket.AF_UNIX:
-            enable_keepalive(sock, self._heartbeat_timeout)
+    async def _probe(self) -> None:
+        """Fail if a rank of this host that has yet to connect no longer listens: it has died or given up."""
+        while True:
+            await asyncio.sleep(_PROBE_SECONDS)
+            for peer in self._missing() & self._local:
+                with socket.socket(socket.AF_UNIX) as sock, contextlib.suppress(BlockingIOError):  # its queue is full
+                    sock.setblocking(False)
+                    try:
+                        sock.connect(self._endpoint(peer))
+                    except ConnectionRefusedError as error:
+                        self._fail(peer, error)
 
     def _admit(self, hello: Hello, sock: socket.socket) -> HandshakeReply:
-        if hello.kind is ConnectionKind.PRESENCE:
-            return HandshakeReply.ACCEPTED if 0 <= hello.sender < self._rank else HandshakeReply.UNEXPECTED
         key = (hello.sender, hello.kind, hello.stream)
         if key in self._connected:
             return HandshakeReply.DUPLICATE
-        awaited = key in self._awaited.get(hello.sender, ())
-        expected = awaited and (sock.family == socket.AF_UNIX) == (hello.sender in self._local)
+        expected = key in self._awaited and (sock.family == socket.AF_UNIX) == (hello.sender in self._local)
         return HandshakeReply.ACCEPTED if expected else HandshakeReply.UNEXPECTED
 
     def _welcome(self, hello: Hello, sock: socket.socket) -> None:
-        if hello.kind is ConnectionKind.PRESENCE:
-            self._watched_by.append(sock)
-            return
         key = (hello.sender, hello.kind, hello.stream)
-        self._awaited[hello.sender].remove(key)
-        if not self._awaited[hello.sender]:
-            del self._awaited[hello.sender]
+        self._awaited.remove(key)
         self._add(key, sock)
 
     def _add(self, key: _Key, sock: socket.socket) -> None:
         self._connected[key] = sock
-        if key[1] is ConnectionKind.CONTROL:
-            self._keep_alive(sock)
-
-    def _check_regularly(self) -> Task[None]:
-        while True:
-            yield from sleep(_SLICE)
-            self._check_peers()
+        if key[1] is ConnectionKind.CONTROL and sock.family != socket.AF_UNIX:
+            enable_keepalive(sock, self._heartbeat_timeout)
+        if not self._awaited and not self._unmade:
+            self._complete.set()
 
     def _check_peers(self) -> None:
         """Check whether a rank has failed. Its notices are only peeked at, since the formed group reads them."""
-        watched = [(peer, sock) for peer, sock in self._watched.items() if peer in self._awaited]
-        for peer, sock in (*self._controls(), *watched):
+        for peer, sock in self._controls():
             try:
                 notices = sock.recv(_NOTICES * NOTICE_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
             except BlockingIOError:
@@ -346,7 +278,7 @@ class _Bootstrap:
             if error is not None:
                 raise RendezvousError(str(error))
             # The other end may be closed although unread data remains.
-            if not ended and (not notices or poll_any([sock], select.POLLRDHUP)):
+            if not ended and (not notices or has_events(sock, select.POLLRDHUP)):
                 raise RendezvousError(f"{self._name(peer)} died while the group formed: its own output says why")
 
     def _controls(self) -> list[tuple[int, socket.socket]]:
@@ -356,7 +288,7 @@ class _Bootstrap:
         """Send the error to the connected ranks, and close everything."""
         reason = error if isinstance(error, CommError) else CommError(f"rank {self._rank} failed: {error!r}")
         notice = pack_notice(reason)
-        for sock in (*(control for _, control in self._controls()), *self._watched_by):
+        for _, sock in self._controls():
             with contextlib.suppress(OSError):
                 sock.send(notice, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
         for sock in self._connected.values():
@@ -364,34 +296,33 @@ class _Bootstrap:
 
     def _fail(self, peer: int, error: OSError) -> NoReturn:
         """Raise the error for a rank that can't be reached, if waiting won't help."""
+        self._check_peers()  # a rank that no longer listens may have sent the reason
         number, reason = error.errno, error.strerror or error
         if number in (errno.EMFILE, errno.ENFILE):
             raise RendezvousError(
                 f"rank {self._rank} can't open more connections: {reason}. Raise `ulimit -n`, or use fewer streams"
             )
         place = name_endpoint(self._endpoint(peer))
-        text = f"rank {self._rank} can't connect to {self._name(peer)} at {place}: {reason}. "
-        if number != errno.ECONNREFUSED:
-            text += (
-                f"This rank's own address is {self._own_address.ip}; HPSEARCH_COMM_INTERFACE (or interface=) changes it"
-            )
-        else:
-            text += "It listened before, so it has died or given up: its own output says why"
-            if peer in self._local:
-                text += ". If it is on another machine, a copy of this one, set HPSEARCH_COMM_HOST (or host=) on each"
+        text = (
+            f"rank {self._rank} can't connect to {self._name(peer)} at {place}: {reason}. It listened before, so it "
+            "has died or given up: its own output says why"
+        )
+        if peer in self._local:
+            text += ". If it is on another machine, a copy of this one, set HPSEARCH_COMM_HOST (or host=) on each"
         raise RendezvousError(text)
 
     def _incomplete(self) -> str:
         lines = [f"the {self._topology.size} ranks didn't come together in time, as seen by rank {self._rank}"]
         if self._awaited:
-            names = listed([self._name(peer) for peer in self._awaited], _NAMED)
-            lines.append(f"{names} didn't connect to {self._own_address.ip}, port {self._own_address.port}")
-        unreached = {peer: trouble for (peer, _, _), trouble in self._unmade.items()}
-        for peer, trouble in sorted(unreached.items())[:_NAMED]:
-            place = name_endpoint(self._endpoint(peer))
-            lines.append(f"{self._name(peer)} can't be reached at {place} ({trouble or 'no answer'})")
-        if len(unreached) > _NAMED:
-            lines.append(f"nor can {len(unreached) - _NAMED} more")
+            names = listed([self._name(peer) for peer in sorted(self._missing())], _NAMED)
+            lines.append(f"{names} didn't connect to {self._listener.address.ip}, port {self._listener.address.port}")
+        unreached = {peer: trouble or "no answer" for (peer, _, _), trouble in sorted(self._unmade.items())}
+        places = [
+            f"{self._name(peer)} at {name_endpoint(self._endpoint(peer))} ({trouble})"
+            for peer, trouble in unreached.items()
+        ]
+        if places:
+            lines.append(f"it can't reach {listed(places, _NAMED)}")
         refused = [f"{count} because {reason}" for reason, count in self._acceptor.refused.most_common(3)]
         if refused:
             lines.append(f"connections were refused meanwhile, {', '.join(refused)}")
@@ -399,6 +330,9 @@ class _Bootstrap:
             f"{'; '.join(lines)}. Look at the output of the ranks named. If they are well, a firewall or a wrong "
             "interface is the usual reason: HPSEARCH_COMM_INTERFACE (or interface=) chooses another"
         )
+
+    def _missing(self) -> set[int]:
+        return {peer for peer, _, _ in self._awaited}
 
     def _name(self, peer: int) -> str:
         return self._addresses[peer].name(peer)

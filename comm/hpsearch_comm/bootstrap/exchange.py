@@ -16,6 +16,7 @@ Numbers are little endian.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import hmac
@@ -28,7 +29,6 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
 from hpsearch_comm.bootstrap.acceptor import Acceptor
 from hpsearch_comm.bootstrap.connector import Endpoint, name_endpoint, open_connection
@@ -41,7 +41,7 @@ from hpsearch_comm.bootstrap.handshake import (
     Hello,
     Refusal,
 )
-from hpsearch_comm.bootstrap.tasks import Tasks, poll_any
+from hpsearch_comm.bootstrap.tasks import alongside, has_events, receive, run, wait_for
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
 
 _ENTRY = struct.Struct("<IQ")
@@ -57,6 +57,8 @@ itself continues after it has refused a connection."""
 _FAREWELL_SECONDS = 2.0
 _LONGEST_SECONDS = 2e6  # the longest wait that the kernel accepts
 _LONGEST_PAUSE = 0.25
+_NAMED = 16
+"""Maximum number of ranks, or ranges of ranks, that an error names."""
 _log = logging.getLogger(__name__)
 
 
@@ -91,31 +93,26 @@ def meet(
     text: str,
     listen: Callable[[], Sequence[socket.socket]],
     endpoints: Callable[[], Sequence[Endpoint]],
-    announce: Callable[[], None] = lambda: None,
 ) -> list[str]:
     """Run this rank's side: `gather` on rank 0, `join` on the others. `listen` opens rank 0's sockets.
 
     Raises:
         ConfigurationError: The text is too long.
     """
-    length = len(text.encode())
-    if length > _TEXT_BYTES:
-        raise ConfigurationError(f"expected an address of at most {_TEXT_BYTES} bytes, got {length}")
+    if len(text.encode()) > _TEXT_BYTES:
+        raise ConfigurationError(f"expected an address of at most {_TEXT_BYTES} bytes, got {len(text.encode())}")
     if venue.size == 1:
         return [text]
-    return gather(venue, listen(), text, announce) if rank == 0 else join(venue, rank, endpoints, text)
+    return gather(venue, listen(), text) if rank == 0 else join(venue, rank, endpoints, text)
 
 
-def gather(
-    venue: Venue, listening: Sequence[socket.socket], text: str, announce: Callable[[], None] = lambda: None
-) -> list[str]:
+def gather(venue: Venue, listening: Sequence[socket.socket], text: str) -> list[str]:
     """Run rank 0's side: wait for every other rank, and send the texts of all ranks to each.
 
     Args:
         venue: The meeting point; the same on every rank except for the deadline.
         listening: Listening sockets; closed as soon as all ranks are connected or the deadline has passed.
         text: Rank 0's text.
-        announce: Called ten times a second while ranks are missing.
 
     Returns:
         The texts by rank.
@@ -123,9 +120,16 @@ def gather(
     Raises:
         RendezvousError: A deadline passed; names the missing ranks. The connected ranks raise the same error.
     """
-    with contextlib.closing(_Gathering(venue, listening)) as gathering:
-        members = gathering.wait(announce)
-        texts = [text, *(members[rank].text for rank in range(1, venue.size))]
+    gathering = _Gathering(venue)
+    with contextlib.closing(gathering):
+        with contextlib.ExitStack() as doors:
+            for sock in listening:
+                doors.enter_context(sock)
+            missing = run(alongside(gathering.wait(), map(gathering.acceptor.serve, listening)))
+        if missing:
+            gathering.send_outcome(_encode(error=missing))
+            raise RendezvousError(missing)
+        texts = [text, *gathering.texts()]
         gathering.send_outcome(_encode(texts=texts))
     return texts
 
@@ -133,34 +137,34 @@ def gather(
 class _Gathering:
     """The ranks that are connected to rank 0 so far."""
 
-    def __init__(self, venue: Venue, listening: Sequence[socket.socket]) -> None:
+    def __init__(self, venue: Venue) -> None:
         self._venue = venue
-        self._listening = listening
         self._began = time.monotonic()
         self._members: dict[int, _Member] = {}
-        self._tasks = Tasks()
-        self._acceptor = Acceptor(self._tasks, listening, 0, venue.credentials, self._admit, self._welcome)
+        self._arrived = asyncio.Event()
+        self.acceptor = Acceptor(0, venue.credentials, self._admit, self._welcome)
 
     def close(self) -> None:
-        """Close all connections, and stop listening."""
-        self._stop_listening()
+        """Close all connections."""
         for member in self._members.values():
             member.sock.close()
 
-    def wait(self, announce: Callable[[], None]) -> dict[int, _Member]:
-        """Wait until every other rank is connected."""
+    def texts(self) -> list[str]:
+        """Return the texts of the other ranks, by rank."""
+        return [self._members[rank].text for rank in range(1, self._venue.size)]
+
+    async def wait(self) -> str:
+        """Wait until every other rank is connected. Returns an error if some are missing at a deadline, else ""."""
         while len(self._members) < self._venue.size - 1 or self._drop_disconnected():
-            announce()
             now = time.monotonic()
             end = min([self._venue.deadline, *(member.deadline for member in self._members.values())])
             if now >= end and not self._drop_disconnected():
-                self._fail(now)
-            self._tasks.step(min(now + _SLICE, end))
-        return self._members
+                return self._missing(now)
+            await wait_for(self._arrived, min(now + _SLICE, end))
+        return ""
 
     def send_outcome(self, outcome: bytes) -> None:
         """Send the outcome to all connected ranks, which close first: so no connection keeps the port in TIME_WAIT."""
-        self._stop_listening()
         for member in self._members.values():
             self._send(member.sock, member.nonce, outcome)
         end = time.monotonic() + _FAREWELL_SECONDS
@@ -186,14 +190,15 @@ class _Gathering:
             reason = "this rank is here already: two processes may have been started with the same RANK"
         if reason is not None:
             self._send(sock, hello.nonce, _encode(error=f"rank 0 refused rank {rank}: {reason}"))
-            self._acceptor.refuse(sock, f"rank {rank}: {reason}")
+            self.acceptor.refuse(sock, f"rank {rank}: {reason}")
             return
         text = hello.payload[_ENTRY.size :].decode("utf-8", "replace")
         self._members[rank] = _Member(text, time.monotonic() + milliseconds / 1000, sock, hello.nonce)
+        self._arrived.set()
 
     def _drop_disconnected(self) -> bool:
         """Drop the ranks that have disconnected (they send nothing more, so readable means ended); return if any."""
-        gone = [rank for rank, member in self._members.items() if poll_any([member.sock], select.POLLIN)]
+        gone = [rank for rank, member in self._members.items() if has_events(member.sock, select.POLLIN)]
         for rank in gone:
             self._members.pop(rank).sock.close()
         return bool(gone)
@@ -203,25 +208,17 @@ class _Gathering:
             sock.settimeout(_FAREWELL_SECONDS)
             sock.sendall(_LENGTH.pack(len(outcome)) + outcome + _sign(self._venue.credentials, nonce, outcome))
 
-    def _fail(self, now: float) -> NoReturn:
+    def _missing(self, now: float) -> str:
         venue = self._venue
         missing = [rank for rank in range(1, venue.size) if rank not in self._members]
         sentence = (
             f"{name_ranks(missing)} of {venue.size} did not come to rank 0 ({venue.description}), which waited "
             f"{now - self._began:.1f} s, until the start_timeout of a rank was over. {venue.advice}"
         )
-        if self._acceptor.refused:
-            counted = "; ".join(f"{count} x {reason}" for reason, count in self._acceptor.refused.most_common(3))
+        if self.acceptor.refused:
+            counted = "; ".join(f"{count} x {reason}" for reason, count in self.acceptor.refused.most_common(3))
             sentence += f". Connections refused meanwhile: {counted}"
-        self.send_outcome(_encode(error=sentence))
-        raise RendezvousError(sentence)
-
-    def _stop_listening(self) -> None:
-        if self._listening:
-            self._tasks.close()
-        for sock in self._listening:
-            sock.close()
-        self._listening = ()
+        return sentence
 
 
 def join(venue: Venue, rank: int, endpoints: Callable[[], Sequence[Endpoint]], text: str) -> list[str]:
@@ -240,6 +237,10 @@ def join(venue: Venue, rank: int, endpoints: Callable[[], Sequence[Endpoint]], t
         RendezvousError: Rank 0 or others didn't start, or rank 0 refused this rank.
         RefusedError: The process that answers doesn't belong to this group.
     """
+    return run(_join(venue, rank, endpoints, text))
+
+
+async def _join(venue: Venue, rank: int, endpoints: Callable[[], Sequence[Endpoint]], text: str) -> list[str]:
     began = time.monotonic()
     deadline = min(venue.deadline, began + _LONGEST_SECONDS)
     refused_since = math.inf
@@ -247,7 +248,7 @@ def join(venue: Venue, rank: int, endpoints: Callable[[], Sequence[Endpoint]], t
     pause = 0.005
     while True:
         try:
-            return _try(venue, rank, endpoints(), text, deadline)
+            return await _try(venue, rank, endpoints(), text, deadline)
         except (OSError, RefusedError) as error:
             failure = error
         now, reason = time.monotonic(), getattr(failure, "strerror", None) or str(failure)
@@ -261,7 +262,7 @@ def join(venue: Venue, rank: int, endpoints: Callable[[], Sequence[Endpoint]], t
         final = not may_pass and now - refused_since >= _REFUSED_SECONDS
         if final or now >= deadline:
             break
-        time.sleep(min(pause, deadline - now))
+        await asyncio.sleep(min(pause, deadline - now))
         pause = min(pause * 1.5, _LONGEST_PAUSE)
     sentence = (
         f"rank {rank} of {venue.size} did not find rank 0 ({venue.description}) in {time.monotonic() - began:.1f} s: "
@@ -270,53 +271,41 @@ def join(venue: Venue, rank: int, endpoints: Callable[[], Sequence[Endpoint]], t
     raise RefusedError(sentence) if refused else RendezvousError(sentence)
 
 
-def _try(venue: Venue, rank: int, endpoints: Sequence[Endpoint], text: str, deadline: float) -> list[str]:
+async def _try(venue: Venue, rank: int, endpoints: Sequence[Endpoint], text: str, deadline: float) -> list[str]:
     entry = _ENTRY.pack(venue.size, int(1000 * max(0.001, deadline - time.monotonic()))) + text.encode()
     failures: list[str] = []
     refusal: RefusedError | None = None
     hello = Hello(rank, 0, ConnectionKind.RENDEZVOUS, 0, entry)
     for endpoint in endpoints:
-        until = min(deadline, time.monotonic() + _TRY_SECONDS)
-        with contextlib.closing(Tasks()) as tasks:
-            try:
-                sock, nonce = tasks.run(open_connection(hello, endpoint, venue.credentials, until))
-            except OSError as error:
-                # The error lists each address: the host name may resolve to an unintended one.
-                failures.append(f"{name_endpoint(endpoint)}: {error.strerror or error}")
-                continue
-            except RefusedError as error:
-                refusal = error
-                continue
-        with sock:
-            return _read_outcome(venue, rank, sock, nonce, deadline + _FAREWELL_SECONDS)
+        seconds = min(deadline - time.monotonic(), _TRY_SECONDS)
+        try:
+            sock, nonce = await open_connection(hello, endpoint, venue.credentials, seconds)
+        except OSError as error:
+            # The error lists each address: the host name may resolve to an unintended one.
+            failures.append(f"{name_endpoint(endpoint)}: {error.strerror or error}")
+        except RefusedError as error:
+            refusal = error
+        else:
+            with sock:
+                return await _read_outcome(venue, sock, nonce, deadline + _FAREWELL_SECONDS)
     raise refusal or OSError("; ".join(failures) or "it has not come there yet")
 
 
-def _read_outcome(venue: Venue, rank: int, sock: socket.socket, nonce: bytes, deadline: float) -> list[str]:
-    (length,) = _LENGTH.unpack(_receive(sock, _LENGTH.size, deadline))
-    if length > (venue.size + 1) * 6 * (_TEXT_BYTES + 2):  # 6 characters for each that JSON escapes
-        raise RefusedError(f"rank 0's answer is of {length} bytes, too many for {venue.size} ranks")
-    body, mac = _receive(sock, length, deadline), _receive(sock, MAC_BYTES, deadline)
+async def _read_outcome(venue: Venue, sock: socket.socket, nonce: bytes, deadline: float) -> list[str]:
+    try:
+        async with asyncio.timeout_at(deadline):
+            (length,) = _LENGTH.unpack(await receive(sock, _LENGTH.size))
+            if length > (venue.size + 1) * 6 * (_TEXT_BYTES + 2):  # 6 characters for each that JSON escapes
+                raise RefusedError(f"rank 0's answer is of {length} bytes, too many for {venue.size} ranks")
+            body, mac = await receive(sock, length), await receive(sock, MAC_BYTES)
+    except TimeoutError:
+        raise TimeoutError("rank 0 is there, but told no outcome") from None
     if not hmac.compare_digest(mac, _sign(venue.credentials, nonce, body)):
         raise RefusedError("rank 0's answer isn't as it was signed: somebody has altered it on its way")
     outcome = json.loads(body)
     if "error" in outcome:
         raise RendezvousError(outcome["error"])
     return list(outcome["texts"])
-
-
-def _receive(sock: socket.socket, count: int, deadline: float) -> bytes:
-    arrived = bytearray()
-    while len(arrived) < count:
-        sock.settimeout(max(0.001, deadline - time.monotonic()))
-        try:
-            chunk = sock.recv(min(1 << 20, count - len(arrived)))
-        except TimeoutError:
-            raise TimeoutError("rank 0 is there, but told no outcome") from None
-        if not chunk:
-            raise ConnectionResetError("rank 0 ended the connection; it may have died")
-        arrived += chunk
-    return bytes(arrived)
 
 
 def _encode(**outcome: object) -> bytes:
@@ -328,11 +317,18 @@ def _sign(credentials: Credentials, nonce: bytes, body: bytes) -> bytes:
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """Return `rank 2`, `ranks 2 and 5`, or `ranks 1, 2, 3 and 47 others`."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {listed(list(map(str, ranks)), 16)}"
+    """Return `rank 3`, or `ranks 0 to 4, 6 and 8`. The ranks are in ascending order."""
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][-1] + 1:
+            spans[-1].append(rank)
+        else:
+            spans.append([rank])
+    names = [name for span in spans for name in (map(str, span) if len(span) < 3 else [f"{span[0]} to {span[-1]}"])]
+    return f"rank{'s' if len(ranks) > 1 else ''} {listed(names, _NAMED)}"
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """Return `a`, `a, b and c`, or, if there are more than `most`, `a, b and 47 others`."""
-    shown = list(names) if len(names) <= most else [*names[:most], f"{len(names) - most} others"]
+    """Return `a`, `a, b and c`, or, if there are more than `most`, `a, b and 47 more`."""
+    shown = list(names) if len(names) <= most else [*names[:most], f"{len(names) - most} more"]
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)

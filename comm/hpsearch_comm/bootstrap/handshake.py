@@ -64,8 +64,6 @@ class ConnectionKind(IntEnum):
     """Tensors; the first one of two ranks on one host also passes descriptors of shared memory."""
     RENDEZVOUS = 3
     """The ranks' addresses, through rank 0."""
-    PRESENCE = 4
-    """Kept open by a rank that has yet to connect, for a rank that waits for it: it closes if the rank dies."""
 
 
 class HandshakeReply(IntEnum):

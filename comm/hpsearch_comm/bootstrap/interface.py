@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import logging
-import re
 import socket
 import time
 from collections import defaultdict
@@ -24,7 +23,6 @@ _OUTSIDE = ("198.51.100.1", "2001:db8::1")
 """Addresses reserved for documentation: the route to them is the default route."""
 _BROADCAST = ipaddress.ip_address("255.255.255.255")
 _RETRY_SECONDS = 0.5
-_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?", re.IGNORECASE)
 _log = logging.getLogger(__name__)
 
 
@@ -62,8 +60,8 @@ def interface_name(interface: str, towards: str | None = None) -> str | None:
     """Return the name of the interface that `local_address` chooses for the user's choice; None if it is unknown."""
     try:
         address = local_address(towards, interface)
-        return next((name for name, own in interface_addresses().items() if address in map(str, _ips(own))), None)
-    except (ConfigurationError, OSError):
+        return next((name for name, own in interface_addresses() if str(own.ip) == address), None)
+    except ConfigurationError:
         return None
 
 
@@ -84,7 +82,7 @@ def resolve(host: str, deadline: float | None = None) -> tuple[str, ...]:
             results = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             remaining = 0.0 if deadline is None else deadline - time.monotonic()
-            if remaining <= 0 or isinstance(error, UnicodeError) or not _is_name(host):
+            if remaining <= 0 or isinstance(error, UnicodeError):
                 raise ConfigurationError(
                     f"expected the host of rank 0 (MASTER_ADDR) as a name or address that this host can resolve, "
                     f"got {host!r}: {error}"
@@ -117,14 +115,6 @@ def _is_nobodys(address: IPAddress) -> bool:
     return address.is_unspecified or address.is_multicast or address == _BROADCAST
 
 
-def _is_name(host: str) -> bool:
-    """Return whether the text may be a host name that resolves later; an address, a URL or `host:port` can't be."""
-    if not host.isascii():
-        return True
-    labels = host.removesuffix(".").split(".")
-    return all(_LABEL.fullmatch(label) for label in labels) and not labels[-1].isdigit()
-
-
 def is_own_name(host: str, addresses: tuple[str, ...]) -> bool:
     """Return whether a name resolves to loopback because it is this host's own name: many systems map it to 127.0.1.1.
 
@@ -149,20 +139,17 @@ def is_local(address: str) -> bool:
 
 def describe_interfaces() -> str:
     """Describe this host's addresses for an error: `Interfaces of this host: lo 127.0.0.1/8; ...`."""
-    try:
-        interfaces = interface_addresses()
-    except OSError as error:
-        return f"The interfaces of this host can't be listed ({error})."
-    lines = [f"{name} {', '.join(map(str, own)) or 'without an address'}" for name, own in interfaces.items()]
-    return f"Interfaces of this host: {'; '.join(lines) or 'none'}."
+    by_name: defaultdict[str, list[str]] = defaultdict(list)
+    for name, own in interface_addresses():
+        by_name[name].append(str(own))
+    listing = "; ".join(f"{name} {', '.join(addresses)}" for name, addresses in by_name.items())
+    return f"Interfaces of this host: {listing or 'none that the kernel lists'}."
 
 
 def _chosen(interface: str, towards: str | None) -> str:
     literal = _literal(interface)
-    if literal is not None:
-        candidates = [literal] if is_reachable(literal) and is_local(interface) else []
-    else:
-        candidates = [address for address in _matching(interface) if not _needs_scope(address)]
+    matching = _matching(interface) if literal is None else [literal] if is_local(interface) else []
+    candidates = [address for address in matching if is_reachable(address)]
     if not candidates:
         raise ConfigurationError(
             f"expected {_VARIABLE} to be an interface, an address or a network of this host with an address that "
@@ -177,26 +164,15 @@ def _chosen(interface: str, towards: str | None) -> str:
 
 
 def _matching(interface: str) -> list[IPAddress]:
-    try:
-        interfaces = interface_addresses()
-    except OSError as error:
-        raise ConfigurationError(
-            f"{_VARIABLE} is {interface!r}, but the interfaces of this host can't be listed ({error}): "
-            "give the address itself"
-        ) from None
     if "/" not in interface:
-        return _ips(interfaces.get(interface, []))
+        return [own.ip for name, own in interface_addresses() if name == interface]
     try:
         network = ipaddress.ip_network(interface, strict=False)
     except ValueError:
         raise ConfigurationError(
             f"expected {_VARIABLE} to be a network such as 10.1.0.0/16, got {interface!r}"
         ) from None
-    return [address for own in interfaces.values() for address in _ips(own) if address in network]
-
-
-def _ips(own: list[IPInterface]) -> list[IPAddress]:
-    return [entry.ip for entry in own]
+    return [own.ip for _, own in interface_addresses() if own.ip in network]
 
 
 def _outward() -> str:
@@ -204,13 +180,9 @@ def _outward() -> str:
         source = _source(address)
         if source is not None and not ipaddress.ip_address(source).is_loopback:
             return source
-    try:
-        addresses = [address for own in interface_addresses().values() for address in _ips(own)]
-    except OSError:
-        addresses = []
-    reachable = [address for address in addresses if not address.is_loopback and not _needs_scope(address)]
-    if reachable:
-        return str(min(reachable, key=lambda address: address.version))
+    for _, own in interface_addresses():
+        if not own.ip.is_loopback and not _needs_scope(own.ip):
+            return str(own.ip)
     return "127.0.0.1" if is_local("127.0.0.1") else "::1"
 
 
@@ -238,23 +210,22 @@ def _needs_scope(address: IPAddress) -> bool:
     return address.version == 6 and address.is_link_local
 
 
-def interface_addresses() -> dict[str, list[IPInterface]]:
-    """Return the addresses of each of this host's interfaces, with their networks, IPv4 first.
+def interface_addresses() -> list[tuple[str, IPInterface]]:
+    """Return the names of this host's interfaces with an address and its network, IPv4 first.
 
-    Raises:
-        OSError: The kernel doesn't list them, as in some sandboxes.
+    It is empty if the kernel doesn't list them, as in some sandboxes.
     """
     import psutil  # imported here, because routing usually suffices
 
-    interfaces: defaultdict[str, list[IPInterface]] = defaultdict(list)
-    for name, entries in psutil.net_if_addrs().items():
-        own = interfaces[name.partition(":")[0]]  # eth0:1 is an alias of eth0
-        for entry in entries:
-            if entry.family not in (socket.AF_INET, socket.AF_INET6) or entry.netmask is None:
-                continue
-            address = ipaddress.ip_address(entry.address.partition("%")[0])
-            # Skip tentative addresses and duplicates of another host's address: they can't be used.
-            if _needs_scope(address) or is_local(str(address)):
-                own.append(ipaddress.ip_interface((address, int(ipaddress.ip_address(entry.netmask)).bit_count())))
-        own.sort(key=lambda entry: entry.version)
-    return interfaces
+    addresses = []
+    with contextlib.suppress(OSError):
+        for name, entries in psutil.net_if_addrs().items():
+            for entry in entries:
+                if entry.family not in (socket.AF_INET, socket.AF_INET6) or entry.netmask is None:
+                    continue
+                address = ipaddress.ip_address(entry.address.partition("%")[0])
+                # Skip tentative addresses and duplicates of another host's address: they can't be used.
+                if _needs_scope(address) or is_local(str(address)):
+                    own = ipaddress.ip_interface((address, int(ipaddress.ip_address(entry.netmask)).bit_count()))
+                    addresses.append((name.partition(":")[0], own))  # eth0:1 is an alias of eth0
+    return sorted(addresses, key=lambda named: named[1].version)

@@ -48,7 +48,7 @@ class Listener:
                 "this host; set HPSEARCH_COMM_INTERFACE (or interface=) to another"
             ) from None
         port = self._sockets[0].getsockname()[1]
-        self.address = Address(identity, _hostname(), os.getpid(), ip, port, name)
+        self.address = Address(identity, socket.gethostname(), os.getpid(), ip, port, name)
         """The address by which other ranks reach this rank."""
         self._host = host
 
@@ -107,8 +107,3 @@ def listen_all(endpoints: Sequence[Endpoint], until: float = 0.0) -> list[socket
         listening = [opened.enter_context(listen(endpoint, until)) for endpoint in endpoints]
         opened.pop_all()
     return listening
-
-
-def _hostname() -> str:
-    name = "".join(char for char in socket.gethostname() if char.isprintable())
-    return name[:255] or "unnamed host"

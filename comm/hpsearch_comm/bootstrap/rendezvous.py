@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import hashlib
 import ipaddress
+import os
 import socket
-import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from hpsearch_comm.bootstrap.address import Address
 from hpsearch_comm.bootstrap.connector import Endpoint
@@ -20,13 +20,10 @@ from hpsearch_comm.bootstrap.exchange import Venue, meet
 from hpsearch_comm.bootstrap.handshake import Credentials
 from hpsearch_comm.bootstrap.interface import describe_interfaces, is_local, is_own_name, local_address, resolve
 from hpsearch_comm.bootstrap.listener import listen, listen_all
-from hpsearch_comm.bootstrap.secret import meet_on_host
 from hpsearch_comm.errors import ConfigurationError, RendezvousError
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
-
-T = TypeVar("T")
 
 _ADVICE = (
     "Start all ranks within start_timeout of each other, with the same MASTER_ADDR, MASTER_PORT, WORLD_SIZE and "
@@ -39,8 +36,6 @@ _LOCAL_ADVICE = (
 _BIND_SECONDS = 3.0
 """Seconds for which a port in use is tried again: another group of this process may be about to release it."""
 _LONGEST_SECONDS = 2e6  # the longest timeout that a TCPStore accepts
-_GRACE_SECONDS = 1.5
-"""Seconds to wait for a store after the deadline, so that it can raise its own error if nobody listens."""
 
 
 class Rendezvous(ABC):
@@ -152,22 +147,40 @@ class MasterRendezvous(Rendezvous):
 class LocalRendezvous(Rendezvous):
     """Ranks that are all on this host connect to an abstract Unix socket of rank 0. They don't need a port.
 
-    Every connection proves the group's secret before any other data is read. The socket has no file to clean up.
+    Every connection proves the group's secret, and that its process is of this user, before any other data is read. The
+    socket has no file and ends with its last descriptor, so nothing is left behind even after `kill -9`.
 
     Args:
         job: Name of the job: the same on every rank, and unique among the user's groups that start on this host.
+        advice: Advice to the user about missing ranks.
     """
 
     host = "127.0.0.1"
 
-    def __init__(self, job: str) -> None:
+    def __init__(self, job: str, advice: str = _LOCAL_ADVICE) -> None:
         self.job = job
+        self._advice = advice
+
+    def address(self, credentials: Credentials) -> str:
+        """Return the name of the Unix socket for a group of this user."""
+        name = f"{self.job} {credentials.digest.hex()}"
+        return f"\0hpsearch-comm-{os.geteuid()}-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
     def exchange(self, rank: int, size: int, mine: str, credentials: Credentials, deadline: float) -> list[str]:
         """Meet the others at rank 0."""
-        venue = Venue(size, credentials, deadline, f"a Unix socket for {self.job}", _LOCAL_ADVICE)
-        patience = min(deadline, time.monotonic() + _BIND_SECONDS)
-        return meet_on_host(venue, rank, mine, f"{self.job} {credentials.digest.hex()}", patience)
+        address, description = self.address(credentials), f"a Unix socket of user {os.geteuid()} for {self.job}"
+
+        def listening() -> list[socket.socket]:
+            try:
+                return [listen(address, deadline)]
+            except OSError as error:
+                raise RendezvousError(
+                    f"rank 0 could not open {description}: {error}. Another group of the same name is starting at the "
+                    "same place, two processes have RANK=0, or another user has taken the name"
+                ) from None
+
+        venue = Venue(size, credentials, deadline, description, self._advice)
+        return meet(venue, rank, mine, listening, lambda: [address])
 
 
 class StoreRendezvous(Rendezvous):
@@ -196,10 +209,9 @@ class StoreRendezvous(Rendezvous):
         venue = Venue(size, credentials, deadline, self.store_name, _ADVICE)
         key = f"{self.prefix}/{credentials.digest.hex()[:16]}"
         try:
-            store = _until(deadline, partial(self._open, deadline))
-            with contextlib.closing(_Notice(store, key, deadline)) as notice:
-                del store
-                return meet(venue, rank, mine, partial(notice.listen, mine), notice.read, notice.keep)
+            store = self._open(deadline)
+            listening = partial(_listen_and_announce, store, key, mine)
+            return meet(venue, rank, mine, listening, partial(_announced, store, key))
         except RuntimeError as error:  # every error of a store is one
             reason = str(error).strip().partition("\n")[0]
             raise RendezvousError(
@@ -239,68 +251,21 @@ class HeldStoreRendezvous(StoreRendezvous):
         return self._store
 
 
-class _Notice:
-    """The store entry with rank 0's endpoint: its address, a space and its port."""
-
-    def __init__(self, store: Store, key: str, deadline: float) -> None:
-        self._deadline = deadline
-        self._store = store
-        self._key = key
-        self._place = ""
-
-    def close(self) -> None:
-        """Disconnect by dropping the store. Otherwise an error's traceback would keep it alive."""
-        del self._store
-
-    def listen(self, address: str) -> list[socket.socket]:
-        """Listen on a free port of the address. `keep` writes it to the store."""
-        listening = listen((Address.from_text(address).ip, 0))
-        ip, port, *_ = listening.getsockname()
-        self._place = f"{ip} {port}"
-        return [listening]
-
-    def keep(self) -> None:
-        """Write the endpoint if the store has another value: a write may get lost or be overwritten by an old start."""
-        if self._text() != self._place:
-            _until(self._deadline, partial(self._store.set, self._key, self._place))
-
-    def read(self) -> list[Endpoint]:
-        """Return the endpoint in the store as a list; empty if there is none or it is invalid."""
-        ip, _, port = self._text().partition(" ")
-        try:
-            endpoint = str(ipaddress.ip_address(ip)), int(port)
-        except ValueError:
-            return []
-        return [endpoint] if 1 <= endpoint[1] <= 65535 else []
-
-    def _text(self) -> str:
-        return _until(self._deadline, partial(_entry, self._store, self._key)).decode("utf-8", "replace")
+def _listen_and_announce(store: Store, key: str, address: str) -> list[socket.socket]:
+    """Listen on a free port of rank 0's host, and write the endpoint to the store: address, a space and port."""
+    ip = Address.from_text(address).ip
+    listening = listen((ip, 0))
+    store.set(key, f"{ip} {listening.getsockname()[1]}")
+    return [listening]
 
 
-def _entry(store: Store, key: str) -> bytes:
-    # get() would wait for a missing key.
-    return bytes(store.get(key)) if store.check([key]) else b""
-
-
-def _until(deadline: float, call: Callable[[], T]) -> T:
-    """Run a call to a store in a thread, and wait for its result until the deadline.
-
-    A TCPStore itself doesn't keep the deadline: if its host is silent or its process is stopped, it waits forever and
-    ignores Ctrl-C. Then the thread is abandoned.
-
-    Raises:
-        RuntimeError: The call's own error, or there was no answer.
-    """
-    outcome: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result(call())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=run, name="hpsearch-comm-store", daemon=True).start()
+def _announced(store: Store, key: str) -> list[Endpoint]:
+    """Return the endpoint in the store as a list; empty if there is none or it is invalid."""
+    if not store.check([key]):  # get() would wait for a missing key
+        return []
+    ip, _, port = bytes(store.get(key)).decode("utf-8", "replace").partition(" ")
     try:
-        return outcome.result(min(_LONGEST_SECONDS, max(0.0, deadline - time.monotonic()) + _GRACE_SECONDS))
-    except TimeoutError:
-        raise RuntimeError("it has not answered until the start_timeout was over") from None
+        endpoint = str(ipaddress.ip_address(ip)), int(port)
+    except ValueError:
+        return []
+    return [endpoint] if 1 <= endpoint[1] <= 65535 else []

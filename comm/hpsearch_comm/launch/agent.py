@@ -17,11 +17,10 @@ import selectors
 import signal
 import socket
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import IO, Any
+from typing import Any
 
 from hpsearch_comm.bootstrap.address import host_identity
 from hpsearch_comm.bootstrap.interface import is_local, local_address
@@ -32,39 +31,20 @@ from hpsearch_comm.launch.processes import (
     RankProcess,
     adopt_orphans,
     descendants,
-    end,
     end_descendants,
+    kill,
     reap,
 )
-from hpsearch_comm.launch.streams import CHUNK, Writer, handle_signals, start_thread, write_all
+from hpsearch_comm.launch.streams import CHUNK, Writer, handle_signals, start_thread
 from hpsearch_comm.launch.variables import SECRET, rank_variables, without_other_launchers
-from hpsearch_comm.launch.version import source_digest, version
+from hpsearch_comm.launch.version import PACKAGE, source_digest
 
-_MOST_BYTES = 1 << 16
-"""Maximum length of a line that a rank sends to the launcher."""
-_MOST_DRAINED = 16
-"""Maximum number of reads from an ended rank's pipe: enough for all its own output. Its children may still write."""
 _GRACE_SECONDS = 5.0
 """Time between SIGTERM and SIGKILL if the launcher is gone."""
-_LEAVING_SECONDS = 1.0
-"""Time for an ended rank's children to end on their own, as cleanup helpers do; and between SIGTERM and SIGKILL."""
-_LAST_SECONDS = 30.0
-"""Time after which the agent stops waiting for processes that can't be killed. It prints their ids."""
+_LEAVING_SECONDS = 2.0
+"""Time for the ranks' children to end on their own, as cleanup helpers do, after the last rank has ended."""
 _TICK_SECONDS = 0.05
 _CAN_NOT_RUN, _NOT_FOUND = 126, 127  # as in shells
-
-
-def read_lines(sock: socket.socket) -> Iterator[bytes]:
-    """Yield the lines that a rank sends, with their line ends, until the rank is gone.
-
-    Raises:
-        LaunchError: A line is too long.
-    """
-    with sock.makefile("rb") as stream, contextlib.suppress(OSError):
-        while (line := stream.readline(_MOST_BYTES)).endswith(b"\n"):
-            yield line
-        if len(line) == _MOST_BYTES:
-            raise LaunchError(f"expected lines of at most {_MOST_BYTES} bytes of a rank, got {line[:64]!r}...")
 
 
 class Agent:
@@ -84,33 +64,26 @@ class Agent:
         self._ranks: dict[int, RankProcess] = {}
         self._outputs = selectors.DefaultSelector()
         """The ranks' output pipes. Their children may still write when the ranks have ended."""
-        self._forwarding = threading.Lock()
-        self._input: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        """Standard input for rank 0."""
         self._to_ranks: dict[int, tuple[socket.socket, Writer]] = {}
         """By rank, the socket for rosters, if the job continues without dead ranks."""
         self._launcher_gone = False
         self._kill_at = math.inf
         """When the ranks are killed, after they were asked to end."""
-        self._leaving: dict[int | None, float] = {}
-        """When leftover processes get SIGTERM: all of them (None), or those of a dead rank's process group."""
-        self._terminated: set[int] = set()
-        """The leftover processes that got SIGTERM."""
+        self._leaving_until = math.inf
+        """When leftover processes are killed, after the last rank has ended."""
 
     def run(self) -> int:
         """Run until the ranks and their leftover processes have ended; return the exit code."""
         adopt_orphans()
-        numbers = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         with handle_signals(numbers, lambda number: self._events.put(partial(self._on_signal, number))):
             self._greet()
             start_thread(self._listen)
             while not self._is_done():
+                self._forward_outputs(_TICK_SECONDS)
                 with contextlib.suppress(queue.Empty):
-                    is_ending = self._leaving or self._kill_at < math.inf
-                    action = self._events.get(timeout=_TICK_SECONDS if is_ending else 1.0)
                     while True:
-                        action()
-                        action = self._events.get_nowait()
+                        self._events.get_nowait()()
                 self._reap()
                 self._check_deadlines()
         return 0
@@ -118,7 +91,7 @@ class Agent:
     def _greet(self) -> None:
         facts = {
             "digest": source_digest(),
-            "version": version(),
+            "package": str(PACKAGE),
             "identity": host_identity(),
             # Client address, client port, server address, server port; see ssh(1).
             "ssh": os.environ.get("SSH_CONNECTION", "").split()[::2],
@@ -142,8 +115,6 @@ class Agent:
             self._choose_address(frame.value)
         elif frame.kind is FrameKind.START:
             self._start(frame.value)
-        elif frame.kind is FrameKind.INPUT:
-            self._input.put(frame.payload)
         elif frame.kind is FrameKind.SIGNAL:
             for rank in self._ranks.values():
                 rank.signal(frame.number)
@@ -156,9 +127,8 @@ class Agent:
             self._end(frame.number / 1000)
 
     def _on_signal(self, number: int) -> None:
-        if number != signal.SIGCHLD:
-            name = signal.Signals(number).name
-            self._fail(1, f"expected the agent to stay until its ranks have ended, got {name}", _GRACE_SECONDS)
+        name = signal.Signals(number).name
+        self._fail(1, f"expected the agent to stay until its ranks have ended, got {name}", _GRACE_SECONDS)
 
     def _choose_address(self, request: dict[str, Any]) -> None:
         try:
@@ -184,7 +154,7 @@ class Agent:
             variables = rank_variables(rank, ranks, order["size"], order["address"], order["port"])
             environment = base | order["exports"] | variables
             try:
-                process = RankProcess(rank, command, environment, rank == 0, order["elastic"])
+                process = RankProcess(rank, command, environment, order["elastic"])
             except (OSError, ValueError) as error:
                 code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _CAN_NOT_RUN
                 reason = getattr(error, "strerror", None) or error
@@ -193,10 +163,7 @@ class Agent:
             self._ranks[rank] = process
             for stream, kind in process.outputs.items():
                 self._outputs.register(stream, selectors.EVENT_READ, (rank, kind))
-        start_thread(self._forward_outputs)
         for rank, process in self._ranks.items():
-            if process.process.stdin:
-                start_thread(self._feed, process.process.stdin)
             if process.elastic_socket:
                 self._to_ranks[rank] = process.elastic_socket, Writer()
                 start_thread(self._hear_rank, rank, process.elastic_socket)
@@ -205,49 +172,28 @@ class Agent:
         self._send(pack(FrameKind.FAILED, code, reason.encode("utf-8", "replace")))
         self._end(grace)
 
-    # Input and output of ranks, in threads.
+    # Input and output of ranks.
 
-    def _forward_outputs(self) -> None:
-        while self._outputs.get_map():
-            for key, _ in self._outputs.select():
-                self._forward(key)
-            self._launcher.wait_for_room()
+    def _forward_outputs(self, seconds: float) -> bool:
+        """Wait for output, at most this long, and send a chunk of each stream. Returns whether there was any."""
+        if not self._launcher.has_room:
+            time.sleep(seconds)
+            return True
+        return any([self._forward(key) for key, _ in self._outputs.select(seconds)])
 
     def _forward(self, key: selectors.SelectorKey) -> bool:
-        """Send a chunk of a stream's available data. Returns whether there was any."""
-        with self._forwarding:
-            try:
-                data = os.read(key.fd, CHUNK)
-            except BlockingIOError:
-                return False
+        with contextlib.suppress(BlockingIOError):
             rank, kind = key.data
-            if data:
+            if data := os.read(key.fd, CHUNK):
                 self._send(pack(kind, rank, data))
-            elif key.fd in self._outputs.get_map():
-                self._outputs.unregister(key.fd)
-            return bool(data)
-
-    def _forward_remaining(self) -> bool:
-        """Send a chunk of each stream's available data. Returns whether there was any."""
-        with self._forwarding:
-            keys = list(self._outputs.get_map().values())
-        return any([self._forward(key) for key in keys])
-
-    def _feed(self, stdin: IO[bytes]) -> None:
-        try:
-            while data := self._input.get():
-                write_all(stdin.fileno(), data)
-                self._send(pack(FrameKind.INPUT_TAKEN))
-        except OSError:  # rank 0 has closed its input
-            self._send(pack(FrameKind.INPUT_TAKEN, 1))
-        stdin.close()
+                return True
+            self._outputs.unregister(key.fd)
+        return False
 
     def _hear_rank(self, rank: int, sock: socket.socket) -> None:
-        try:
-            for line in read_lines(sock):
+        with sock.makefile("rb") as stream, contextlib.suppress(OSError):
+            while (line := stream.readline()).endswith(b"\n"):
                 self._send(pack(FrameKind.FROM_RANK, rank, line))
-        except LaunchError as error:
-            self._events.put(partial(self._fail, 1, str(error)))
 
     def _send(self, message: bytes) -> None:
         if not self._launcher_gone:
@@ -258,12 +204,10 @@ class Agent:
     def _reap(self) -> None:
         for rank in reap(self._running()):
             for stream in rank.outputs:
-                key = self._outputs.get_map().get(stream)
-                for _ in range(_MOST_DRAINED):
-                    if key is None or not self._forward(key):
-                        break
+                if key := self._outputs.get_map().get(stream):
+                    self._forward(key)  # a chunk is as large as a pipe: it has all that the rank has written
             if rank.elastic_socket and rank.process.returncode != 0:
-                self._leaving[rank.process.pid] = time.monotonic() + _LEAVING_SECONDS
+                kill(descendants(rank.process.pid))
             self._send(pack_value(FrameKind.ENDED, rank.process.returncode, rank.rank))
 
     def _on_launcher_gone(self) -> None:
@@ -287,17 +231,6 @@ class Agent:
         if now >= self._kill_at:
             for rank in self._running():
                 rank.signal(signal.SIGKILL)
-        if self._has_no_ranks():
-            self._leaving.setdefault(None, now + _LEAVING_SECONDS)
-        for group, deadline in list(self._leaving.items()):
-            leftovers = descendants(group)
-            if now >= deadline + _LEAVING_SECONDS:
-                end(leftovers, signal.SIGKILL)
-            elif now >= deadline:
-                end(set(leftovers) - self._terminated, signal.SIGTERM)
-                self._terminated.update(leftovers)
-            if group is not None and not leftovers:
-                del self._leaving[group]
 
     def _has_no_ranks(self) -> bool:
         return (bool(self._ranks) or self._kill_at < math.inf) and not self._running()
@@ -307,13 +240,16 @@ class Agent:
         return [rank for rank in self._ranks.values() if rank.process.returncode is None]
 
     def _is_done(self) -> bool:
-        """Return whether all processes have ended, and all their output has been sent."""
+        """Return whether all processes have ended, or have had their time, and the output has been sent."""
         if not self._has_no_ranks():
             return False
+        now = time.monotonic()
+        self._leaving_until = min(self._leaving_until, now + _LEAVING_SECONDS)
         if descendants():
-            is_over = time.monotonic() > self._leaving.get(None, math.inf) + _LAST_SECONDS
-        else:
-            is_over = not self._forward_remaining()
+            if now < self._leaving_until:
+                return False
+            end_descendants()
+        is_over = not self._forward_outputs(0.0)
         # Checked last: another thread may have queued output just before.
         return is_over and (self._launcher.is_idle or self._launcher_gone)
 

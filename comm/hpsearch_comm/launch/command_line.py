@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import math
-import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from hpsearch_comm.bootstrap.secret import new_secret, parse_secret
@@ -90,19 +88,16 @@ def read_job(arguments: argparse.Namespace, env: Mapping[str, str]) -> LaunchJob
     if arguments.start_timeout is not None:
         exports[_START_TIMEOUT] = f"{_positive(arguments.start_timeout, '--start-timeout'):g}"
     merged_env = {**env, **exports}
-    interface = merged_env.get(_INTERFACE, "").strip() or None
-    if interface is not None:
-        _check_interface(interface, host_ranks)
     python = arguments.python or sys.executable
     return LaunchJob(
         host_ranks=host_ranks,
         command=_command(python, arguments),
         python=python,
-        directory=arguments.wdir or _current_directory(),
+        directory=arguments.wdir or str(Path.cwd()),
         secret=(parse_secret(env[SECRET]) if env.get(SECRET, "").strip() else new_secret()).hex(),
         environment=dict(env),
         exports=exports,
-        interface=interface,
+        interface=merged_env.get(_INTERFACE, "").strip() or None,
         ssh=_ssh_options(arguments),
         start_timeout=_seconds(merged_env, _START_TIMEOUT),
         silence=_seconds(merged_env, _HEARTBEAT_TIMEOUT),
@@ -156,33 +151,12 @@ def _ssh_options(arguments: argparse.Namespace) -> tuple[str, ...]:
     return tuple(word for flag, value in options if value is not None for word in (flag, str(value)))
 
 
-def _check_interface(interface: str, host_ranks: Sequence[HostRanks]) -> None:
-    try:
-        ipaddress.ip_address(interface)
-    except ValueError:
-        return
-    if len(host_ranks) > 1:
-        raise ConfigurationError(
-            f"expected --interface (or {_INTERFACE}) to be an interface or a network, which all hosts have, got the "
-            f"address {interface} of a single one"
-        )
-
-
 def _content(file: str) -> str:
     try:
         return Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
         raise ConfigurationError(
             f"expected --hostfile to be a text file that can be read, got {file}: {error}"
-        ) from None
-
-
-def _current_directory() -> str:
-    try:
-        return os.getcwd()  # noqa: PTH109  # as a string, not as a Path
-    except OSError as error:
-        raise ConfigurationError(
-            f"expected a directory to start in, got {error.strerror} for this one: name another (--wdir)"
         ) from None
 
 

@@ -17,7 +17,7 @@ from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.frames import GREETING, Frame, read_frames
 from hpsearch_comm.launch.hosts import LOCAL, HostRanks
 from hpsearch_comm.launch.job import LaunchJob
-from hpsearch_comm.launch.streams import Writer, read_chunks
+from hpsearch_comm.launch.streams import Writer
 from hpsearch_comm.launch.variables import SECRET
 from hpsearch_comm.launch.version import search_path
 
@@ -99,12 +99,11 @@ class Connection:
             raise LaunchError(f"{self.name}: {error}") from None
 
     def read_errors(self) -> Iterator[str]:
-        """Yield the last line of stderr each time data arrives."""
+        """Yield the lines of stderr."""
         assert self.process.stderr
-        for data in read_chunks(self.process.stderr.fileno()):
-            self._remember(data)
-            if lines := self.diagnostics.strip().splitlines():
-                yield f"{self.name}: {lines[-1]}"
+        for line in self.process.stderr:
+            self._remember(line)
+            yield f"{self.name}: {line.decode('utf-8', 'replace').rstrip()}"
         self._errors_read.set()
 
     def send(self, message: bytes) -> None:
@@ -167,8 +166,6 @@ def describe_failure(host: str, python: str, code: int | None, output: str, loca
             f"expected hpsearch_comm to be installed for {python} on {host}, {actual}. Install the same version there, "
             "or name the Python that has it (--python)"
         )
-    if "nknown option: -P" in output or "requires a different Python" in output:
-        return f"expected {python} on {host} to be Python 3.11 or later, {actual}. Name another one (--python)"
     if code in (126, 127):
         return (
             f"expected a Python interpreter at {python} on {host}, {actual}. It must have the same path on all hosts; "

@@ -32,32 +32,28 @@ class FrameKind(IntEnum):
     """Choose the address at which the ranks meet; JSON."""
     START = 2
     """Start the ranks; JSON."""
-    INPUT = 3
-    """Bytes for rank 0's standard input; empty at the end of input."""
-    SIGNAL = 4
+    SIGNAL = 3
     """Send the signal of this number to all ranks."""
-    END = 5
+    END = 4
     """End all ranks, and kill them after this number of milliseconds."""
-    ALIVE = 6
+    ALIVE = 5
     """The launcher is alive."""
-    TO_RANK = 7
+    TO_RANK = 6
     """Bytes for the rank of this number, on its elastic socket."""
-    KILL = 8
+    KILL = 7
     """Kill the rank of this number."""
     # From an agent.
-    ADDRESS = 9
+    ADDRESS = 8
     """The address at which the ranks can meet; JSON."""
-    FAILED = 10
+    FAILED = 9
     """The agent can't execute an order; with an exit code and the reason."""
-    STDOUT = 11
+    STDOUT = 10
     """Output on stdout of the rank of this number."""
-    STDERR = 12
+    STDERR = 11
     """Output on stderr of the rank of this number."""
-    ENDED = 13
+    ENDED = 12
     """The rank of this number has ended; JSON of its exit code, or of minus the signal that killed it."""
-    INPUT_TAKEN = 14
-    """Rank 0 has read the bytes of the last INPUT; with the number 1, rank 0 reads no more."""
-    FROM_RANK = 15
+    FROM_RANK = 13
     """A line that the rank of this number sends on its elastic socket."""
 
 

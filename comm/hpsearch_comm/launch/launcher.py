@@ -20,16 +20,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from hpsearch_comm.bootstrap.exchange import name_ranks
 from hpsearch_comm.launch.connection import Connection, describe_failure
 from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.frames import Frame, FrameKind, pack, pack_value
 from hpsearch_comm.launch.job import LaunchJob
-from hpsearch_comm.launch.membership import Membership, name_ranks
+from hpsearch_comm.launch.membership import Membership
 from hpsearch_comm.launch.output import STDERR, STDOUT, Output
 from hpsearch_comm.launch.processes import adopt_orphans, end_descendants
-from hpsearch_comm.launch.streams import Writer, handle_signals, read_chunks, start_thread
+from hpsearch_comm.launch.streams import Writer, handle_signals, start_thread
 from hpsearch_comm.launch.variables import forwarded_variables
-from hpsearch_comm.launch.version import source_digest, version
+from hpsearch_comm.launch.version import PACKAGE, source_digest
 from hpsearch_comm.roster import DONE, Coming, read_message
 
 # torch.distributed's hook prefixes each line with the rank; exception groups are drawn as a tree.
@@ -81,11 +82,6 @@ _PASSED_ON = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2)
 _STREAMS = {FrameKind.STDOUT: STDOUT, FrameKind.STDERR: STDERR}
 _GRACE_SECONDS = 5.0
 """Time for other ranks to end on their own after a rank has failed; and again between SIGTERM and SIGKILL."""
-_UNDONE = "; the others have ended without meeting again: what it alone was to do, such as saving, isn't done"
-"""Added to the report of a loss if the other ranks ended without meeting again. If ranks meet again, the new rank 0
-takes over the work of the lost one."""
-_QUIET_SECONDS = 10.0
-"""Time after which a message says that ranks wait for others whose work is done."""
 _TICK_SECONDS = 0.1
 _LAST_SECONDS = 60.0
 """Time for agents to clean up at the end; longer than the agents' own timeouts."""
@@ -111,8 +107,6 @@ class Launcher:
         self._connections: list[Connection] = []
         self._events: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         """Events from threads and signal handlers, for the main thread to handle."""
-        self._input_taken: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        """For each chunk of standard input that rank 0 has read, whether rank 0 reads more."""
         self._meeting_address: dict[str, Any] = {}
         """The address and port at which ranks meet; empty until they are chosen."""
         self._running = False
@@ -126,7 +120,7 @@ class Launcher:
         self._failed_at = self._killed_at = math.inf
         """When the job failed, and when ranks that were asked to end are killed."""
         self._interrupted = self._stopping = False
-        self._next_check = self._next_keepalive = 0.0
+        self._next_keepalive = 0.0
 
     def run(self) -> int:
         """Start the ranks, wait until all ranks and agents have ended, and return the exit code.
@@ -169,8 +163,8 @@ class Launcher:
         for name, greeting in ((connection.name, connection.greeting) for connection in self._connections):
             if greeting.get("digest") != digest:
                 raise LaunchError(
-                    f"expected the same hpsearch_comm on {name} as here ({version()}; source {digest}), got "
-                    f"{greeting.get('version')}; source {greeting.get('digest')}. Install the same version on all hosts"
+                    f"expected the same hpsearch_comm on {name} as here ({PACKAGE}; source {digest}), got "
+                    f"{greeting.get('package')}; source {greeting.get('digest')}. Install the same version on all hosts"
                 )
             first = machines.setdefault(greeting["identity"], name)
             if first != name:
@@ -203,9 +197,6 @@ class Launcher:
                 "elastic": job.least is not None,
             }
             connection.send(pack_value(FrameKind.START, self._meeting_address | order))
-        # Make a read from the terminal in the background fail instead of stopping this process.
-        signal.signal(signal.SIGTTIN, signal.SIG_IGN)
-        start_thread(self._forward_input)
 
     def _wait(self, condition: Callable[[], bool]) -> None:
         seconds = self._job.start_timeout
@@ -239,14 +230,6 @@ class Launcher:
         for text in connection.read_errors():
             self._events.put(partial(self._log, text))
 
-    def _forward_input(self) -> None:
-        """Forward standard input to rank 0: read the next chunk only after rank 0 has read the last one."""
-        for data in read_chunks(0):
-            self._connections[0].send(pack(FrameKind.INPUT, 0, data))
-            if not self._input_taken.get():
-                return
-        self._connections[0].send(pack(FrameKind.INPUT))
-
     # While they run.
 
     def _step(self) -> None:
@@ -254,16 +237,12 @@ class Launcher:
         with contextlib.suppress(queue.Empty):
             event = self._events.get(timeout=_TICK_SECONDS)
             event()
-        if time.monotonic() >= self._next_check:
-            self._next_check = time.monotonic() + _TICK_SECONDS
-            self._check_deadlines()
+        self._check_deadlines()
 
     def _on_frame(self, connection: Connection, frame: Frame) -> None:
         if frame.kind is FrameKind.ENDED:
             connection.alive.discard(frame.number)
             self._on_rank_ended(frame.number, int(frame.value))
-        elif frame.kind is FrameKind.INPUT_TAKEN:
-            self._input_taken.put(frame.number == 0)
         elif frame.kind is FrameKind.FROM_RANK:
             self._on_rank_message(connection, frame.number, frame.payload)
         elif frame.kind is FrameKind.ADDRESS:
@@ -343,20 +322,12 @@ class Launcher:
             self._deaths, self._lost = [], []
             if len(rosters) < self._job.size:
                 verb = "goes" if len(rosters) == 1 else "go"
-                succeeded = self._membership.succeeded
-                before = f"; {name_ranks(sorted(succeeded))} ended with exit code 0 before" if succeeded else ""
-                self._output.log(
-                    f"{name_ranks(sorted(rosters))} {verb} on, as {name_ranks(range(len(rosters)))}{before}"
-                )
+                self._output.log(f"{name_ranks(sorted(rosters))} {verb} on, as {name_ranks(range(len(rosters)))}")
 
     def _check_late_ranks(self, now: float) -> None:
-        """Kill the ranks that others have waited for too long, and log the ranks that may take longer."""
+        """Kill the ranks that others have waited for too long."""
         since, seconds = self._membership.waiting_since, self._meeting_timeout()[0]
-        if since is None or not self._may_meet():
-            return
-        if now - since > min(seconds, _QUIET_SECONDS) and (text := self._membership.waiting_notice()):
-            self._output.log(text)
-        if now - since <= seconds:
+        if since is None or now - since <= seconds or not self._may_meet():
             return
         for rank in self._membership.late:
             self._killed.add(rank)
@@ -385,7 +356,6 @@ class Launcher:
 
     def _check_deadlines(self) -> None:
         now = time.monotonic()
-        self._output.flush_stale_lines()
         if now >= self._next_keepalive:
             self._next_keepalive = now + self._job.silence / _ALIVE_PER_SILENCE
             self._broadcast(pack(FrameKind.ALIVE))
@@ -433,9 +403,8 @@ class Launcher:
     def _report_end(self) -> int:
         """Log how the job ended, and return the exit code."""
         self._output.finish_all()
-        undone = _UNDONE if self._failed_at == math.inf else ""
         for text in self._lost:
-            self._output.log(f"{text}{undone}")
+            self._output.log(text)
         first = first_failure(self._deaths)
         if first is None or (self._lost and first.witness):
             killed = 128 + signal.SIGINT if self._interrupted else 1
@@ -445,7 +414,7 @@ class Launcher:
             # Consequent errors of other ranks may follow it in the output.
             self._output.log(f"what {self._membership.name(first.rank)} wrote:")
             self._output.repeat(first.rank, reason)
-        self._output.log(f"{self._describe(first)}{undone}")
+        self._output.log(self._describe(first))
         return first.exit_code
 
     def _describe(self, death: Death) -> str:

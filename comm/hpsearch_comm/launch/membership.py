@@ -27,8 +27,6 @@ class Membership:
         """Ranks that have ended with exit code 0."""
         self._done: set[int] = set()
         """Ranks whose collective work is done. They may still work alone, such as to save results."""
-        self._notified: list[int] = []
-        """The ranks that the last `waiting_notice` named."""
         self._coming: dict[int, Coming] = {}
         self.meetings = 0
         """Number of times that ranks have met."""
@@ -56,19 +54,6 @@ class Membership:
     def late(self) -> list[int]:
         """The awaited ranks that must come in time: those whose work isn't done."""
         return [rank for rank in self.awaited if rank not in self._done]
-
-    def waiting_notice(self) -> str:
-        """Return a message if ranks wait only for ranks whose work is done, which have no time limit.
-
-        Returns:
-            The message, once for the same awaited ranks; otherwise an empty string.
-        """
-        done = self.awaited
-        if not done or self.late or done == self._notified:
-            return ""
-        self._notified = done
-        waiting = name_ranks(sorted(self._coming))
-        return f"to meet anew, {waiting} must wait for {name_ranks(done)}, whose work is done, to end or to come too"
 
     def join(self, rank: int, coming: Coming, now: float) -> None:
         """Record that a rank wants to meet the others."""
@@ -105,19 +90,6 @@ class Membership:
             for local_rank, rank in enumerate(local):
                 call, number = self._coming[rank].call, self._numbers[rank]
                 rosters[rank] = Roster(call, self.meetings, number, addresses, local_rank, len(local))
-        self._coming, self._notified, self.waiting_since = {}, [], None
+        self._coming, self.waiting_since = {}, None
         self.meetings += 1
         return rosters
-
-
-def name_ranks(ranks: Iterable[int]) -> str:
-    """Return a text such as `rank 3` or `ranks 0 to 4, 6 and 8`. `ranks` is not empty and in ascending order."""
-    spans: list[list[int]] = []
-    for rank in ranks:
-        if spans and rank == spans[-1][-1] + 1:
-            spans[-1].append(rank)
-        else:
-            spans.append([rank])
-    names = [name for span in spans for name in (map(str, span) if len(span) < 3 else [f"{span[0]} to {span[-1]}"])]
-    text = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-    return f"rank {text}" if text.isdecimal() else f"ranks {text}"

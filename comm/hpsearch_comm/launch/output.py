@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,8 +56,6 @@ class Page:
 
 
 STDOUT, STDERR = 1, 2
-_PIECE_SECONDS = 0.2
-"""Time after which a terminal shows an incomplete line, such as a prompt."""
 _TAIL = 1 << 15
 """Bytes of a rank's stderr that are kept for the report of a failure."""
 
@@ -69,8 +66,6 @@ class _Rank:
     file: BinaryIO | None
     incomplete: dict[int, bytes] = field(default_factory=lambda: {STDOUT: b"", STDERR: b""})
     """The incomplete last line, by stream."""
-    began: dict[int, float] = field(default_factory=dict)
-    """When the stream last received data, by stream."""
     tail: bytes = b""
 
 
@@ -108,7 +103,6 @@ class Output:
         if _is_one_file(STDOUT, STDERR):  # both streams go to the same file, so they share a page
             pages[STDERR] = pages[STDOUT]
         self._pages = pages
-        self._terminals = {stream for stream in pages if os.isatty(stream)}
 
     def feed(self, rank: int, stream: int, data: bytes) -> None:
         """Write a chunk of a rank's output.
@@ -128,13 +122,15 @@ class Output:
                 state.tail = (state.tail + data)[-_TAIL:]
             lines, state.incomplete[stream] = split_lines(state.incomplete[stream] + data)
             self._put(rank, stream, *lines)
-            state.began[stream] = time.monotonic()
 
     def finish(self, rank: int) -> None:
         """Write the incomplete lines of a rank that has ended."""
         with self._lock:
-            for stream in self._pages:
-                self._show_incomplete(rank, stream)
+            incomplete = self._ranks[rank].incomplete
+            for stream, piece in incomplete.items():
+                if piece:
+                    self._put(rank, stream, piece)
+                    incomplete[stream] = b""
 
     def finish_all(self) -> None:
         """Write the incomplete lines of all ranks. Children of an ended rank may have written some."""
@@ -145,15 +141,6 @@ class Output:
         """Return the end of a rank's stderr."""
         return self._ranks[rank].tail
 
-    def flush_stale_lines(self) -> None:
-        """Write incomplete lines that have waited for `_PIECE_SECONDS`, if the output is a terminal."""
-        now = time.monotonic()
-        with self._lock:
-            for rank, state in self._ranks.items():
-                for stream in self._terminals:
-                    if now - state.began.get(stream, now) > _PIECE_SECONDS:
-                        self._show_incomplete(rank, stream)
-
     def repeat(self, rank: int, data: bytes) -> None:
         """Write part of a rank's stderr again."""
         self._put(rank, STDERR, *(line + b"\n" for line in data.splitlines()))
@@ -163,12 +150,6 @@ class Output:
         line = f"{text}\n".encode("utf-8", "replace")
         with self._lock:
             self._writer.write(STDERR, self._pages[STDERR].put("launcher", b"hpsearch_comm.launch: ", line))
-
-    def _show_incomplete(self, rank: int, stream: int) -> None:
-        incomplete = self._ranks[rank].incomplete
-        if piece := incomplete[stream]:
-            incomplete[stream] = b""
-            self._put(rank, stream, piece)
 
     def _put(self, rank: int, stream: int, *pieces: bytes) -> None:
         page, prefix = self._pages[stream], self._ranks[rank].prefix

@@ -67,18 +67,18 @@ def _group_of(process: int) -> int | None:
     return None
 
 
-def end(processes: Iterable[int], number: int) -> None:
-    """Send a signal to processes. Ignore processes that have ended or belong to another user."""
+def kill(processes: Iterable[int]) -> None:
+    """Kill processes. Ignore those that have ended or belong to another user."""
     for process in processes:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(process, number)
+            os.kill(process, signal.SIGKILL)
 
 
 def end_descendants() -> None:
     """Kill all descendants, and wait until they have ended."""
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
-        end(descendants(), signal.SIGKILL)
+        kill(descendants())
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -97,16 +97,13 @@ class RankProcess:
         rank: The rank's number.
         command: The program and its arguments.
         environment: The rank's complete environment.
-        with_input: Whether standard input is a pipe; otherwise it is empty.
         elastic: Whether the rank gets a socket for messages about meeting again.
 
     Raises:
         OSError: The program can't be run.
     """
 
-    def __init__(
-        self, rank: int, command: Sequence[str], environment: Mapping[str, str], with_input: bool, elastic: bool
-    ) -> None:
+    def __init__(self, rank: int, command: Sequence[str], environment: Mapping[str, str], elastic: bool) -> None:
         self.rank = rank
         self.elastic_socket: socket.socket | None = None
         """The agent's end of the socket; None if `elastic` is False."""
@@ -120,7 +117,7 @@ class RankProcess:
                 command,
                 bufsize=0,
                 env=environment,
-                stdin=subprocess.PIPE if with_input else subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 process_group=0,

@@ -7,24 +7,19 @@ import os
 import queue
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 CHUNK = 1 << 16
 _MUCH = 1 << 20
 """Queued bytes above which a `Writer` has no room."""
+_POLL_SECONDS = 0.01
 
 
 def start_thread(target: Callable[..., object], *arguments: object) -> None:
     """Run a function in a daemon thread."""
     threading.Thread(target=target, args=arguments, daemon=True).start()
-
-
-def read_chunks(descriptor: int) -> Iterator[bytes]:
-    """Yield the chunks of a stream, until its end or until it can't be read."""
-    with contextlib.suppress(OSError):
-        while data := os.read(descriptor, CHUNK):
-            yield data
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -47,7 +42,7 @@ class Writer:
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[tuple[int, bytes | None] | None] = queue.SimpleQueue()
         self._waiting = 0
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._abandoned = False
         self.error: OSError | None = None
         """The error of the first failed write, after which nothing more is written; None if there is none."""
@@ -56,7 +51,7 @@ class Writer:
 
     def write(self, descriptor: int, data: bytes) -> None:
         """Queue data to be written, in order."""
-        with self._changed:
+        with self._lock:
             self._waiting += len(data)
         self._queue.put((descriptor, data))
 
@@ -69,17 +64,20 @@ class Writer:
         """Whether no data is waiting to be written."""
         return not self._waiting
 
+    @property
+    def has_room(self) -> bool:
+        """Whether more output may be queued, or the writer was abandoned."""
+        return self._waiting <= _MUCH or self._abandoned
+
     def wait_for_room(self) -> bool:
         """Wait until the queue has room; return False if the writer was abandoned, so that output is of no use."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting <= _MUCH or self._abandoned)
+        while not self.has_room:
+            time.sleep(_POLL_SECONDS)
         return not self._abandoned
 
     def abandon(self) -> None:
         """Make `wait_for_room` return False immediately, for all current and later calls."""
-        with self._changed:
-            self._abandoned = True
-            self._changed.notify_all()
+        self._abandoned = True
 
     def finish(self) -> None:
         """Wait until all data is written and the thread has ended."""
@@ -97,9 +95,8 @@ class Writer:
                     write_all(descriptor, data)
                 except OSError as error:
                     self.error = error
-            with self._changed:
+            with self._lock:
                 self._waiting -= len(data)
-                self._changed.notify_all()
 
 
 @contextlib.contextmanager

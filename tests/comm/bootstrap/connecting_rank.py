@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from hpsearch_comm.bootstrap.address import read_addresses
+from hpsearch_comm.bootstrap.address import Address
 from hpsearch_comm.bootstrap.connect import Connections, connect
 from hpsearch_comm.bootstrap.handshake import Credentials
 from hpsearch_comm.bootstrap.listener import Listener
@@ -80,7 +80,7 @@ class _Rank:
             self._connections.close()
         self._connections = made = connect(
             rank,
-            read_addresses(addresses),
+            [Address.from_text(address) for address in addresses],
             self._listener,
             Credentials(bytes.fromhex(secret)),
             streams=streams,

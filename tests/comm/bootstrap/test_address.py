@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpsearch_comm.bootstrap.address import Address, host_identity, read_addresses
-from hpsearch_comm.errors import ConfigurationError, RefusedError
+from hpsearch_comm.bootstrap.address import Address, host_identity
+from hpsearch_comm.errors import RefusedError
 
 CLONE_NEWNET = 0x40000000
 
@@ -89,12 +89,6 @@ def test_any_text_is_read_or_refused(text):
     assert Address.from_text(address.to_text()) == address
 
 
-def test_the_rank_whose_address_cannot_be_read_is_named():
-    assert read_addresses([ADDRESS.to_text()] * 2) == (ADDRESS, ADDRESS)
-    with pytest.raises(RefusedError, match="the address of rank 1: it must be the JSON"):
-        read_addresses([ADDRESS.to_text(), "?"])
-
-
 def test_a_part_splits_a_machine_and_no_part_is_all_of_it():
     assert host_identity() == host_identity() == host_identity("")
     assert len({host_identity(), host_identity("a"), host_identity("b")}) == 3
@@ -114,9 +108,3 @@ def test_a_network_of_its_own_is_another_host():
     if found == [None]:
         pytest.skip("this user may not make a network namespace")
     assert found != [host_identity()]
-
-
-@pytest.mark.parametrize("part", ["x" * 256, 3])
-def test_a_part_must_be_short_text(part):
-    with pytest.raises(ConfigurationError, match="HPSEARCH_COMM_HOST"):
-        host_identity(part)

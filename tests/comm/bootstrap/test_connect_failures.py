@@ -8,11 +8,9 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from hpsearch_comm.bootstrap import connect as connect_module
 from hpsearch_comm.bootstrap.connect import connect
 from hpsearch_comm.bootstrap.handshake import (
     NONCE_BYTES,
@@ -52,8 +50,6 @@ def nothing_leaks() -> Iterator[None]:
         yield
 
 
-@pytest.mark.some_cases(2)
-@pytest.mark.parametrize("hosts", ["aaa", "abc"])
 @pytest.mark.parametrize(
     ("change", "word"),
     [
@@ -62,9 +58,8 @@ def nothing_leaks() -> Iterator[None]:
         (lambda right: replace(right, epoch=1), "another epoch"),
     ],
 )
-def test_a_rank_with_other_credentials_is_told_and_the_others_name_it_soon(monkeypatch, hosts, change, word):
-    monkeypatch.setattr(connect_module, "_REFUSED_SECONDS", 0.1)
-    with forming(3, hosts=hosts) as group:
+def test_a_rank_with_other_credentials_is_told_and_the_others_name_it_soon(change, word):
+    with forming(3) as group:
         for rank in (0, 1):
             group.start(rank)
         group.start(2, credentials=change(group.credentials))
@@ -185,10 +180,8 @@ def test_a_rank_that_listens_no_more_is_named_at_once(hosts):
     assert ("HPSEARCH_COMM_HOST" in str(errors[1])) == (hosts == "aa")
 
 
-@pytest.mark.parametrize("hosts", ["aaa", "abc"])
-def test_a_rank_that_dies_before_it_connects_is_named_soon(monkeypatch, hosts):
-    monkeypatch.setattr(connect_module, "_REFUSED_SECONDS", 0.1)
-    with forming(3, hosts=hosts) as group:
+def test_a_rank_of_this_host_that_dies_before_it_connects_is_named_soon():
+    with forming(3) as group:
         group.start(0)
         group.start(1)
         group.listeners[2].close()
@@ -196,48 +189,6 @@ def test_a_rank_that_dies_before_it_connects_is_named_soon(monkeypatch, hosts):
     for rank in (0, 1):
         assert isinstance(errors[rank], RendezvousError)
         assert "rank 2 (pid" in str(errors[rank])
-
-
-@pytest.mark.parametrize("last", [b"", pack_notice(CommError("rank 1 has had enough"))], ids=["dies", "gives up"])
-def test_a_rank_of_another_host_is_watched_until_it_connects(last):
-    with forming(2, hosts="ab") as group:
-        group.start(0)
-        tcp = group.listeners[1].sockets[0]
-        sock, _ = tcp.accept()
-        with sock:
-            hello = verify(sock, group.credentials, rank=1)
-            assert hello == Hello(0, 1, ConnectionKind.PRESENCE)
-            sock.sendall(last)
-        assert ("rank 1 has had enough" if last else "died while the group formed") in str(group.errors()[0])
-
-
-def test_a_rank_that_cannot_be_watched_may_connect_all_the_same():
-    # As through a firewall that ends, or refuses, connections in one direction.
-    with forming(3, hosts="abc") as group, socket.create_server((LOOPBACK, 0)) as wall, socket.socket() as closed:
-        closed.bind((LOOPBACK, 0))
-        refused = replace(group.addresses[2], port=closed.getsockname()[1])
-        ended = replace(group.addresses[1], port=wall.getsockname()[1])
-        group.start(0, addresses=[group.addresses[0], ended, refused])
-        wall.accept()[0].close()
-        wall.accept()[0].close()
-        group.start(1)
-        group.start(2)
-        check_pairs(group.connections(), lambda rank, peer: False)
-
-
-def test_ranks_that_watched_a_late_one_form_the_group_with_it():
-    with forming(3, hosts="abc") as group:
-        group.start(0)
-        group.start(1)
-        wait_until(lambda: established_at(group.addresses[2].port) == 2)
-        group.start(2)
-        check_pairs(group.connections(), lambda rank, peer: False)
-
-
-def established_at(port: int) -> int:
-    """Count the connections to a port of this host, also those that nobody has accepted yet."""
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return sum(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
 
 
 def test_a_rank_that_dies_after_it_has_connected_to_some_is_named_by_all():
@@ -289,7 +240,7 @@ def test_a_rank_that_accepts_nothing_is_named_at_the_deadline():
         group.start(1, seconds=0.3)
         errors = group.errors()
     port = group.addresses[0].port
-    assert f"on {socket.gethostname()}) can't be reached at 127.0.0.1:{port} (no answer)" in str(errors[1])
+    assert f"on {socket.gethostname()}) at 127.0.0.1:{port} (no answer)" in str(errors[1])
 
 
 def test_a_place_that_ends_every_connection_is_tried_until_the_deadline():
@@ -373,7 +324,6 @@ def test_a_rank_that_dies_is_noticed_whatever_it_said_before(said):
     ("arguments", "message"),
     [
         ({"rank": 1}, "the address of rank 1 must be that of its own listener"),
-        ({"addresses": "twice"}, "ranks 0 and 1 share one"),
     ],
     ids=str,
 )

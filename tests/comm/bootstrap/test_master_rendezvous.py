@@ -4,7 +4,6 @@ import contextlib
 import os
 import socket
 import struct
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,7 +14,7 @@ from hpsearch_comm.bootstrap.connector import open_connection
 from hpsearch_comm.bootstrap.handshake import ConnectionKind, Hello
 from hpsearch_comm.bootstrap.interface import is_local
 from hpsearch_comm.bootstrap.rendezvous import MasterRendezvous
-from hpsearch_comm.bootstrap.tasks import Tasks
+from hpsearch_comm.bootstrap.tasks import run
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
 from tests.comm.forming import LOOPBACK, PATIENCE, new_credentials, prove, wait_until
 from tests.comm.meeting import (
@@ -221,9 +220,9 @@ def test_a_connection_never_meets_itself():
             assert plain.getsockname() == plain.getpeername()
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         for _ in range(2):
-            hello, until = Hello(1, 0, ConnectionKind.RENDEZVOUS), time.monotonic() + PATIENCE
-            with contextlib.closing(Tasks()) as tasks, pytest.raises(ConnectionRefusedError):
-                tasks.run(open_connection(hello, (LOOPBACK, 40000), new_credentials(), until))
+            hello = Hello(1, 0, ConnectionKind.RENDEZVOUS)
+            with pytest.raises(ConnectionRefusedError):
+                run(open_connection(hello, (LOOPBACK, 40000), new_credentials(), PATIENCE))
         with socket.socket() as rank_0:
             rank_0.bind((LOOPBACK, 40000))
 

@@ -179,11 +179,22 @@ def test_addresses_known_beforehand_are_checked():
         known.exchange(1, 4, address(1), credentials, time.monotonic())
 
 
-def test_ranks_are_named_shortly():
-    assert name_ranks([3]) == "rank 3"
-    assert name_ranks([1, 5]) == "ranks 1 and 5"
-    assert name_ranks([1, 2, 5]) == "ranks 1, 2 and 5"
-    assert name_ranks(range(1, 100)).endswith("15, 16 and 83 others")
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ([3], "rank 3"),
+        ([1, 5], "ranks 1 and 5"),
+        ([0, 1], "ranks 0 and 1"),
+        ([0, 2, 3], "ranks 0, 2 and 3"),
+        ([0, 1, 2, 4, 6], "ranks 0 to 2, 4 and 6"),
+        ([1, 4, 5, 6], "ranks 1 and 4 to 6"),
+        ([2, 3, 4], "ranks 2 to 4"),
+        (range(1, 100), "ranks 1 to 99"),
+        (range(0, 100, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30 and 34 more"),
+    ],
+)
+def test_ranks_are_named_shortly(ranks, text):
+    assert name_ranks(ranks) == text
 
 
 def test_a_place_says_where_rank_0_is():

@@ -13,8 +13,10 @@ from multiprocessing.connection import Connection
 import pytest
 
 from hpsearch_comm.bootstrap import exchange
-from hpsearch_comm.bootstrap.secret import SECRET_BYTES, agree_on_secret, meeting_address, new_secret, parse_secret
-from hpsearch_comm.errors import ConfigurationError, RendezvousError
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.rendezvous import LocalRendezvous
+from hpsearch_comm.bootstrap.secret import SECRET_BYTES, agree_on_secret, new_secret, parse_secret
+from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
 from tests.comm.forming import PATIENCE, leaking_nothing, read_to_end, wait_until
 from tests.comm.meeting import all_said, awaited, given_time, outcomes, uninvited
 from tests.comm.other_user import NOBODY, as_nobody
@@ -31,6 +33,10 @@ def agreeing(name: str, size: int, seconds: float = PATIENCE) -> Callable[[int],
         return functools.partial(agree_on_secret, rank, size, name, time.monotonic() + seconds)
 
     return rank_of
+
+
+def meeting_address(name: str) -> str:
+    return LocalRendezvous(name).address(Credentials(bytes(SECRET_BYTES)))
 
 
 def connect(address: str) -> socket.socket:
@@ -193,11 +199,12 @@ def test_ranks_do_not_trust_another_users_socket(name, monkeypatch):
         return sock
 
     with as_nobody(take_the_name):
-        found = outcomes({rank: agreeing(name, 2)(rank) for rank in (0, 1)})
-    for error in found.values():
-        assert isinstance(error, ConfigurationError)
-        assert f"of user {NOBODY}" in str(error)
-        assert "HPSEARCH_COMM_SECRET" in str(error)
+        found = outcomes({rank: agreeing(name, 2, 0.5)(rank) for rank in (0, 1)})
+    assert isinstance(found[0], RendezvousError)
+    assert "another user has taken the name" in str(found[0])
+    assert isinstance(found[1], RefusedError)
+    assert f"belongs to user {NOBODY}" in str(found[1])
+    assert "HPSEARCH_COMM_SECRET" in str(found[1])
 
 
 def test_nonsense_and_silence_hinder_nobody(name):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpsearch_comm.launch.membership import Membership, name_ranks
+from hpsearch_comm.launch.membership import Membership
 from hpsearch_comm.roster import BUSY, DONE, Coming, Roster, read_message
 
 HOSTS = [range(2), range(2, 5)]
@@ -67,28 +67,6 @@ def test_the_last_call_of_a_rank_counts_and_the_first_comer_says_since_when():
     assert membership.waiting_since is None
 
 
-def test_who_waits_for_ranks_alone_that_are_done_is_said_once():
-    membership = Membership([range(4)], 1)
-    for rank in (0, 2):
-        membership.set_done(rank)
-    assert membership.waiting_notice() == ""
-    membership.join(1, coming(1), now=1.0)
-    assert membership.waiting_notice() == ""  # it waits for rank 3, too
-    membership.join(3, coming(3), now=2.0)
-    assert membership.waiting_notice() == (
-        "to meet anew, ranks 1 and 3 must wait for ranks 0 and 2, whose work is done, to end or to come too"
-    )
-    assert membership.waiting_notice() == ""
-    membership.end(0, succeeded=True)
-    assert "ranks 1 and 3 must wait for rank 2, whose" in membership.waiting_notice()
-    membership.end(2, succeeded=True)
-    assert membership.waiting_notice() == ""
-    assert sorted(membership.meet()) == [1, 3]
-    membership.set_done(3)
-    membership.join(1, coming(1, 1), now=3.0)
-    assert "rank 1 must wait for rank 3, whose" in membership.waiting_notice()
-
-
 def test_what_ranks_and_launcher_say_arrives_as_it_was():
     roster = Roster(3, 2, 1, ("here", "there"), 1, 2)
     assert Roster.from_line(roster.to_line()) == roster
@@ -103,18 +81,3 @@ def test_what_ranks_and_launcher_say_arrives_as_it_was():
 def test_what_is_neither_is_an_error(line):
     with pytest.raises(ValueError, match=r".+"):
         read_message(line)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "text"),
-    [
-        ([3], "rank 3"),
-        ([0, 1], "ranks 0 and 1"),
-        ([0, 2, 3], "ranks 0, 2 and 3"),
-        ([0, 1, 2, 4, 6], "ranks 0 to 2, 4 and 6"),
-        ([1, 4, 5, 6], "ranks 1 and 4 to 6"),
-        ([2, 3, 4], "ranks 2 to 4"),
-    ],
-)
-def test_ranks_are_named(ranks, text):
-    assert name_ranks(ranks) == text

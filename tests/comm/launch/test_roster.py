@@ -8,12 +8,8 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hpsearch_comm.errors import RendezvousError
-from hpsearch_comm.launch.agent import read_lines
-from hpsearch_comm.launch.errors import LaunchError
 from hpsearch_comm.launch.streams import Writer
 from hpsearch_comm.roster import DONE, VARIABLE, Coming, LauncherLine, Roster, describe_socket, read_message
 
@@ -74,24 +70,6 @@ def test_what_names_no_such_socket_is_none(ends, caplog, tmp_path):
     assert "has closed it" in caplog.text
 
 
-@given(st.lists(st.binary(max_size=20).map(lambda data: data.replace(b"\n", b"")), max_size=8), st.data())
-def test_lines_arrive_whole_however_they_are_cut(lines, data):
-    near, far = socket.socketpair()
-    heard: list[bytes] = []
-    listener = threading.Thread(target=lambda: heard.extend(read_lines(near)))
-    with near:
-        with far:
-            listener.start()
-            rest = b"".join(line + b"\n" for line in lines)
-            while rest:
-                cut = data.draw(st.integers(1, len(rest)))
-                far.sendall(rest[:cut])
-                rest = rest[cut:]
-            far.sendall(b"no end")
-        listener.join()
-    assert heard == [line + b"\n" for line in lines]
-
-
 def test_what_does_not_fit_is_sent_when_there_is_room(ends):
     writer = Writer()
     text = b"x" * (1 << 22) + b"\n"
@@ -109,12 +87,8 @@ def test_what_does_not_fit_is_sent_when_there_is_room(ends):
     assert writer.error is None
 
 
-def test_an_end_is_taken_for_one_and_endless_lines_are_refused(ends):
-    ends[1].sendall(b"x" * 70_000)
-    with pytest.raises(LaunchError, match=r"expected lines of at most 65536 bytes of a rank, got b'xxx"):
-        list(read_lines(ends[0]))
+def test_an_end_is_taken_for_one(ends):
     ends[1].close()
-    assert list(read_lines(ends[0])) == []
     writer = Writer()
     for _ in range(2):
         writer.write(ends[0].fileno(), b"to nobody\n")
