@@ -22,10 +22,8 @@ from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation, Wait
 from hpsearch_comm.header import SIGNATURE_BYTES, Signature
 from hpsearch_comm.operations.arguments import Call
-from hpsearch_comm.operations.mailbox import Mailbox
-from hpsearch_comm.operations.messages import Receive, Send, UnexpectedMessage
-from hpsearch_comm.transport.link import Link, Transfer
-from hpsearch_comm.transport.waiting import check
+from hpsearch_comm.operations.messages import Mailbox, Receive, Send, UnexpectedMessage
+from hpsearch_comm.transport.link import Link, Transfer, check
 
 MakeOperation = Callable[[bytes], Operation]
 """Creates an operation of this rank with this signature."""

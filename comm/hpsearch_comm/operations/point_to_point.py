@@ -19,11 +19,9 @@ from hpsearch_comm.errors import CommError, GroupClosedError
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation, Wait
 from hpsearch_comm.operations.lanes import IncomingLane, Lane, OutgoingLane
-from hpsearch_comm.operations.mailbox import Mailbox
-from hpsearch_comm.operations.messages import Receive, Send, UnexpectedMessage
+from hpsearch_comm.operations.messages import Mailbox, Receive, Send, UnexpectedMessage
 from hpsearch_comm.operations.work import Handle
-from hpsearch_comm.transport.link import Link
-from hpsearch_comm.transport.waiting import check, sleep
+from hpsearch_comm.transport.link import Link, check, sleep
 
 
 class PointToPoint:

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from hpsearch_comm.failure.operation import Operation, Wait
-from hpsearch_comm.transport.link import Combine, Link, Transfer
-from hpsearch_comm.transport.waiting import check, sleep
+from hpsearch_comm.transport.link import Combine, Link, Transfer, check, sleep
 
 _SPIN = 50e-6
 """Seconds for which a wait holds its core before it sleeps: about the cost of a sleep and a wake-up."""
