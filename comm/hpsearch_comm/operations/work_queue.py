@@ -218,7 +218,8 @@ class WorkQueue:
             name = f"hpsearch-comm-queue-{self.rank}"
             self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
             self._thread.start()
-        self._last = handle = Handle[Any](f"{prepared.call.operation} {sequence}", prepared.launches)
+        handle: Handle[Any] = Handle(f"{prepared.call.operation} {sequence}", prepared.launches)
+        self._last = handle
         self._tasks.put((handle, lambda: self._execute(prepared, sequence, queued)))
         return handle
 
