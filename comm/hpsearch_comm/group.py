@@ -393,7 +393,7 @@ class Group:
 
     def stream_of(self, tensor: torch.Tensor) -> CudaStream | None:
         """Return the calling thread's current stream on the tensor's device; None for a tensor on the CPU."""
-        return None if tensor.is_cpu else self._devices.current(tensor.device)
+        return None if tensor.is_cpu else self._devices.parts.current(tensor.device)
 
     def stream_beside(self, device: torch.device) -> CudaStream:
         """Return a new stream of a CUDA device."""

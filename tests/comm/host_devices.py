@@ -17,13 +17,11 @@ import hpsearch_comm as comm
 from hpsearch_comm.cuda.devices import CudaParts
 from hpsearch_comm.cuda.eligibility import DeviceFacts
 from hpsearch_comm.cuda.stream import CudaStream
-from hpsearch_comm.options import Options
 from tests.comm.thread_ranks import run_ranks
 
 T = TypeVar("T")
 CPU = torch.device("cpu")
 DEVICE = torch.device("cuda", 0)
-CHUNK_BYTES = 64
 
 
 class HostEvent:
@@ -189,16 +187,11 @@ class HostParts(CudaParts):
         **facts: What this rank says of its GPU, where it isn't the usual.
     """
 
-    chunk_bytes = CHUNK_BYTES
-
     def __init__(self, rank: int, stand_ins: list[StandIn], **facts: Any) -> None:
         self._left = list(stand_ins)
-        self._facts = replace(DeviceFacts(f"gpu {rank}", f"bus {rank}", f"process {rank}", 22809), **facts)
+        self._facts = replace(DeviceFacts(f"gpu {rank}", f"process {rank}", 22809), **facts)
         self._started: StandIn | None = None
         self.asked = 0
-
-    def check(self, device: torch.device) -> None:
-        pass
 
     def facts(self, device: torch.device) -> DeviceFacts:
         self.asked += 1
@@ -210,12 +203,11 @@ class HostParts(CudaParts):
     def beside(self, device: torch.device) -> HostStream:
         return HostStream(lambda: self._started is not None and self._started.busy)
 
-    def pinned(self, nbytes: int) -> torch.Tensor:
-        return torch.empty(nbytes, dtype=torch.uint8)
-
-    def process_group(self, options: Options, device: torch.device, max_ctas: int | None, store: Any) -> Any:
+    def process_group(
+        self, store: Any, rank: int, size: int, device: torch.device, max_ctas: int | None, interface: str | None
+    ) -> Any:
         self._started = self._left.pop(0)
-        return self._started.start(store, options.rank, options.size, max_ctas)
+        return self._started.start(store, rank, size, max_ctas)
 
 
 class DeviceRanks:
@@ -244,7 +236,7 @@ class DeviceRanks:
 
         def stream_of(tensor: torch.Tensor) -> CudaStream | None:
             device = pick(tensor)
-            return None if device == CPU else devices.current(device)
+            return None if device == CPU else devices.parts.current(device)
 
         group._preparation = preparation  # type: ignore[method-assign]
         group.stream_of = stream_of  # type: ignore[method-assign]
@@ -269,7 +261,7 @@ taken_for_cuda: list[DeviceRanks] = []
 
 def take_for_cuda() -> None:
     """Let all groups of this process take tensors for those of a CUDA device, and Gloo for NCCL."""
-    from hpsearch_comm.torch_backend.streams import CallersStreams
+    from hpsearch_comm.torch_backend.work import CallersStreams
 
     # torch makes those of a device only where it is built for that.
     CallersStreams.devices = []  # type: ignore[method-assign,assignment]

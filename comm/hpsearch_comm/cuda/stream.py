@@ -57,9 +57,18 @@ class CudaStream:
         """Return the stream that the calling thread computes on.
 
         Raises:
-            UsageError: A CUDA graph is being captured.
+            UsageError: Collectives don't support tensors on this device, or a CUDA graph is being captured.
         """
-        check_capture()
+        if device.type != "cuda":
+            raise UsageError(
+                f"collectives take tensors on the CPU or on a CUDA device, got one on {device}: move it with "
+                "tensor.cpu(), and the result back with tensor.to(device)"
+            )
+        if torch.cuda.is_current_stream_capturing():
+            raise UsageError(
+                "a collective can't be part of a CUDA graph, since the host waits for it and meets the other ranks: "
+                "capture the work before and behind it, and call it between the two"
+            )
         return cls(torch.cuda.current_stream(device))
 
     def scope(self) -> AbstractContextManager[Any]:
@@ -68,9 +77,7 @@ class CudaStream:
 
     def record(self) -> Event:
         """Record an event at the current end of this stream."""
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(self._stream)
-        return cast(Event, event)
+        return cast(Event, self._stream.record_event())
 
     def follow(self, event: Event) -> None:
         """Make work that is queued on this stream from now on wait for the event, on the GPU."""
@@ -79,15 +86,6 @@ class CudaStream:
     def keep(self, tensor: torch.Tensor) -> None:
         """Tell the allocator that this stream uses the tensor, so that its memory isn't reused too early."""
         tensor.record_stream(self._stream)
-
-
-def check_capture() -> None:
-    """Raise UsageError while a CUDA graph is being captured: the host can't wait for events in it."""
-    if torch.cuda.is_current_stream_capturing():
-        raise UsageError(
-            "a collective can't be part of a CUDA graph, since the host waits for it and meets the other ranks: "
-            "capture the work before and behind it, and call it between the two"
-        )
 
 
 def wait_until(is_done: Callable[[], bool], check: Callable[[], object]) -> None:
@@ -99,16 +97,11 @@ def wait_until(is_done: Callable[[], bool], check: Callable[[], object]) -> None
         is_done: The condition.
         check: Called before each poll except the first; it may raise an error to end the wait.
     """
-    if is_done():
-        return
-    spun = time.perf_counter() + SPIN_SECONDS
-    pause = SHORTEST_SLEEP
-    while True:
+    spun, pause = time.perf_counter() + SPIN_SECONDS, SHORTEST_SLEEP
+    while not is_done():
         check()
         if time.perf_counter() < spun:
             time.sleep(0)
         else:
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_SLEEP)
-        if is_done():
-            return

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.autograd.graph import increment_version
 
 from hpsearch_comm.collectives import halving_doubling, hierarchical, naive, pairwise, ring, tree
+from hpsearch_comm.collectives.parts import Part, parts_of
 from hpsearch_comm.collectives.reduction import Reduction
 from hpsearch_comm.collectives.shm import direct
 from hpsearch_comm.collectives.shm.direct_allreduce import Carry, bind
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.operations.contiguous import flat, is_plain, put_back
-from hpsearch_comm.operations.way import Part, Turn
+from hpsearch_comm.operations.work_queue import Turn
 from hpsearch_comm.shm.copying import copy
 from hpsearch_comm.shm.shm_segment import ShmSegment
 from hpsearch_comm.topology import Topology
@@ -117,12 +118,16 @@ class HostCollectives:
 
         return over_links
 
-    def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> None:
+    def run(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, detail: Any) -> None:
         """See `Way`."""
+        getattr(self, turn.call.operation)(turn, tensor, out, detail)
+
+    def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, _detail: None) -> None:
+        """Reduce the ranks' tensors into every rank's `out`."""
         allreduce(tensor, out, None, turn)
 
-    def broadcast(self, turn: Turn, tensor: torch.Tensor, root: int) -> None:
-        """See `Way`."""
+    def broadcast(self, turn: Turn, tensor: torch.Tensor, _out: torch.Tensor, root: int) -> None:
+        """Copy the root's tensor to all ranks, in place."""
         mine = flat(tensor)
         if turn.call.algorithm == "direct":
             direct.broadcast(self.shm, turn, mine, root)
@@ -133,7 +138,7 @@ class HostCollectives:
             put_back(mine, tensor)
 
     def reduce_scatter(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> None:
-        """See `Way`."""
+        """Reduce the ranks' tensors, and write each rank's part to its `out`."""
         reduction, mine, to = turn.reduction, flat(tensor), _room(out)
         if turn.call.algorithm == "direct":
             direct.reduce_scatter(self.shm, turn, mine, parts, reduction, to)
@@ -148,7 +153,7 @@ class HostCollectives:
         put_back(to, out)
 
     def allgather(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> None:
-        """See `Way`."""
+        """Copy the ranks' tensors into every rank's `out`."""
         everything = _room(out)
         start, stop = parts[turn.rank]
         copy(everything[start:stop], flat(tensor))  # the tensor may be anywhere in `out`
@@ -156,7 +161,7 @@ class HostCollectives:
         put_back(everything, out)
 
     def alltoall(self, turn: Turn, rows: torch.Tensor, out: torch.Tensor, counts: Sequence[Sequence[int]]) -> None:
-        """See `Way`."""
+        """Send rows to each rank, and receive rows from each in `out`. Rank i sends `counts[i][j]` rows to rank j."""
         width, rank = prod(rows.shape[1:]), self.topology.rank
         sends = torch.split(flat(rows), [count * width for count in counts[rank]])
         receives = torch.split(out.view(-1), [line[rank] * width for line in counts])
@@ -171,7 +176,7 @@ class HostCollectives:
         table = torch.zeros(size * count, dtype=torch.int64, device="cpu")
         start = operation.rank * count
         table[start : start + count] = torch.tensor(numbers, dtype=torch.int64, device="cpu")
-        parts = [(rank * count, (rank + 1) * count) for rank in range(size)]
+        parts = parts_of([count] * size, 1)
         self._fill(operation, self.algorithm("allgather", table.nbytes), table, parts)
         values = table.tolist()
         return [values[start:stop] for start, stop in parts]

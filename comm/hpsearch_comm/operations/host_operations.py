@@ -9,11 +9,11 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
-from hpsearch_comm.collectives.parts import split
+from hpsearch_comm.collectives.parts import parts_of, split
 from hpsearch_comm.collectives.reduction import Reduction, reduction_for
 from hpsearch_comm.errors import CommError, MismatchError, UsageError
 from hpsearch_comm.failure.operation import Operation
@@ -29,9 +29,7 @@ from hpsearch_comm.operations.arguments import (
     whole_number,
 )
 from hpsearch_comm.operations.host_collectives import HostCollectives, allreduce
-from hpsearch_comm.operations.way import Turn, Way, parts_of
-from hpsearch_comm.operations.work import UnderWay
-from hpsearch_comm.operations.work_queue import Prepared
+from hpsearch_comm.operations.work_queue import Prepared, Turn
 from hpsearch_comm.shm.shared_memory import SharedMemory
 
 
@@ -92,6 +90,28 @@ _MOST_BYTES = 1 << 47
 """Size of a process's address space."""
 
 
+class Way(Protocol):
+    """Runs collectives: on the CPU, with NCCL, or through host memory."""
+
+    @property
+    def stream(self) -> Any:
+        """The stream on which to allocate results; None for the caller's stream, which uses the results in any case."""
+
+    def run(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, detail: Any) -> None:
+        """Run a collective: allreduce, broadcast, allgather, reduce_scatter or alltoall, as `turn.call` says.
+
+        Shapes, dtypes and devices have already been checked, and sizes exchanged. Tensors may have any layout; the
+        `out` of alltoall is contiguous. GPU work that is still running is left in `turn.under_way`.
+
+        Args:
+            turn: The running operation.
+            tensor: The input.
+            out: The tensor for the result. For broadcast, and for allreduce in place, it is the input.
+            detail: The root of a broadcast. The (start, stop) of each rank's elements, for allgather and
+                reduce_scatter. For alltoall, the number of rows that rank i sends to rank j, as `detail[i][j]`.
+        """
+
+
 class HostOperations:
     """Prepares operations on CPU tensors.
 
@@ -109,21 +129,16 @@ class HostOperations:
         self._rank = host.topology.rank
         self._size = host.topology.size
         self._calls: dict[tuple[Any, ...], Call] = {}
-        self._reductions: dict[tuple[Any, ...], Call] = {}
-        """The calls of allreduce by dtype, shape and operator: found sooner than in `_calls`."""
 
     def allreduce(
         self, tensor: torch.Tensor, op: str, out: torch.Tensor | None, agreed: bool = False
     ) -> Prepared[torch.Tensor]:
         """Prepare `Group.allreduce`, or `Group.allreduce_agreed`."""
         source = check_tensor("allreduce", tensor)
-        dtype, shape = source.dtype, source.shape
-        key = dtype, shape, op if type(op) is str else None  # a subclass may have its own comparison
-        call = self._reductions.get(key)
+        key = "allreduce", source.dtype, source.shape, -1, op if type(op) is str else None
+        call = self._calls.get(key)  # the same as `_call` does, in less time
         if call is None:
-            call = self._call("allreduce", dtype, shape, reduction=reduction_for(op, dtype))
-            if key[2] is not None and len(self._reductions) < _MOST_CALLS:
-                self._reductions[key] = call
+            call = self._call("allreduce", source.dtype, source.shape, reduction=reduction_for(op, source.dtype))
         if out is None:
             target = check_target("allreduce's tensor", source)
         else:
@@ -131,7 +146,12 @@ class HostOperations:
         result = tensor if out is None else out
         if not self._device:  # fast path: a direct call from the queue to the algorithm
             return Prepared(call, partial(allreduce, source, target, result))
-        return self._prepared(call, lambda way, turn: (result, way.allreduce(turn, source, target)), agreed)
+
+        def work(way: Way, turn: Turn) -> torch.Tensor:
+            way.run(turn, source, target, None)
+            return result
+
+        return self._prepared(call, work, agreed)
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> Prepared[torch.Tensor]:
         """Prepare `Group.broadcast`."""
@@ -140,7 +160,12 @@ class HostOperations:
         if root != self._rank:
             check_target("broadcast's tensor", source)
         call = self._call("broadcast", source.dtype, source.shape, root)
-        return self._prepared(call, lambda way, turn: (tensor, way.broadcast(turn, source, root)))
+
+        def work(way: Way, turn: Turn) -> torch.Tensor:
+            way.run(turn, source, source, root)
+            return tensor
+
+        return self._prepared(call, work)
 
     def allgather(self, tensor: torch.Tensor, out: torch.Tensor | None) -> Prepared[torch.Tensor]:
         """Prepare `Group.allgather`."""
@@ -150,12 +175,13 @@ class HostOperations:
         target = None if out is None else _check_gathered(out, rows)
         call = self._call("allgather", rows.dtype, (0, *row_shape))
 
-        def work(way: Way, turn: Turn) -> tuple[torch.Tensor, UnderWay | None]:
-            counts = self._counts(turn, rows.shape[0])
+        def work(way: Way, turn: Turn) -> torch.Tensor:
+            counts = [count for (count,) in self.host.allgather_numbers(turn, [rows.shape[0]])]
             shape = (sum(counts), *row_shape)
             fits = target is not None and _gathered_fits(turn, target, rows, shape)
             to = target if target is not None and fits else self._empty(way, turn, shape, rows)
-            return to if out is None else out, way.allgather(turn, rows, to, parts_of(counts, prod(row_shape)))
+            way.run(turn, rows, to, parts_of(counts, prod(row_shape)))
+            return to if out is None else out
 
         return self._prepared(call, work)
 
@@ -171,9 +197,10 @@ class HostOperations:
         alias = None if self._device else rows
         target = None if out is None else check_out("reduce_scatter", out, source, rows.shape, alias)
 
-        def work(way: Way, turn: Turn) -> tuple[torch.Tensor, UnderWay | None]:
+        def work(way: Way, turn: Turn) -> torch.Tensor:
             to = self._empty(way, turn, tuple(rows.shape), source) if target is None else target
-            return to if out is None else out, way.reduce_scatter(turn, source, to, parts)
+            way.run(turn, source, to, parts)
+            return to if out is None else out
 
         return self._prepared(call, work)
 
@@ -184,11 +211,12 @@ class HostOperations:
         row_shape = source.shape[1:]
         call = self._call("alltoall", source.dtype, (0, *row_shape))
 
-        def work(way: Way, turn: Turn) -> tuple[tuple[torch.Tensor, list[int]], UnderWay | None]:
+        def work(way: Way, turn: Turn) -> tuple[torch.Tensor, list[int]]:
             counts = self.host.allgather_numbers(turn, splits)
             coming = [line[self._rank] for line in counts]
             to = self._empty(way, turn, (sum(coming), *row_shape), source)
-            return (to, coming), way.alltoall(turn, source, to, counts)
+            way.run(turn, source, to, counts)
+            return to, coming
 
         return self._prepared(call, work)
 
@@ -254,9 +282,9 @@ class HostOperations:
 
         def work(turn: Turn) -> Any:
             length = torch.tensor([0 if mine is None else len(mine)], device="cpu")
-            self.host.broadcast(turn, length, root)
+            self.host.broadcast(turn, length, length, root)
             text = torch.empty(int(length), dtype=torch.uint8, device="cpu") if mine is None else _bytes_tensor(mine)
-            self.host.broadcast(turn, text, root)
+            self.host.broadcast(turn, text, text, root)
             return decode(text.numpy().tobytes())  # on the root too, so that a tuple becomes a list on every rank
 
         return Prepared(call, work)
@@ -298,19 +326,13 @@ class HostOperations:
         call = self._call("share", torch.uint8, (int(nbytes),), int(locks), as_="barrier")
         return Prepared(call, lambda operation: shm.share(operation, int(nbytes), int(locks)))
 
-    def _prepared(
-        self, call: Call, work: Callable[[Way, Turn], tuple[T, UnderWay | None]], agreed: bool = False
-    ) -> Prepared[T]:
-        """Return a prepared operation. `work` runs it, and returns its result and the unfinished GPU work, if any."""
-        return Prepared(call, lambda turn: work(self.host, turn)[0])
+    def _prepared(self, call: Call, work: Callable[[Way, Turn], T], agreed: bool = False) -> Prepared[T]:
+        """Return a prepared operation. `work` runs it, and returns its result."""
+        return Prepared(call, partial(work, self.host))
 
     def _empty(self, way: Way, turn: Turn, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
         """Allocate memory for a result that the caller gets."""
         return like.new_empty(shape)
-
-    def _counts(self, operation: Operation, mine: int) -> list[int]:
-        """Exchange a number between all ranks, and return all of them."""
-        return [count for (count,) in self.host.allgather_numbers(operation, [mine])]
 
     def _algorithm(self, operation: str, nbytes: int, reduction: str, dtype: torch.dtype) -> str:
         """Return the algorithm of a call that is described for the first time; `reduction` is "none" without one."""
@@ -326,15 +348,15 @@ class HostOperations:
         *,
         as_: str | None = None,
     ) -> Call:
-        key = operation, dtype, shape, root, reduction
+        name = "none" if reduction is None else reduction.name
+        key = operation, dtype, shape, root, name
         call = self._calls.get(key)
         if call is None:
             if len(self._calls) >= _MOST_CALLS:
                 self._calls.clear()
             numel = prod(shape)
-            op = "none" if reduction is None else reduction.name
-            algorithm = self._algorithm(as_ or operation, numel * dtype.itemsize, op, dtype)
-            signature = Signature(0, operation, algorithm, dtype, tuple(shape), op, root, self._device)
+            algorithm = self._algorithm(as_ or operation, numel * dtype.itemsize, name, dtype)
+            signature = Signature(0, operation, algorithm, dtype, tuple(shape), name, root, self._device)
             carry = None if reduction is None else self.host.bind_allreduce(algorithm, reduction, numel)
             call = self._calls[key] = Call.of(signature, reduction, carry)
         return call

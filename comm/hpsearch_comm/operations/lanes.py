@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -22,10 +22,8 @@ from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation, Wait
 from hpsearch_comm.header import SIGNATURE_BYTES, Signature
 from hpsearch_comm.operations.arguments import Call
-from hpsearch_comm.operations.mailbox import Mailbox
-from hpsearch_comm.operations.messages import Receive, Send, UnexpectedMessage
-from hpsearch_comm.transport.link import Link, Transfer
-from hpsearch_comm.transport.waiting import check
+from hpsearch_comm.operations.messages import Mailbox, Receive, Send, UnexpectedMessage
+from hpsearch_comm.transport.link import Link, Transfer, check
 
 MakeOperation = Callable[[bytes], Operation]
 """Creates an operation of this rank with this signature."""
@@ -48,6 +46,8 @@ class Lane(ABC):
         self._make_operation = make_operation
         self._number = 0
         self._wait: Wait | None = None
+        self._moved = False
+        self._steps = self._messages()
 
     def step(self) -> bool:
         """Transfer as much as possible without waiting. Return whether anything was transferred.
@@ -55,19 +55,11 @@ class Lane(ABC):
         Raises:
             CommError: The peer is gone, or its message doesn't match.
         """
-        moved = False
-        while self.transfer is not None or self._begin():
-            assert self.transfer is not None
-            if not self.transfer.done and not self.transfer.advance():
-                break
-            moved = True
-            if not self.transfer.done:
-                break
-            self.transfer = None
-            self._complete()
-        if moved:
+        self._moved = False
+        next(self._steps)
+        if self._moved:
             self._wait = None
-        return moved
+        return self._moved
 
     def check(self) -> None:
         """Raise an error if an awaited message won't arrive or be sent; called when nothing was transferred.
@@ -84,13 +76,20 @@ class Lane(ABC):
             self._wait = Wait(self._make_operation(packed))
         check(self._wait, [self.transfer])
 
-    @abstractmethod
-    def _begin(self) -> bool:
-        """Start the next transfer, if there is one; return whether one was started."""
+    def _transferred(self, transfer: Transfer) -> Iterator[None]:
+        """Carry a transfer out; yield whenever it has to wait."""
+        self.transfer = transfer
+        while not transfer.done:
+            if transfer.advance():
+                self._moved = True
+            if not transfer.done:
+                yield
+        self._moved = True
+        self.transfer = None
 
     @abstractmethod
-    def _complete(self) -> None:
-        """Process a transfer that is done."""
+    def _messages(self) -> Iterator[None]:
+        """Transfer all messages; yield whenever there is none, or it has to wait."""
 
     @abstractmethod
     def _awaited(self) -> bytes | None:
@@ -107,26 +106,20 @@ class OutgoingLane(Lane):
     def __init__(self, link: Link, make_operation: MakeOperation) -> None:
         super().__init__(link, make_operation)
         self.queue: deque[Send] = deque()
-        self._announced = False
 
-    def _begin(self) -> bool:
-        if not self.queue:
-            return False
-        head, number = self.queue[0], self._number
-        packed = head.call.packed(number)
-        if self._announced:
-            self.transfer = self._link.send(self._make_operation(packed), head.payload)
-        else:
+    def _messages(self) -> Iterator[None]:
+        while True:
+            while not self.queue:
+                yield
+            send, number = self.queue[0], self._number
+            packed = send.call.packed(number)
             text = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
-            self.transfer = self._link.send(self._make_operation(_ENVELOPE.packed(number)), text)
-        return True
-
-    def _complete(self) -> None:
-        self._announced = not self._announced
-        if not self._announced:
+            yield from self._transferred(self._link.send(self._make_operation(_ENVELOPE.packed(number)), text))
+            yield from self._transferred(self._link.send(self._make_operation(packed), send.payload))
             self._number += 1
-            send = self.queue.popleft()
+            self.queue.popleft()
             send.handle.finish(send.tensor)
+            del send  # not to keep its tensor
 
     def _awaited(self) -> bytes | None:
         return self.queue[0].call.packed(self._number) if self.queue else None
@@ -146,19 +139,17 @@ class IncomingLane(Lane):
         self.receive: Receive | None = None
         self.ended = False
         self._mailbox = mailbox
-        self._envelope = torch.empty(SIGNATURE_BYTES, dtype=torch.uint8, device="cpu")
-        self._message: Operation | None = None  # from its envelope
-        self._room: torch.Tensor | None = None
+        self._arriving: Operation | None = None
 
     @property
     def is_receiving(self) -> bool:
-        """Whether a message is arriving."""
-        return self._room is not None
+        """Whether a message is arriving, whose envelope has been read."""
+        return self._arriving is not None
 
     def step(self) -> bool:
         """See `Lane.step`. If a peer has left, this is an error only if a receive waits for this peer."""
         try:
-            return super().step()
+            return not self.ended and super().step()
         except PeerLost as error:
             if error.rank != self.peer or self.is_receiving or self._mailbox.first(self.peer) is not None:
                 raise
@@ -174,54 +165,41 @@ class IncomingLane(Lane):
             self._abort_state.check(self.peer)
         super().check()
 
-    def _begin(self) -> bool:
-        if self._message is not None:
-            return not self.ended and self._begin_message(self._message)
-        if self.ended or not self._mailbox.wants(self.peer):
-            return False
-        operation = self._make_operation(_ENVELOPE.packed(self._number))
-        self.transfer = self._link.receive(operation, self._envelope)
-        return True
-
-    def _begin_message(self, message: Operation) -> bool:
-        announced = message.signature
-        receive = self._mailbox.match(self.peer, announced.root)
-        if receive is None and not self._mailbox.wants(self.peer):
-            return False  # it stays with the sender until a receive waits for it, or for a later message
-        self.receive = receive
-        if receive is not None:
-            receive.check(message, self.peer)
-            self._room = receive.room()
-        else:
-            numel = announced.nbytes // announced.dtype.itemsize
-            self._room = torch.empty(numel, dtype=announced.dtype, device="cpu")
-        self.transfer = self._link.receive(message, self._room)
-        return True
-
-    def _complete(self) -> None:
-        if self._room is None:
-            self._open_envelope()
-            return
-        assert self._message is not None
-        receive, unexpected = self.receive, UnexpectedMessage(self.peer, self._message, self._room)
-        self.receive = self._room = self._message = None
-        self._number += 1
-        if receive is not None:
-            receive.deliver(unexpected.elements, self.peer)
-        else:
-            self._mailbox.take_in(unexpected)  # a receive may have been called while it arrived
-
-    def _open_envelope(self) -> None:
-        self._message = self._make_operation(self._envelope.numpy().tobytes())
-        announced = self._message.signature
-        if announced.operation != "send_recv" or announced.sequence != self._number:
-            raise RefusedError(
-                f"expected the envelope of message {self._number} from rank {self.peer}, got that of {announced}: the "
-                "same version of hpsearch_comm must run on every rank"
-            )
+    def _messages(self) -> Iterator[None]:
+        mailbox, envelope = self._mailbox, torch.empty(SIGNATURE_BYTES, dtype=torch.uint8, device="cpu")
+        while True:
+            while not mailbox.wants(self.peer):
+                yield
+            expected = self._make_operation(_ENVELOPE.packed(self._number))
+            yield from self._transferred(self._link.receive(expected, envelope))
+            message = self._make_operation(envelope.numpy().tobytes())
+            announced = message.signature
+            if announced.operation != "send_recv" or announced.sequence != self._number:
+                raise RefusedError(
+                    f"expected the envelope of message {self._number} from rank {self.peer}, got that of {announced}: "
+                    "the same version of hpsearch_comm must run on every rank"
+                )
+            # The message stays with the sender until a receive waits for it, or for a later message.
+            while (receive := mailbox.match(self.peer, announced.root)) is None and not mailbox.wants(self.peer):
+                yield
+            self.receive = receive
+            if receive is not None:
+                receive.check(message, self.peer)
+                room = receive.room()
+            else:
+                room = torch.empty(announced.nbytes // announced.dtype.itemsize, dtype=announced.dtype, device="cpu")
+            self._arriving = message
+            yield from self._transferred(self._link.receive(message, room))
+            self.receive = self._arriving = None
+            self._number += 1
+            if receive is not None:
+                receive.deliver(room, self.peer)
+            else:  # a receive may have been called while it arrived
+                mailbox.take_in(UnexpectedMessage(self.peer, message, room))
+            del receive, room  # not to keep their tensors
 
     def _awaited(self) -> bytes | None:
-        if self._message is not None and self.is_receiving:
-            return self._message.packed
+        if self._arriving is not None:
+            return self._arriving.packed
         waiting = self._mailbox.first(self.peer)
         return None if waiting is None else waiting.call.packed(self._number)

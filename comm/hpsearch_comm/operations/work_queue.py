@@ -14,63 +14,79 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from hpsearch_comm.collectives.reduction import Reduction
 from hpsearch_comm.errors import GroupClosedError, UsageError
 from hpsearch_comm.failure.abort import AbortState
+from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.history import History
 from hpsearch_comm.operations.arguments import Call
-from hpsearch_comm.operations.way import Turn
-from hpsearch_comm.operations.work import Handle, LaunchHandle
+from hpsearch_comm.operations.work import Handle, UnderWay
 from hpsearch_comm.timeline import NoTimeline, Timeline
 
+T = TypeVar("T")
 
-class QueueThread:
-    """Runs operations in order, in a background thread.
+
+class Turn(Operation):
+    """A running operation of a group, as a context manager. It is recorded, and an error in it ends the group.
 
     Args:
-        name: Name of the thread.
-        on_start: Called first in the thread.
+        queue: The group's queue.
+        call: The description of the call.
+        sequence: The operation's number.
+        spin: Whether its waits may hold a core, as in the caller's thread.
+        queued: When the operation was queued, in nanoseconds of `time.monotonic_ns`; 0 if it wasn't queued.
+
+    Attributes:
+        call: The description of the call.
+        stream: The caller's CUDA stream, for tensors on a GPU. The current stream of the queue's thread is another one.
+        ready: Event recorded on this stream at the call.
+        under_way: The operation on the GPU, once it was launched; None if there is none.
     """
 
-    def __init__(self, name: str, on_start: Callable[[], object]) -> None:
-        self._tasks: queue.SimpleQueue[tuple[Handle[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._last: Handle[Any] | None = None
-        self._on_start = on_start
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+    __slots__ = ("_context", "_history", "call")
+
+    stream: Any = None
+    ready: Any = None
+    under_way: UnderWay | None = None
+
+    def __init__(self, queue: WorkQueue, call: Call, sequence: int, spin: bool, queued: int) -> None:
+        # An earlier operation may have ended the group while this one was queued. Then it must not send anything: a
+        # peer that is still in the broken operation might take it for a part of that operation.
+        if queue.abort_state.error is not None:
+            queue.abort_state.check()
+        timeline, packed = queue.timeline, call.packed(sequence)
+        # Not by the base's __init__, which takes time.
+        self.rank, self.packed, self.timeout = queue.rank, packed, queue.timeout
+        self.abort_state, self.spin, self.call = queue.abort_state, spin, call
+        self._history = queue.history
+        self._context: contextlib.ExitStack | None = None
+        if timeline.on or torch.is_inference_mode_enabled():
+            self._context = contextlib.ExitStack()
+            # Tensors of inference mode can't be changed outside it.
+            self._context.enter_context(torch.inference_mode(False))
+            fields = call.operation, call.nbytes, call.algorithm
+            self._context.enter_context(timeline.operation(*fields, sequence, queued, queue.name))
+            self.phase = timeline.phase
+        queue.last_algorithm = call.algorithm
+        queue.history.begin(sequence, packed)
+
+    def __enter__(self) -> Turn:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        self._history.running = None
+        if self._context is not None:
+            self._context.__exit__(kind, error, trace)
+        if error is not None:
+            self.abort_state.break_off(self.rank, error)
+        elif self.complaint is not None:
+            raise self.complaint
 
     @property
-    def idle(self) -> bool:
-        """Return whether every submitted operation has ended."""
-        return self._last is None or self._last.done()
-
-    def submit(self, name: str, task: Callable[[], Any]) -> Handle[Any]:
-        """Add an operation to the end of the queue."""
-        handle: Handle[Any] = Handle(name)
-        self._last = handle
-        self._tasks.put((handle, task))
-        return handle
-
-    def close(self) -> None:
-        """Finish the queued operations, and end the thread."""
-        self._tasks.put(None)
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
-
-    def _run(self) -> None:
-        self._on_start()
-        while (item := self._tasks.get()) is not None:
-            handle, task = item
-            try:
-                result = task()
-            except BaseException as error:  # the handle's `wait` raises it
-                handle.finish(error=error)
-            else:
-                handle.finish(result)
-            # Keep no references to the ended operation, above all not to its tensors.
-            del item, handle, task
-
-
-T = TypeVar("T")
+    def reduction(self) -> Reduction:
+        """The reduction of the call, which must have one."""
+        assert self.call.reduction is not None
+        return self.call.reduction
 
 
 @dataclass(slots=True)
@@ -80,7 +96,7 @@ class Prepared(Generic[T]):
     call: Call
     work: Callable[[Turn], T]
     launches: bool = False
-    """Whether `work` only launches the operation on a GPU, and returns `UnderWay` instead of the result."""
+    """Whether `work` may only launch the operation on a GPU, and return an `UnderWay` instead of the result."""
 
 
 class WorkQueue:
@@ -119,7 +135,9 @@ class WorkQueue:
         self._lock = threading.RLock()
         self._inside = 0  # ident of the thread that is in a call
         self._numbers = itertools.count()
-        self._thread: QueueThread | None = None
+        self._thread: threading.Thread | None = None
+        self._tasks: queue.SimpleQueue[tuple[Handle[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._last: Handle[Any] | None = None
         self._process = os.getpid()
         self.closed = False
 
@@ -136,10 +154,10 @@ class WorkQueue:
                 self.check()
             self._inside = threading.get_ident()
             try:
-                if self._thread is None or self._thread.idle:
-                    with _Run(self, prepared.call, next(self._numbers), True, 0) as turn:
+                if self._last is None or self._last.turn_ended:
+                    with Turn(self, prepared.call, next(self._numbers), True, 0) as turn:
                         result: Any = prepared.work(turn)
-                        if prepared.launches:  # the next operation starts when the GPU has finished this one
+                        if isinstance(result, UnderWay):  # the next operation starts when the GPU has finished this one
                             result = result.wait()
                     return result  # type: ignore[no-any-return]
                 handle = self._submit(prepared, blocking=True)
@@ -166,7 +184,9 @@ class WorkQueue:
             self.check_outside()
             self.closed = True
         if self._thread is not None:
-            self._thread.close()
+            self._tasks.put(None)
+            if threading.current_thread() is not self._thread:
+                self._thread.join()
 
     def check_outside(self) -> None:
         """Raise UsageError if this thread is already in a call, as in a signal handler that interrupts one."""
@@ -193,67 +213,36 @@ class WorkQueue:
 
     def _submit(self, prepared: Prepared[T], *, blocking: bool = False) -> Handle[T]:
         sequence = next(self._numbers)
-        if self._thread is None:
-            name, timeline = self.name, self.timeline
-            self._thread = QueueThread(f"hpsearch-comm-queue-{self.rank}", lambda: timeline.queue_thread(name))
         queued = time.monotonic_ns() if self.timeline.on and not blocking else 0
-        title = f"{prepared.call.operation} {sequence}"
-        handle = self._thread.submit(title, lambda: self._execute(prepared, sequence, queued))
-        return LaunchHandle(handle) if prepared.launches else handle
+        if self._thread is None:
+            name = f"hpsearch-comm-queue-{self.rank}"
+            self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+            self._thread.start()
+        handle: Handle[Any] = Handle(f"{prepared.call.operation} {sequence}", prepared.launches)
+        self._last = handle
+        self._tasks.put((handle, lambda: self._execute(prepared, sequence, queued)))
+        return handle
+
+    def _serve(self) -> None:
+        self.timeline.queue_thread(self.name)
+        while (item := self._tasks.get()) is not None:
+            handle, task = item
+            try:
+                result = task()
+            except BaseException as error:  # the handle's `wait` raises it
+                handle.finish(error=error)
+            else:
+                handle.finish(result)
+                del result
+            # Keep no references to the ended operation, above all not to its tensors.
+            del item, handle, task
 
     def _execute(self, prepared: Prepared[T], sequence: int, queued: int) -> T:
-        with _Run(self, prepared.call, sequence, False, queued) as turn:
+        with Turn(self, prepared.call, sequence, False, queued) as turn:
             result: Any = prepared.work(turn)
-            if prepared.launches and self.timeline.on:  # the timeline records its duration
+            if isinstance(result, UnderWay) and self.timeline.on:  # the timeline records its duration
                 result.wait()
         return result  # type: ignore[no-any-return]
-
-
-class _Run(Turn):
-    """A turn as a context manager: it enters the operation in the records, and an error in it ends the group.
-
-    Args:
-        queue: The group's queue.
-        call: The description of the call.
-        sequence: The operation's number.
-        spin: Whether its waits may hold a core, as in the caller's thread.
-        queued: When the operation was queued, in nanoseconds of `time.monotonic_ns`; 0 if it wasn't queued.
-    """
-
-    __slots__ = ("_context", "_history")
-
-    def __init__(self, queue: WorkQueue, call: Call, sequence: int, spin: bool, queued: int) -> None:
-        # An earlier operation may have ended the group while this one was queued. Then it must not send anything: a
-        # peer that is still in the broken operation might take it for a part of that operation.
-        if queue.abort_state.error is not None:
-            queue.abort_state.check()
-        timeline, packed = queue.timeline, call.packed(sequence)
-        # Not by the base's __init__, which takes time.
-        self.rank, self.packed, self.timeout = queue.rank, packed, queue.timeout
-        self.abort_state, self.spin, self.call = queue.abort_state, spin, call
-        self._history = queue.history
-        self._context: contextlib.ExitStack | None = None
-        if timeline.on or torch.is_inference_mode_enabled():
-            self._context = contextlib.ExitStack()
-            # Tensors of inference mode can't be changed outside it.
-            self._context.enter_context(torch.inference_mode(False))
-            fields = call.operation, call.nbytes, call.algorithm
-            self._context.enter_context(timeline.operation(*fields, sequence, queued, queue.name))
-            self.phase = timeline.phase
-        queue.last_algorithm = call.algorithm
-        queue.history.begin(sequence, packed)
-
-    def __enter__(self) -> Turn:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        self._history.running = None
-        if self._context is not None:
-            self._context.__exit__(kind, error, trace)
-        if error is not None:
-            self.abort_state.break_off(self.rank, error)
-        elif self.complaint is not None:
-            raise self.complaint
 
 
 def nested_use_error() -> UsageError:

@@ -70,10 +70,9 @@ class Words:
         tensor: Function that returns tensors in this memory; see `views_of`.
     """
 
-    __slots__ = ("base", "octets", "tensor", "view")
+    __slots__ = ("base", "tensor", "view")
 
     def __init__(self, memory: torch.Tensor, octets: memoryview) -> None:
-        self.octets = octets
         self.view = octets.cast("I")
         self.base = memory.data_ptr()
         self.tensor = views_of(memory)

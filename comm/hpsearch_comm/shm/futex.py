@@ -43,18 +43,22 @@ class _Timespec(ctypes.Structure):
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
 
+def timespec(seconds: float) -> ctypes.Structure:
+    """Return C's struct timespec."""
+    return _Timespec(int(seconds), int(seconds % 1 * 1e9))
+
+
 def wait(address: int, expected: int, seconds: float) -> None:
     """Sleep on a word until it is woken, at most for `seconds`. Return at once if the word isn't `expected`.
 
     It may also return for no reason: check the word again.
     """
-    span = _Timespec(int(seconds), int(seconds % 1 * 1e9))
     _releasing_lock(
         ctypes.c_long(_number),
         ctypes.c_void_p(address),
         ctypes.c_long(_WAIT),
         ctypes.c_uint(expected),
-        ctypes.byref(span),
+        ctypes.byref(timespec(seconds)),
         ctypes.c_long(0),
         ctypes.c_long(0),
     )

@@ -22,7 +22,7 @@ import torch
 
 from hpsearch_comm.errors import CommError, PeerLost, RefusedError
 from hpsearch_comm.failure.operation import Operation, Wait
-from hpsearch_comm.shm.cgroups import MEMBERSHIP, ROOT, limits
+from hpsearch_comm.shm.cores import MEMBERSHIP, ROOT, limits
 
 _NOTE = struct.Struct("<4sqq")  # magic, number, bytes
 _MAGIC = b"HPSM"
@@ -43,14 +43,12 @@ class Memfd:
 
     Raises:
         CommError: There is no memory or descriptor left.
-        RefusedError: The received descriptor isn't sealed memory of this size.
     """
 
     def __init__(self, nbytes: int, descriptor: int | None = None) -> None:
         self.nbytes = nbytes
         if descriptor is not None:
             self._descriptor = descriptor
-            self._check()
             return
         try:
             self._descriptor = os.memfd_create("hpsearch_comm", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -102,37 +100,32 @@ class Memfd:
             RefusedError: The peer sent something else.
             CommTimeoutError: The peer sent nothing in time.
         """
-        descriptors: list[int] = []
-        try:
-            note = _take(channel, peer, descriptors, operation)
-            if len(descriptors) != 1 or _NOTE.unpack(note) != (_MAGIC, number, nbytes):
-                raise RefusedError(
-                    f"expected shared memory {number} of {nbytes:,} bytes from rank {peer}, got {note.hex()} with "
-                    f"{len(descriptors)} descriptors: the same version of hpsearch_comm must run on every rank"
-                )
-            return cls(nbytes, descriptors.pop())
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+        wait = Wait(operation)
+        while True:
+            try:
+                note, descriptors, _, _ = socket.recv_fds(channel, _NOTE.size, 1, socket.MSG_CMSG_CLOEXEC)
+                break
+            except BlockingIOError:
+                wait.check([peer])
+                _poll(channel, select.POLLIN)
+            except OSError as error:
+                raise _lost(peer, operation) from error
+        if not note:
+            raise _lost(peer, operation)
+        if descriptors and note == _NOTE.pack(_MAGIC, number, nbytes):
+            return cls(nbytes, descriptors[0])
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise RefusedError(
+            f"expected shared memory {number} of {nbytes:,} bytes from rank {peer}, got {note.hex()} with "
+            f"{len(descriptors)} descriptors: the same version of hpsearch_comm must run on every rank"
+        )
 
     def close(self) -> None:
         """Close the descriptor; mappings stay valid."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
-
-    def _check(self) -> None:
-        try:
-            size = os.fstat(self._descriptor).st_size
-            seals = fcntl.fcntl(self._descriptor, fcntl.F_GET_SEALS)
-        except OSError:
-            size = seals = 0
-        if size != self.nbytes or seals & _SEALS != _SEALS:
-            self.close()
-            raise RefusedError(
-                f"expected sealed memory of {self.nbytes:,} bytes, got {size:,} bytes with seals {seals:#x}: "
-                "the same version of hpsearch_comm must run on every rank"
-            )
 
 
 def check_available(nbytes: int, meminfo: Path = _MEMINFO, membership: Path = MEMBERSHIP, root: Path = ROOT) -> None:
@@ -141,8 +134,8 @@ def check_available(nbytes: int, meminfo: Path = _MEMINFO, membership: Path = ME
     Args:
         nbytes: Bytes to be used.
         meminfo: The kernel's file about the machine's memory.
-        membership: See `cgroups.limits`.
-        root: See `cgroups.limits`.
+        membership: See `cores.limits`.
+        root: See `cores.limits`.
 
     Raises:
         CommError: Less memory is available.
@@ -162,26 +155,6 @@ def tensor_over(mapping: mmap.mmap, offset: int, nbytes: int) -> torch.Tensor:
     if nbytes == 0:
         return torch.empty(0, dtype=torch.uint8, device="cpu")
     return torch.frombuffer(mapping, dtype=torch.uint8, count=nbytes, offset=offset)
-
-
-def _take(channel: socket.socket, peer: int, descriptors: list[int], operation: Operation) -> bytes:
-    """Read one note, and append the received descriptors to the list."""
-    wait = Wait(operation)
-    note = b""
-    while len(note) < _NOTE.size:
-        try:
-            chunk, received, _, _ = socket.recv_fds(channel, _NOTE.size - len(note), 1, socket.MSG_CMSG_CLOEXEC)
-        except BlockingIOError:
-            wait.check([peer])
-            _poll(channel, select.POLLIN)
-            continue
-        except OSError as error:
-            raise _lost(peer, operation) from error
-        descriptors += received
-        if not chunk:
-            raise _lost(peer, operation)
-        note += chunk
-    return note
 
 
 def _poll(channel: socket.socket, events: int) -> None:

@@ -5,10 +5,15 @@ Layout, from the first page on:
     counts     a cache line for each rank: the number of its calls of `advance`
     locks      a cache line for each lock: a mutex, its holder, and how often it was locked
     data       from the next page on: the user's data
+
+The mutexes are POSIX robust mutexes, called through ctypes: the next thread to lock one learns that its holder has
+died. The kernel keeps a list of the mutexes that a thread holds, and marks them when the thread ends for any reason. So
+a killed process never leaves others waiting.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
@@ -16,6 +21,7 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -23,11 +29,19 @@ from hpsearch_comm.errors import CommError, PeerLost, UsageError
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation, Wait
 from hpsearch_comm.header import Signature
-from hpsearch_comm.shm import robust
+from hpsearch_comm.shm import futex
 from hpsearch_comm.shm.barrier import LINE, LOOK, SLICE, look
 from hpsearch_comm.shm.memfd import tensor_over
 
-_HOLDER = robust.MUTEX_BYTES // 4  # index of a 32-bit word in a lock's line: 1 + the index of its holder, or 0
+_MUTEX_BYTES = 48
+"""Maximum size of the C library's pthread_mutex_t, on the machines that torch runs on."""
+_PROCESS_SHARED = _ROBUST = 1  # PTHREAD_PROCESS_SHARED and PTHREAD_MUTEX_ROBUST, of glibc and of musl
+_ATTRIBUTE_BYTES = 64
+
+_keeping_lock: Any = ctypes.PyDLL(None)
+_releasing_lock: Any = ctypes.CDLL(None)
+
+_HOLDER = _MUTEX_BYTES // 4  # index of a 32-bit word in a lock's line: 1 + the index of its holder, or 0
 _TURNS = _HOLDER + 1
 _SHORTEST, _LONGEST = 100e-6, 10e-3
 """Seconds of a sleep between two polls while other ranks are behind; each sleep is twice as long as the last."""
@@ -145,7 +159,7 @@ class SharedLock:
     def __enter__(self) -> None:
         if self._thread == threading.get_ident():
             raise UsageError(f"this thread holds {self} already: give it back first")
-        code = robust.try_lock(self._address)
+        code = try_lock(self._address)
         if code == errno.EBUSY:
             code = self._wait()
         if code:
@@ -157,14 +171,14 @@ class SharedLock:
     def __exit__(self, *_: object) -> None:
         self._thread = 0
         self._words[_HOLDER] = 0
-        robust.give_back(self._address)
+        give_back(self._address)
 
     def __str__(self) -> str:
         return f"lock {self._number} of the shared memory"
 
     def make(self) -> None:
         """Create the mutex; called by one rank, before any other uses the lock."""
-        robust.make_mutex(self._address)
+        make_mutex(self._address)
 
     def _wait(self) -> int:
         """Poll for some time, because locks are usually released soon, then sleep."""
@@ -172,13 +186,13 @@ class SharedLock:
 
         def ended() -> bool:
             nonlocal code
-            code = robust.try_lock(self._address)
+            code = try_lock(self._address)
             return code != errno.EBUSY
 
         if look(ended, 0.0, LOOK):
             return code
         wait, turns = self._member.wait("lock", self._number), self._words[_TURNS]
-        while (code := robust.lock(self._address, SLICE)) == errno.ETIMEDOUT:
+        while (code := lock(self._address, SLICE)) == errno.ETIMEDOUT:
             if turns != (turns := self._words[_TURNS]):
                 wait.progressed()
             holder = self._holder()
@@ -193,7 +207,7 @@ class SharedLock:
         """Return the error of a lock whose holder has died, and end the group with it."""
         holder, abort_state = self._holder(), self._member.abort_state
         if code == errno.EOWNERDEAD:
-            robust.give_back(self._address)
+            give_back(self._address)
         if code not in (errno.EOWNERDEAD, errno.ENOTRECOVERABLE):
             error = CommError(f"{self} can't be had: {os.strerror(code)}")
         else:
@@ -230,3 +244,46 @@ def _forget(mapping: weakref.ref[mmap.mmap]) -> None:
 
 def _data_start(members: int, locks: int) -> int:
     return -(-(members + locks) * LINE // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def make_mutex(address: int) -> None:
+    """Create an unlocked mutex in memory that nobody uses yet.
+
+    Raises:
+        CommError: The C library has no robust mutexes, or none with a timeout.
+    """
+    attributes = ctypes.create_string_buffer(_ATTRIBUTE_BYTES)
+    try:
+        codes = [
+            _keeping_lock.pthread_mutexattr_init(attributes),
+            _keeping_lock.pthread_mutexattr_setpshared(attributes, _PROCESS_SHARED),
+            _keeping_lock.pthread_mutexattr_setrobust(attributes, _ROBUST),
+            _keeping_lock.pthread_mutex_init(ctypes.c_void_p(address), attributes),
+        ]
+        missing = "" if _releasing_lock.pthread_mutex_clocklock else "pthread_mutex_clocklock"
+    except AttributeError as error:
+        codes, missing = [], str(error)
+    if missing or any(codes):
+        why = missing or ", ".join(os.strerror(code) for code in codes if code)
+        raise CommError(
+            f"locks in shared memory need POSIX's robust mutexes, which can't be had here ({why}): the C library must "
+            "be glibc 2.30 or newer"
+        )
+
+
+def try_lock(address: int) -> int:
+    """Lock the mutex if it is free. Return 0, EBUSY, ENOTRECOVERABLE, or EOWNERDEAD, which also locks it."""
+    return int(_keeping_lock.pthread_mutex_trylock(ctypes.c_void_p(address)))
+
+
+def lock(address: int, seconds: float) -> int:
+    """Lock the mutex, waiting at most for `seconds`. Return the same as `try_lock`, but ETIMEDOUT instead of EBUSY."""
+    until = futex.timespec(time.clock_gettime(time.CLOCK_MONOTONIC) + seconds)
+    clock = ctypes.c_int(time.CLOCK_MONOTONIC)
+    return int(_releasing_lock.pthread_mutex_clocklock(ctypes.c_void_p(address), clock, ctypes.byref(until)))
+
+
+def give_back(address: int) -> None:
+    """Unlock the mutex. After EOWNERDEAD it can't be locked again: all calls return ENOTRECOVERABLE from then on."""
+    code = _keeping_lock.pthread_mutex_unlock(ctypes.c_void_p(address))
+    assert code == 0, os.strerror(code)

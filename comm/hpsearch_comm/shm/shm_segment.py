@@ -11,7 +11,6 @@ import mmap
 import os
 import socket
 import struct
-import weakref
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -197,7 +196,7 @@ class ShmSegment:
         self._own = [of_turn.pop(index)[1] for of_turn in signatures]
         self._theirs = signatures
         self._scratch = torch.empty(0, dtype=torch.uint8, device="cpu")
-        _wake_on_change(self, self._abort_state)
+        self._abort_state.on_change(self._wake)
         self._compare_processes(forming)
 
     def meet(self, operation: Operation) -> None:
@@ -307,6 +306,12 @@ class ShmSegment:
         for name in ("_bytes", "_words", "_own", "_theirs", "inputs", "results", "slots", "barrier"):
             self.__dict__.pop(name, None)
 
+    def _wake(self) -> None:
+        """Wake this rank's waits, because the group has failed or a peer has left."""
+        barrier = self.__dict__.get("barrier")  # another thread may be closing the segment
+        if barrier is not None:
+            barrier.wake()
+
     def _share(self, operation: Operation, nbytes: int, number: int = 0) -> Memfd:
         """Return new memory that all members share: the first member creates it and sends it to the others."""
         first = self.members[0]
@@ -345,16 +350,3 @@ def _page(member: int) -> int:
 
 def _signature(member: int, turn: int) -> int:
     return _page(member) + _SIGNATURES[turn]
-
-
-def _wake_on_change(shm: ShmSegment, abort_state: AbortState) -> None:
-    """Wake this rank's waits when the group fails. The abort state, which lives longer, must not keep the segment."""
-    reference = weakref.ref(shm)
-
-    def wake() -> None:
-        shm = reference()
-        # Read from the dictionary, because another thread may be closing the segment.
-        if shm is not None and (barrier := shm.__dict__.get("barrier")) is not None:
-            barrier.wake()
-
-    abort_state.on_change(wake)

@@ -18,11 +18,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import register_rendezvous_handler
 
-from hpsearch_comm.torch_backend.devices import DEVICES
-from hpsearch_comm.torch_backend.launched import SCHEME, rendezvous_of_launcher
-from hpsearch_comm.torch_backend.meeting import make_process_group
+from hpsearch_comm.torch_backend.meeting import SCHEME, make_process_group, rendezvous_of_launcher
 from hpsearch_comm.torch_backend.monitored_barrier import monitored_barrier
-from hpsearch_comm.torch_backend.process_group import CommProcessGroup
+from hpsearch_comm.torch_backend.process_group import DEVICES, CommProcessGroup
 
 __all__ = ["CommProcessGroup", "monitored_barrier"]
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
-from hpsearch_comm.operations.arguments import check_target, check_tensor
+from hpsearch_comm.operations.arguments import check_splits, check_target, check_tensor
 
 Tensors = Sequence[torch.Tensor]
 
@@ -141,7 +141,8 @@ def alltoall_single(
             f"{name} exchanges rows of one shape and dtype, got {source.dtype} {list(source.shape)} to be sent and "
             f"{target.dtype} {list(target.shape)} to be received"
         )
-    splits, coming = _splits(name, source, to_go, group.size), _splits(name, target, to_come, group.size)
+    splits = check_splits(source.shape[0], list(to_go) or None, group.size)
+    coming = check_splits(target.shape[0], list(to_come) or None, group.size)
 
     def finish(result: tuple[torch.Tensor, list[int]]) -> None:
         _check_came(name, result, coming)
@@ -200,18 +201,6 @@ def _check_came(name: str, result: tuple[torch.Tensor, list[int]], expected: Seq
     if counts != list(expected):
         raise UsageError(f"{name} expected {list(expected)} rows or elements from the ranks in turn, got {counts}")
     return [rows[stop - count : stop] for count, stop in zip(counts, accumulate(counts), strict=True)]
-
-
-def _splits(name: str, tensor: torch.Tensor, splits: Sequence[int], size: int) -> list[int]:
-    rows = tensor.shape[0]
-    if not splits and rows % size == 0:
-        return [rows // size] * size
-    if len(splits) != size or min(splits) < 0 or sum(splits) != rows:
-        raise UsageError(
-            f"{name} takes one number of rows for each of the {size} ranks, which add up to the tensor's {rows} rows, "
-            f"got {list(splits)}"
-        )
-    return list(splits)
 
 
 _REDUCTIONS = (

@@ -7,7 +7,7 @@ import copy
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
@@ -16,9 +16,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hpsearch_comm.errors import CommError, CommTimeoutError
+from hpsearch_comm.cuda.stream import CudaStream, Event
+from hpsearch_comm.errors import CommError
+from hpsearch_comm.group import Group
 from hpsearch_comm.operations.work import Handle, ReceiveHandle
-from hpsearch_comm.torch_backend.streams import CallersStreams
 
 _Future = torch.futures.Future[list[torch.Tensor]]
 
@@ -38,6 +39,88 @@ def as_torchs() -> Iterator[None]:
         yield
     except CommError as error:
         raise dist.DistBackendError(f"{type(error).__name__}: {error}") from error
+
+
+class CallersStreams:
+    """The current CUDA streams of a thread that calls an operation, one for each device of its tensors.
+
+    As with torch, after `wait` the current stream of the thread can use results. A group's operation starts after the
+    work that is queued on the caller's current stream, and the host waits for its end. Only two kinds of work may still
+    be pending then: copies of results into torch's tensors, and, in a group of one rank, the operation itself. Both are
+    queued on the caller's stream. `wait` makes the current stream of the waiting thread wait for them.
+
+    Args:
+        streams: The streams, each on a different device.
+        alone: Whether the operation itself runs on these streams, as in a group of one rank.
+    """
+
+    def __init__(self, streams: Sequence[CudaStream], alone: bool) -> None:
+        self._streams = list(streams)
+        self._alone = alone
+        self._events: list[Event] = []
+
+    @classmethod
+    def of(cls, group: Group, tensors: Iterable[torch.Tensor]) -> CallersStreams | None:
+        """Return the calling thread's current streams on the tensors' devices; None if all tensors are on the CPU.
+
+        Raises:
+            UsageError: A tensor is on a device other than CPU and CUDA, or a CUDA graph is being captured.
+        """
+        streams = {stream.device: stream for stream in map(group.stream_of, tensors) if stream is not None}
+        return cls(list(streams.values()), group.size == 1) if streams else None
+
+    @classmethod
+    def together(cls, parts: Iterable[CallersStreams | None]) -> CallersStreams | None:
+        """Return the streams of several operations. The operations are waited for within `finish`."""
+        streams = {stream.device: stream for part in parts if part is not None for stream in part._streams}
+        return cls(list(streams.values()), False) if streams else None
+
+    def here(self) -> list[CudaStream]:
+        """Return the calling thread's current streams of the same devices.
+
+        Raises:
+            UsageError: A CUDA graph is being captured.
+        """
+        return [stream.current(stream.device) for stream in self._streams]
+
+    def scope(self) -> contextlib.ExitStack:
+        """Return a context manager that makes these the current streams.
+
+        Raises:
+            UsageError: A CUDA graph is being captured on one of the streams; work queued now would become part of it.
+        """
+        with contextlib.ExitStack() as within:
+            for stream in self._streams:
+                within.enter_context(stream.scope())
+                stream.current(stream.device)  # raises an error during a capture
+            return within.pop_all()
+
+    def finish(self, step: Callable[[], object] | None) -> None:
+        """Run the step that follows the operation on these streams, after the host has waited for the operation."""
+        if step is not None:
+            with self.scope():
+                step()
+        if step is not None or self._alone:
+            self.mark()
+
+    def mark(self) -> None:
+        """Record events after which the results are ready."""
+        self._events = [stream.record() for stream in self._streams]
+
+    def reached(self) -> bool:
+        """Return whether the GPUs have reached the events of `mark`."""
+        return all(event.query() for event in self._events)
+
+    def lead(self, streams: Iterable[CudaStream]) -> None:
+        """Make other streams wait for the results, on the GPU."""
+        for stream in streams:
+            for event in self._events:
+                stream.follow(event)
+
+    @property
+    def devices(self) -> list[torch.device]:
+        """The streams' devices."""
+        return [stream.device for stream in self._streams]
 
 
 class CommFuture(_Future):
@@ -81,7 +164,6 @@ class CommWork(dist.Work):
         handles: The operations; empty if all have ended.
         tensors: The results for torch's futures.
         finish: A function that is called once with the handles' results, before the work counts as completed.
-        limit: A timeout in seconds, and a function that is called with the error when it expires.
         streams: The calling thread's streams, if some tensors are on CUDA devices.
         ordered: Whether the operations are collectives, whose future is a `CommFuture`. For a point-to-point message,
             adding a callback must not block: the other rank may be waiting for a later message of this one.
@@ -92,7 +174,6 @@ class CommWork(dist.Work):
         handles: Sequence[Handle[Any]],
         tensors: Sequence[torch.Tensor],
         finish: Finish | None = None,
-        limit: tuple[float, Callable[[CommError], object]] | None = None,
         streams: CallersStreams | None = None,
         *,
         ordered: bool = True,
@@ -100,7 +181,6 @@ class CommWork(dist.Work):
         super().__init__()
         self._ordered = ordered
         self._streams = streams
-        self._limit = limit
         self._handles = list(handles)
         self._tensors = list(tensors)
         self._finish = finish
@@ -214,21 +294,9 @@ class CommWork(dist.Work):
 
     def _end(self, timeout: float) -> None:
         """Wait for the operations, and raise their error if they failed; timeout 0 means the group's timeout."""
-        if self._limit is None or timeout:
-            self._complete(timeout or None)
-        else:
-            self._complete_within(*self._limit)
+        self._complete(timeout or None)
         if self._error is not None:
             raise copy.copy(self._error).with_traceback(None)
-
-    def _complete_within(self, seconds: float, expired: Callable[[CommError], object]) -> None:
-        try:
-            self._complete(seconds)
-        except CommTimeoutError:
-            names = " and ".join(handle.name for handle in self._handles)
-            error = CommTimeoutError(f"not every rank has come to {names} within its own timeout of {seconds:g} s", -1)
-            expired(error)
-            raise error from None
 
     def _complete(self, seconds: float | None) -> None:
         """Wait for the operations, and finish them: the first thread that gets here copies the results.

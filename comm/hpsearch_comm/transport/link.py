@@ -13,12 +13,13 @@ import socket
 import struct
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import torch
 
 from hpsearch_comm.errors import CommError, MismatchError, PeerLost, RefusedError
-from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.failure.abort import AbortState
+from hpsearch_comm.failure.operation import Operation, Wait
 from hpsearch_comm.header import HEADER_BYTES
 
 Combine = Callable[[torch.Tensor, torch.Tensor], object]
@@ -52,6 +53,9 @@ _NEAR_BUFFER = 128 * 1024
 """Bytes of a stream's send buffer to a near peer. The kernel doubles it, so a stream still carries 2.6 GB/s at a round
 trip of `_NEAR`. A larger buffer, as the kernel would choose, carries no more there, and its data has left the caches
 before it is read: within a host that costs a third of the throughput."""
+
+_SLICE = 0.05
+"""Longest sleep in seconds, so that the group's end is noticed even if it wakes nobody."""
 
 _memory_at = ctypes.pythonapi.PyMemoryView_FromMemory
 _memory_at.restype = ctypes.py_object
@@ -503,3 +507,31 @@ def fold(combine: Combine, mine: torch.Tensor, theirs: torch.Tensor) -> None:
     for start in range(0, count, _MOST_ELEMENTS):
         stop = start + _MOST_ELEMENTS
         combine(mine[start:stop], theirs[start:stop])
+
+
+def check(wait: Wait, pending: Collection[Transfer]) -> None:
+    """Raise an error if the group has ended, or these transfers made no progress for too long."""
+    wait.check({transfer.peer: None for transfer in pending}, streaming=True)
+
+
+def sleep(pending: Collection[Transfer], abort_state: AbortState, wake: int = -1) -> None:
+    """Sleep until a transfer may be able to continue, or a short time has passed.
+
+    Args:
+        pending: The transfers that can't continue.
+        abort_state: The group's abort state.
+        wake: A descriptor that becomes readable to wake the thread; -1 for none.
+    """
+    events: dict[int, int] = {}
+    for transfer in pending:
+        for descriptor, event in transfer.interest():
+            events[descriptor] = events.get(descriptor, 0) | event
+    # Once a peer has left, the group's descriptor stays readable: rely on the slice then.
+    if not abort_state.departed and abort_state.event >= 0:
+        events[abort_state.event] = select.POLLIN
+    if wake >= 0:
+        events[wake] = select.POLLIN
+    poll = select.poll()
+    for descriptor, event in events.items():
+        poll.register(descriptor, event)
+    poll.poll(_SLICE * 1000)

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from hpsearch_comm.failure.operation import Operation, Wait
-from hpsearch_comm.transport.link import Combine, Link, Transfer
-from hpsearch_comm.transport.waiting import check, sleep
+from hpsearch_comm.transport.link import Combine, Link, Transfer, check, sleep
 
 _SPIN = 50e-6
 """Seconds for which a wait holds its core before it sleeps: about the cost of a sleep and a wake-up."""
@@ -52,7 +51,8 @@ class Mesh:
         """
         links = self._links
         transfers: list[Transfer] = []
-        sleeper: _Sleeper | None = None
+        wait: Wait | None = None
+        spin_until = 0.0
         try:
             for peer, payload in sends:
                 transfers.append(links[peer].send(operation, payload))
@@ -66,12 +66,19 @@ class Mesh:
                         moved = True
                 if moved:
                     pending = [transfer for transfer in pending if not transfer.done]
-                    if sleeper is not None:
-                        sleeper.progressed()
+                    if wait is not None:
+                        wait.progressed()
+                        spin_until = time.perf_counter() + _SPIN if operation.spin else 0.0
                     continue
-                if sleeper is None:
-                    sleeper = _Sleeper(operation)
-                sleeper.sleep(pending)
+                if wait is None:
+                    wait = Wait(operation)
+                    spin_until = time.perf_counter() + _SPIN if operation.spin else 0.0
+                if spin_until and time.perf_counter() < spin_until:
+                    # If another process uses the peer's core, the peer may be waiting for ours.
+                    os.sched_yield()
+                    continue
+                check(wait, pending)
+                sleep(pending, operation.abort_state)
         except BaseException as error:
             # A message may be incomplete: its rest couldn't be distinguished from a later message.
             operation.abort_state.break_off(self.rank, error, f"broke off {operation.signature}:")
@@ -82,27 +89,3 @@ class Mesh:
         for link in self._links.values():
             link.close()
         self._links.clear()
-
-
-class _Sleeper:
-    """Waits while nothing can be transferred: spins for a moment, then checks the abort state and sleeps."""
-
-    def __init__(self, operation: Operation) -> None:
-        self._operation = operation
-        self._wait = Wait(operation)
-        self._spin_until = time.perf_counter() + _SPIN if operation.spin else 0.0
-
-    def progressed(self) -> None:
-        """Restart the wait after progress."""
-        self._wait.progressed()
-        if self._operation.spin:
-            self._spin_until = time.perf_counter() + _SPIN
-
-    def sleep(self, pending: Sequence[Transfer]) -> None:
-        """Sleep until one of these transfers may be able to continue, or a short time has passed."""
-        if self._spin_until and time.perf_counter() < self._spin_until:
-            # If another process uses the peer's core, the peer may be waiting for ours.
-            os.sched_yield()
-            return
-        check(self._wait, pending)
-        sleep(pending, self._operation.abort_state)

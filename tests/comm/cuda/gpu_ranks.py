@@ -9,22 +9,20 @@ import os
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 
 import hpsearch_comm as comm
-from hpsearch_comm.collectives.reduction import reduction_for
 from hpsearch_comm.cuda.eligibility import DeviceFacts, can_use_nccl, local_facts, most_ctas
-from hpsearch_comm.cuda.nccl import start_nccl
+from hpsearch_comm.cuda.nccl import start_nccl, start_together
 from hpsearch_comm.cuda.process_group import ThroughProcessGroup
 from hpsearch_comm.cuda.staging import ThroughHost
-from hpsearch_comm.cuda.start import start_together
 from hpsearch_comm.cuda.stream import CudaStream
 from hpsearch_comm.failure.abort import AbortState
-from hpsearch_comm.operations.host_collectives import HostCollectives
-from tests.comm.cuda.bare_collectives import BareCollectives
+from hpsearch_comm.operations.work_queue import Turn
+from tests.comm.cuda.bare_collectives import BareCollectives, bare_turn
 from tests.comm.thread_ranks import SECRET
 
 PATIENCE = 120.0
@@ -54,12 +52,14 @@ class Rank:
 
 
 class Pair(Rank):
-    """A rank with the bare parts of each way."""
+    """A rank with the bare parts of each way. It is itself the way of CPU tensors."""
+
+    stream = None
 
     def __init__(self, rank: int, other: Connection, timeout: float) -> None:
         super().__init__(rank, other)
         self.abort_state = AbortState()
-        self.staging = ThroughHost(self.stream(), cast(HostCollectives, None), self.abort_state)
+        self.staging = ThroughHost(self.stream_beside(), self, self.abort_state)
         self.nccl: BareCollectives | None = None
         if self.reason is None:
 
@@ -67,10 +67,10 @@ class Pair(Rank):
                 return start_nccl(store, rank, 2, self.device, most_ctas(self.facts), None)
 
             process_group, store = start_together(start, self.gather, PATIENCE, self.abort_state.check)
-            collectives = ThroughProcessGroup(process_group, store, self.stream(), rank, 2, self.abort_state, timeout)
-            self.nccl = BareCollectives(collectives, self.current)
+            collectives = ThroughProcessGroup(process_group, store, self.stream_beside(), rank, 2, self.abort_state)
+            self.nccl = BareCollectives(collectives, self.current, timeout)
 
-    def stream(self) -> CudaStream:
+    def stream_beside(self) -> CudaStream:
         return CudaStream.beside(self.device)
 
     def current(self) -> CudaStream:
@@ -88,23 +88,22 @@ class Pair(Rank):
         return torch.frombuffer(bytearray(theirs), dtype=chunk.dtype)
 
     def through_host(self, tensor: torch.Tensor, op: str) -> torch.Tensor:
-        reduction = reduction_for(op, tensor.dtype)
-
-        def collective(chunk: torch.Tensor) -> None:
-            if not chunk.numel():
-                return
-            theirs = self.exchange(chunk)
-            first, second = (chunk, theirs) if self.rank == 0 else (theirs, chunk)
-            total = reduction.view(first).to(reduction.accumulate, copy=True)
-            reduction.combine(total, reduction.view(second))
-            reduction.finish(total, 2)
-            reduction.view(chunk).copy_(total)
-
-        self.staging.elementwise(tensor, tensor, collective, self.current().record())
+        turn = bare_turn("allreduce", tensor, op)
+        turn.rank, turn.stream, turn.ready = self.rank, self.current(), self.current().record()
+        self.staging.run(turn, tensor, tensor, None)
         return tensor
 
+    def run(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, detail: Any) -> None:
+        """Reduce a tensor on the CPU in place."""
+        reduction = turn.reduction
+        theirs = self.exchange(tensor)
+        first, second = (tensor, theirs) if self.rank == 0 else (theirs, tensor)
+        total = reduction.view(first).to(reduction.accumulate, copy=True)
+        reduction.combine(total, reduction.view(second))
+        reduction.finish(total, 2)
+        reduction.view(out).copy_(total)
+
     def close(self) -> None:
-        self.staging.close()
         if self.nccl is not None:
             self.nccl.close()
         self.abort_state.close()

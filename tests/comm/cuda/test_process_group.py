@@ -16,9 +16,10 @@ import pytest
 import torch
 
 from hpsearch_comm.cuda import nccl, process_group
+from hpsearch_comm.cuda.nccl import start_together
 from hpsearch_comm.cuda.process_group import ThroughProcessGroup, supports
-from hpsearch_comm.cuda.start import start_together
 from hpsearch_comm.errors import CommError, CommTimeoutError, GroupClosedError, NcclError, PeerLost
+from hpsearch_comm.failure import abort
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.header import DTYPES
 from tests.comm.cuda.bare_collectives import BareCollectives
@@ -70,8 +71,8 @@ class World:
         abort_state, stand_in = self.abort_states[rank], self.nccl[rank]
         start = partial(stand_in.start, rank=rank, size=self.size)
         started, store = start_together(start, self.gathering.of(rank), timeout, abort_state.check)
-        collectives = ThroughProcessGroup(started, store, stand_in.stream(), rank, self.size, abort_state, self.timeout)
-        return BareCollectives(collectives, HostStream)
+        collectives = ThroughProcessGroup(started, store, stand_in.stream(), rank, self.size, abort_state)
+        return BareCollectives(collectives, HostStream, self.timeout)
 
     def close(self) -> None:
         for stand_in in self.nccl:
@@ -155,7 +156,7 @@ def test_a_group_that_fails_meanwhile_ends_the_start(make_ranks):
 
     def work(rank: int) -> str:
         if rank == 2:
-            world.gathering.of(2)([True, None, {}])
+            world.gathering.of(2)([False, None, {}])
             for abort_state in world.abort_states:
                 abort_state.fail(PeerLost("rank 2 has died", 2))
             return "died"
@@ -415,7 +416,7 @@ def test_operation_without_an_end_is_given_up(make_world):
     world, (error, result) = given_time(meet, lambda found: not isinstance(found[1][1], CommTimeoutError))
     assert result.tolist() == [2.0] * 3
     assert type(error) is CommTimeoutError
-    assert re.search(r"rank 0 waited .* in allreduce \(sum of float32 \[3\], 12 bytes\)", str(error))
+    assert re.search(r"rank 0 waited .* in allreduce 0 \(sum of float32 \[3\], 12 bytes, on cuda, nccl\)", str(error))
     assert isinstance(world.abort_states[0].error, CommTimeoutError)
     wait_for(lambda: "abort" in world.nccl[0].log)
 
@@ -424,9 +425,9 @@ def test_a_long_wait_for_a_peer_is_told_before_it_is_given_up(make_world, monkey
     monkeypatch.setattr(process_group, "FIRST_REMINDER", 0.05)
     world = make_world(1, timeout=0.5)
     world.nccl[0].busy = True
-    with pytest.raises(CommTimeoutError, match=r"in broadcast \(uint8 \[4\], 4 bytes, root 0\) through NCCL"):
+    with pytest.raises(CommTimeoutError, match=r"in broadcast 0 \(uint8 \[4\], 4 bytes, root 0, on cuda, nccl\)"):
         world.collectives[0].broadcast(torch.zeros(4, dtype=torch.uint8), 0).wait()
-    assert re.search(r"rank 0 has waited \d+ s for its peers in broadcast \(uint8 .*gives up after 0.5 s", caplog.text)
+    assert re.search(r"rank 0 has waited \d+ s for its peers in broadcast 0 .*gives up after 0.5 s", caplog.text)
 
 
 def test_wait_with_a_timeout_of_its_own_leaves_the_operation_alone(make_world):
@@ -443,7 +444,7 @@ def test_wait_with_a_timeout_of_its_own_leaves_the_operation_alone(make_world):
 def test_error_of_a_call_ends_the_group(make_world):
     world = make_world(1)
     world.nccl[0].fails["allreduce"] = RuntimeError("unhandled system error\nat ...")
-    with pytest.raises(NcclError, match=r"NCCL failed in allreduce \(mean of float32 .*: unhandled system error"):
+    with pytest.raises(NcclError, match=r"NCCL failed in allreduce 0 \(mean of float32 .*: unhandled system error"):
         world.collectives[0].allreduce(torch.ones(2))
     assert isinstance(world.abort_states[0].error, NcclError)
 
@@ -466,7 +467,7 @@ class FailedWork:
 
 
 def test_an_error_in_the_background_ends_the_group(make_world, monkeypatch):
-    monkeypatch.setattr(process_group, "GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(abort, "_VERDICT", 0.01)
     world = make_world(1)
     world.nccl[0].busy = True
     monkeypatch.setattr(world.nccl[0], "allreduce", lambda *_: FailedWork())
@@ -475,13 +476,12 @@ def test_an_error_in_the_background_ends_the_group(make_world, monkeypatch):
 
 
 def test_dead_peer_is_named_although_nccl_saw_it_first(make_world, monkeypatch):
-    monkeypatch.setattr(process_group, "GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(abort, "_VERDICT", PATIENCE)
     world = make_world(1)
     abort_state = world.abort_states[0]
     world.nccl[0].busy = True
 
     def watch() -> None:
-        monkeypatch.setattr(process_group, "GRACE_SECONDS", PATIENCE)
         threading.Thread(target=abort_state.fail, args=(PeerLost("rank 1 has died", 1),)).start()
 
     monkeypatch.setattr(world.nccl[0], "allreduce", lambda *_: FailedWork(watch))

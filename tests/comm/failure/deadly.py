@@ -6,7 +6,7 @@ import atexit
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from hpsearch_comm import Group, Handle
 from hpsearch_comm.operations.lanes import OutgoingLane
 from hpsearch_comm.shm.barrier import Barrier
+from hpsearch_comm.transport.link import Transfer
 from hpsearch_comm.transport.mesh import Mesh
 
 COUNT = 30_000
@@ -70,22 +71,22 @@ def killed_among_messages(group: Group, role: str) -> None:
     group.barrier()
     if group.rank == 2:
         if role == "receives a part":
-            OutgoingLane._complete = _die_within  # type: ignore[assignment]
+            OutgoingLane._transferred = _die_within  # type: ignore[assignment]
             group.send(torch.zeros(300 * COUNT), 0)
         os.kill(os.getpid(), signal.SIGKILL)
     group.recv(torch.zeros(1), 0)
 
 
-_complete = OutgoingLane._complete
+_transferred = OutgoingLane._transferred
 
 
-def _die_within(lane: OutgoingLane) -> None:
-    _complete(lane)  # the envelope is through
-    assert lane._begin()
-    assert lane.transfer is not None
-    assert lane.transfer.advance()
-    assert not lane.transfer.done
+def _die_within(lane: OutgoingLane, transfer: Transfer) -> Iterator[None]:
+    if transfer.done:  # the envelope
+        return _transferred(lane, transfer)
+    assert transfer.advance()
+    assert not transfer.done
     os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
 
 
 _waits = 0

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 import hpsearch_comm as comm
-from hpsearch_comm.operations.work import Handle, LaunchHandle, UnderWay
+from hpsearch_comm.operations.work import Handle
 from hpsearch_comm.torch_backend.work import CommWork
 
 
@@ -48,7 +48,7 @@ def test_callbacks_that_come_while_it_ends_are_called_once():
 
 def test_what_a_gpu_does_calls_nobody_back():
     with pytest.raises(comm.UsageError, match="wait for its handle"):
-        LaunchHandle(Handle[UnderWay]("it")).add_done_callback(lambda: None)
+        Handle[int]("it", launches=True).add_done_callback(lambda: None)
 
 
 def test_a_work_puts_results_in_place_once_and_before_anybody_learns_of_its_end():

@@ -16,8 +16,7 @@ import hpsearch_comm as comm
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.operations.lanes import IncomingLane, Lane, OutgoingLane
-from hpsearch_comm.operations.mailbox import Mailbox
-from hpsearch_comm.operations.messages import Receive, Send
+from hpsearch_comm.operations.messages import Mailbox, Receive, Send
 from hpsearch_comm.transport.link import Combine, Link, Transfer
 from tests.comm.operations.message_ways import LONG, WAYS, run
 from tests.comm.thread_ranks import run_ranks

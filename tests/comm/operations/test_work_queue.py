@@ -13,7 +13,7 @@ import torch
 
 import hpsearch_comm as comm
 from hpsearch_comm.failure.operation import Operation
-from hpsearch_comm.operations.work_queue import Prepared, QueueThread
+from hpsearch_comm.operations.work_queue import Prepared, WorkQueue
 
 
 def test_an_operation_behind_one_that_failed_does_not_begin():
@@ -37,9 +37,9 @@ def test_an_operation_behind_one_that_failed_does_not_begin():
                 blocking.append(error)
 
         waiting = threading.Thread(target=wait_behind)
-        last = group._work_queue._thread._last  # type: ignore[union-attr]
+        last = group._work_queue._last
         waiting.start()
-        while group._work_queue._thread._last is last:  # type: ignore[union-attr]
+        while group._work_queue._last is last:
             time.sleep(0.002)
         go.set()
         waiting.join()
@@ -140,13 +140,13 @@ def test_what_interrupts_an_operation_can_use_the_group_no_more_than_end_it_and_
         call = group._prepare.barrier().call
         group._work_queue.run(Prepared(call, lambda _operation: refused(interrupting(group))))
         handle = group.allreduce_async(torch.ones(3))
-        submit = QueueThread.submit
+        submit = WorkQueue._submit
 
-        def interrupted(engine: QueueThread, name: str, task: Callable[[], Any]) -> comm.Handle[Any]:
+        def interrupted(*arguments: Any) -> comm.Handle[Any]:
             refused(interrupting(group))
-            return submit(engine, name, task)
+            return submit(*arguments)
 
-        monkeypatch.setattr(QueueThread, "submit", interrupted)
+        monkeypatch.setattr(WorkQueue, "_submit", interrupted)
         group.allreduce_async(torch.ones(3)).wait()
         handle.wait()
         group.barrier()

@@ -10,7 +10,7 @@ import signal
 import torch
 
 from hpsearch_comm import Group, SharedMemory
-from hpsearch_comm.shm import robust
+from hpsearch_comm.shm import shared_memory
 
 _NEW_MOUNTS_AND_IPC = 0x00020000 | 0x08000000
 
@@ -50,7 +50,7 @@ def killed_before_it_says_so(group: Group, victim: int) -> None:
     """Let a rank die that has a lock, but hasn't come to write its number there."""
     memory = group.share(group.size, locks=1)
     if group.rank == victim:
-        robust.try_lock(memory.locks[0]._address)
+        shared_memory.try_lock(memory.locks[0]._address)
         os.kill(os.getpid(), signal.SIGKILL)
     while group._abort_state.error is None:
         os.sched_yield()

@@ -20,8 +20,6 @@ from hpsearch_comm.collectives.reduction import reduction_for
 from hpsearch_comm.collectives.shm import direct
 from hpsearch_comm.errors import CommError, CommTimeoutError, MismatchError, PeerLost, RefusedError
 from hpsearch_comm.failure.abort import AbortState
-from hpsearch_comm.failure.operation import Operation
-from hpsearch_comm.header import Signature
 from hpsearch_comm.shm.buffers import BufferTable
 from hpsearch_comm.shm.memfd import Memfd
 from hpsearch_comm.shm.shm_segment import ShmSegment
@@ -345,24 +343,6 @@ def test_memory_of_another_size_is_refused_and_given_back():
     del one, other
     assert descriptors() == before - 2
     assert mapped() == mapped_before
-
-
-def test_a_descriptor_that_is_no_sealed_memory_is_refused(tmp_path):
-    file = (tmp_path / "file").open("wb+")
-    file.truncate(1 << 20)
-    ends = socket_pairs([0, 1])
-    abort_state = AbortState()
-    before = descriptors()
-    operation = Operation(1, Signature(0, "barrier", "direct").pack(), 10.0, abort_state)
-    honest = Memfd(1 << 20)
-    honest._descriptor, memory = file.fileno(), honest._descriptor
-    honest.send(ends[0][1], 1, 4, operation)
-    os.close(memory)
-    with pytest.raises(RefusedError, match="expected sealed memory of 1,048,576 bytes"):
-        Memfd.receive(ends[1][0], 0, 4, 1 << 20, operation)
-    assert descriptors() == before
-    for end in (file, ends[0][1], ends[1][0], abort_state):
-        end.close()
 
 
 def test_shared_memory_is_closed_once_more_without_harm():

@@ -13,6 +13,7 @@ import torch
 
 from hpsearch_comm.errors import ConfigurationError, MismatchError
 from hpsearch_comm.group import Group
+from hpsearch_comm.operations.work import Handle
 from hpsearch_comm.timeline.merging import merge
 from tests.benchmarks.collectives.meeting import Blackboard
 
@@ -145,10 +146,10 @@ def test_a_blocking_operation_behind_an_asynchronous_one_hides_nothing(tmp_path:
     with Group(0, 1, timeline=tmp_path / "trace.json") as group:
         begun, under_way = threading.Event(), threading.Event()
         group.allgather_async(torch.ones(3))
-        waiting = group._work_queue._thread
-        assert waiting is not None
-        waiting.submit("a beginning", begun.set)
-        waiting.submit("a pause", under_way.wait)
+        waiting = group._work_queue
+        for task in (begun.set, under_way.wait):
+            waiting._last = Handle("a pause")
+            waiting._tasks.put((waiting._last, task))
         begun.wait()
         while not waiting._tasks.empty():  # until the pause is under way, and nothing else is queued
             threading.Event().wait(0.01)

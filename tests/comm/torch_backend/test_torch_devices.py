@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 
 import hpsearch_comm as comm
-from hpsearch_comm.torch_backend.devices import check_backends
+from hpsearch_comm.torch_backend.meeting import check_backends
 from hpsearch_comm.torch_backend.plans import check_devices, check_input
 from hpsearch_comm.torch_backend.process_group import CommProcessGroup
-from hpsearch_comm.torch_backend.streams import CallersStreams
+from hpsearch_comm.torch_backend.work import CallersStreams
 from tests.comm.host_devices import DeviceRanks, wait_for
 from tests.comm.thread_ranks import run_ranks
 from tests.comm.torch_backend.served_ranks import served

@@ -14,8 +14,7 @@ import torch.distributed as dist
 import hpsearch_comm as comm
 from hpsearch_comm.operations.work import Handle
 from hpsearch_comm.torch_backend.process_group import CommProcessGroup
-from hpsearch_comm.torch_backend.streams import CallersStreams
-from hpsearch_comm.torch_backend.work import CommWork
+from hpsearch_comm.torch_backend.work import CallersStreams, CommWork
 from tests.comm.host_devices import DeviceRanks, HostEvent, HostStream
 
 
