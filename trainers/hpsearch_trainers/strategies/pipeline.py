@@ -413,8 +413,6 @@ class Pipeline(DividedModel):
 def _with_ranks(models: Sequence[nn.Module], stages: Stages) -> Iterator[tuple[Tensor, int]]:
     """Yield the current parameters and buffers of models with the same layers, each with the rank that trains it."""
     for model in models:
-        for named, owners in (
-            (model.named_parameters(), stages.owner),
-            (model.named_buffers(), stages.buffer_owner),
-        ):
-            yield from ((tensor, owners[name]) for name, tensor in named if name in owners)
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if name in stages.owner:
+                yield tensor, stages.owner[name]
