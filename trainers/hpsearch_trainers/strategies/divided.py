@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hpsearch_comm import Group
-from hpsearch_comm.data_parallel.broadcast import broadcast_optimizer_state, broadcast_tensors
+from hpsearch_comm.data_parallel.broadcast import broadcast_optimizer_state
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.buffers import preserve_buffers, preserve_modes
-from hpsearch_trainers.optimizers import clippable, parameters_of
-from hpsearch_trainers.strategies.common_state import gather_worker_states
+from hpsearch_trainers.optimizers import clippable
 from hpsearch_trainers.strategies.strategy import Options, Strategy, Trained
 
 _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3}
@@ -186,69 +185,6 @@ class DividedModel(Strategy):
     def synchronize_metrics(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
         """Return the metrics and `bytes_per_rank`, the memory of the rank that has most."""
         return super().synchronize_metrics(metrics) | {"bytes_per_rank": self._bytes}
-
-
-class Divided:
-    """Parameters and buffers that are each held by one rank.
-
-    Args:
-        tensors: Returns each tensor with its rank, in the same order on every rank. It is a function because a model
-            may replace its buffers in a step.
-        group: The ranks.
-    """
-
-    def __init__(self, tensors: Callable[[], Iterable[tuple[Tensor, int]]], group: Group) -> None:
-        self._group = group
-        self._tensors = tensors
-        # A meta tensor keeps shape and strides without memory.
-        self._remote = [
-            (tensor, torch.empty_like(tensor, device="meta", requires_grad=False))
-            for tensor, rank in tensors()
-            if rank != group.rank and isinstance(tensor, nn.Parameter)
-        ]
-
-    def release(self) -> None:
-        """Release the memory of the other ranks' parameters; they have no elements until `gather`."""
-        for tensor, _ in self._remote:
-            tensor.data = tensor.new_empty(0)
-
-    def gather(self) -> None:
-        """Gather all tensors from their ranks; a collective."""
-        for tensor, layout in self._remote:
-            tensor.data = torch.empty_like(layout, device=tensor.device)
-        tensors = list(self._tensors())
-        for root in range(self._group.size):
-            broadcast_tensors((tensor for tensor, rank in tensors if rank == root), self._group, root)
-
-
-def drop_states(optimizer: Optimizer, ranks: Mapping[int, int], rank: int) -> None:
-    """Delete the optimizer state of other ranks' parameters.
-
-    Args:
-        optimizer: The optimizer.
-        ranks: The rank of each parameter, by the parameter's id.
-        rank: This rank.
-    """
-    for parameter in parameters_of(optimizer):
-        if ranks[id(parameter)] != rank:
-            optimizer.state.pop(parameter, None)
-
-
-def gather_states(optimizer: Optimizer, ranks: Mapping[int, int], group: Group) -> None:
-    """Gather the optimizer state of all parameters on rank 0, which saves it; a collective.
-
-    Args:
-        optimizer: An optimizer of the same parameters on every rank.
-        ranks: The rank of each parameter, by the parameter's id.
-        group: The ranks.
-
-    Raises:
-        UsageError: The state has a value of a type that can't be sent.
-    """
-    parameters = parameters_of(optimizer)
-    own = {index: optimizer.state[each] for index, each in enumerate(parameters) if each in optimizer.state}
-    for states in gather_worker_states(own, group, parameters[0].device):
-        optimizer.state.update({parameters[index]: state for index, state in states.items()})
 
 
 def clip_by_global_norm(parameters: Iterable[nn.Parameter], limit: float, group: Group) -> None:

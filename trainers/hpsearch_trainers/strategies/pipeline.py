@@ -38,19 +38,18 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hpsearch_comm import Group, Handle
+from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.header import DTYPES
 from hpsearch_trainers.buffers import digest
 from hpsearch_trainers.host_memory import empty_on_host, to_host
 from hpsearch_trainers.optimizers import parameters_of
 from hpsearch_trainers.parts import Parts
+from hpsearch_trainers.strategies.common_state import gather_worker_states
 from hpsearch_trainers.strategies.divided import (
-    Divided,
     DividedModel,
     check_same_output,
     clip_by_global_norm,
-    drop_states,
-    gather_states,
     max_bytes,
     of_output_alone,
     output_of,
@@ -295,9 +294,13 @@ class Pipeline(DividedModel):
         if trained.average is not None:
             models.append(trained.average.module)
         self._tensors = partial(_with_ranks, models, stages)
-        self._divided = Divided(self._tensors, self._group)
-        self._ranks = {id(tensor): rank for tensor, rank in self._tensors()}
-        self._elsewhere = {tensor for tensor, rank in self._ranks.items() if rank != self._group.rank}
+        # A meta tensor keeps shape and strides without memory.
+        self._remote = [
+            (tensor, torch.empty_like(tensor, device="meta", requires_grad=False))
+            for tensor, rank in self._tensors()
+            if rank != self._group.rank and isinstance(tensor, nn.Parameter)
+        ]
+        self._elsewhere = {id(tensor) for tensor, _ in self._remote}
 
     def begin_epoch(self, epoch: int) -> None:
         """Start an epoch. The model is whole until the first step."""
@@ -327,8 +330,9 @@ class Pipeline(DividedModel):
         if self._named is not None and not self._checked:
             self._compare(nn.Sequential(*self._all_layers), inputs)
         self._checked = True
-        drop_states(self.trained.optimizer, self._ranks, self._group.rank)
-        self._divided.release()
+        for tensor, _ in self._remote:
+            self.trained.optimizer.state.pop(tensor, None)
+            tensor.data = tensor.new_empty(0)
 
     def _compare(self, parts: nn.Module, inputs: Any) -> None:
         model, subject = self.trained.model, "what Parts.pipeline names"
@@ -405,9 +409,19 @@ class Pipeline(DividedModel):
         tensors = (tensor for tensor, rank in self._tensors() if rank == self._group.rank)
         self._bytes = max_bytes(tensors, self.trained.optimizer, self._group)
         if not self._is_whole:
-            self._divided.gather()
-            gather_states(self.trained.optimizer, self._ranks, self._group)
+            self._gather()
         self._is_whole = True
+
+    def _gather(self) -> None:
+        for tensor, layout in self._remote:
+            tensor.data = torch.empty_like(layout, device=tensor.device)
+        tensors = list(self._tensors())
+        for root in range(self._group.size):
+            broadcast_tensors((tensor for tensor, rank in tensors if rank == root), self._group, root)
+        state, parameters = self.trained.optimizer.state, parameters_of(self.trained.optimizer)
+        own = {index: state[parameter] for index, parameter in enumerate(parameters) if parameter in state}
+        for states in gather_worker_states(own, self._group, self._device):
+            state.update({parameters[index]: values for index, values in states.items()})
 
 
 def _with_ranks(models: Sequence[nn.Module], stages: Stages) -> Iterator[tuple[Tensor, int]]:
