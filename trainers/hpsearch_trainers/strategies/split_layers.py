@@ -121,7 +121,7 @@ class _Exchange(torch.autograd.Function):
         return change(values)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
         return ctx.change_gradient(gradient), None, None
 
