@@ -8,7 +8,6 @@ two messages, row indices and values, or by one message if the gradient happens 
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -187,8 +186,7 @@ class ServedBucket:
         self._messages = [] if bucket.sparse else [Message(bucket, self.parameters[0].device) for _ in range(most)]
         self._pending: list[tuple[int, Handle[Tensor]]] = []
         self._bucket, self._group, self._tag = bucket, group, tag
-        self._weights: dict[int, Tensor] = {}
-        self._sending: dict[int, list[Handle[Tensor]]] = {}
+        self._sending: dict[int, Handle[Tensor]] = {}
 
     def expect(self, workers: Sequence[int]) -> None:
         """Start to receive a push from each of these ranks."""
@@ -263,24 +261,14 @@ class ServedBucket:
             parameter.grad = None
 
     def send(self, workers: Sequence[int]) -> None:
-        """Send the current weights.
-
-        Args:
-            workers: The ranks to send to. A worker must always be in the same list of ranks.
-        """
-        first = workers[0]
-        if first not in self._weights:
-            device = self.parameters[0].device
-            self._weights[first] = empty_on_host([self._bucket.elements], self._bucket.dtype, device)
-        for sending in self._sending.get(first, ()):
-            sending.wait()
-        sizes = [parameter.numel() for parameter in self.parameters]
-        for parameter, part in zip(self.parameters, torch.split(self._weights[first], sizes), strict=True):
-            part.copy_(parameter.detach().reshape(-1), non_blocking=True)
-        wait_for(self.parameters[0].device)
-        self._sending[first] = [self._group.send_async(self._weights[first], rank, self._tag) for rank in workers]
+        """Send the current weights to these ranks."""
+        (weights,) = to_host([torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])])
+        for rank in workers:
+            if rank in self._sending:
+                self._sending[rank].wait()
+            self._sending[rank] = self._group.send_async(weights, rank, self._tag)
 
     def wait(self) -> None:
         """Wait until all weights have been sent."""
-        for sending in itertools.chain.from_iterable(self._sending.values()):
+        for sending in self._sending.values():
             sending.wait()
