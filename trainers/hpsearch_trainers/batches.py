@@ -9,12 +9,12 @@ import functools
 import itertools
 import operator
 import random
-import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import closing
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
@@ -80,7 +80,6 @@ def distinct_rows(rows: torch.Tensor) -> torch.Tensor:
 
 def seed_generators_of(owner: object, seed: int) -> None:
     """Seed the generators among an object's attributes, and among those of its samplers."""
-    numpy: Any = sys.modules.get("numpy")
     for value in getattr(owner, "__dict__", {}).values():
         if isinstance(value, torch.Generator):
             value.manual_seed(seed)
@@ -88,17 +87,17 @@ def seed_generators_of(owner: object, seed: int) -> None:
             value.seed(seed)
         elif isinstance(value, Sampler):
             seed_generators_of(value, seed)
-        elif numpy is not None and isinstance(value, numpy.random.RandomState):
+        elif isinstance(value, np.random.RandomState):
             value.seed(seed % 2**32)
-        elif numpy is not None and isinstance(value, numpy.random.Generator):
-            value.bit_generator.state = type(value.bit_generator)(seed).state
+        elif isinstance(value, np.random.Generator):
+            bit_generator: Any = value.bit_generator
+            bit_generator.state = type(bit_generator)(seed).state
 
 
 def _seed(seed: int) -> None:
     random.seed(seed)
     torch.default_generator.manual_seed(seed)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed % 2**32)
+    np.random.seed(seed % 2**32)
 
 
 @contextlib.contextmanager
@@ -112,16 +111,17 @@ def seeded(seed: int) -> Iterator[None]:
 @contextlib.contextmanager
 def preserve_generators() -> Iterator[None]:
     """Restore the states of the global generators of Python, NumPy and torch afterwards."""
-    python_state, torch_state = random.getstate(), torch.default_generator.get_state()
-    numpy: Any = sys.modules.get("numpy")
-    numpy_state = None if numpy is None else numpy.random.get_state()
+    python_state, numpy_state, torch_state = (
+        random.getstate(),
+        np.random.get_state(),
+        torch.default_generator.get_state(),
+    )
     try:
         yield
     finally:
         random.setstate(python_state)
+        np.random.set_state(numpy_state)
         torch.default_generator.set_state(torch_state)
-        if numpy_state is not None:
-            numpy.random.set_state(numpy_state)
 
 
 _AHEAD = 2
@@ -237,10 +237,8 @@ class Batches:
                 yield tuple(tensor.index_select(0, chosen) for tensor in self.tensors)
             return
         rows_of = SeededRows(self._data, seed)
-        source = (
-            self._in_processes(rows_of, indices, seed) if self._loaders else self._in_this_process(rows_of, indices)
-        )
-        with closing(source) as batches:
+        in_this_process = (self._fetch(rows_of, rows.tolist()) for rows in indices)
+        with closing(self._in_processes(rows_of, indices, seed) if self._loaders else in_this_process) as batches:
             while True:
                 began = time.perf_counter()
                 batch = next(batches, None)
@@ -300,10 +298,6 @@ class Batches:
         )
         for _ in range(empty):
             yield self._fetch(data, [])
-
-    def _in_this_process(self, data: SeededRows, indices: Iterable[Tensor]) -> Generator[Any, None, None]:
-        for rows in indices:
-            yield self._fetch(data, rows.tolist())
 
     def _fetch(self, data: SeededRows, rows: Sequence[int]) -> Any:
         with preserve_generators():

@@ -199,6 +199,17 @@ def _batches_seen(model: nn.Module) -> dict[int, float]:
 
 
 @contextlib.contextmanager
+def preserve_modes(model: nn.Module) -> Iterator[None]:
+    """Restore afterwards which modules are in training mode."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextlib.contextmanager
 def preserve_buffers(model: nn.Module) -> Iterator[None]:
     """Restore all buffers afterwards, except those of synchronized layers, which see the rows of all workers."""
     saved = [

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hpsearch_trainers.architectures import network
+from hpsearch_trainers.architectures.plan import named
 from hpsearch_trainers.digits import correct, digits
 from hpsearch_trainers.measures import latency, parameters
 from hpsearch_trainers.parts import Parts
@@ -121,16 +122,8 @@ perceptron, chain, measured_chain, cell = Perceptron, ChainNetwork, MeasuredChai
 """Names for sweep files."""
 
 
-def _named(value: Any) -> tuple[str, Mapping[str, Any]]:
-    """Return a name and its parameters, which may be empty."""
-    if isinstance(value, str):
-        return value, {}
-    ((name, options),) = value.items()
-    return name, options
-
-
 def _optimizer(model: nn.Module, params: Mapping[str, Any]) -> torch.optim.Optimizer:
-    name, options = _named(params.get("optimizer", {"sgd": {"momentum": 0.9}}))
+    name, options = named(params.get("optimizer", {"sgd": {"momentum": 0.9}}), "optimizer")
     decay = float(params.get("weight_decay", 0.0))
     weights = list(model.parameters())
     if name == "sgd":

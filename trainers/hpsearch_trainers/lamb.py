@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_trainers.layerwise import Layerwise
+from hpsearch_trainers.lars import Layerwise
 
 
 class LAMB(Layerwise):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
 
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -32,17 +33,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def memory_usage() -> str:
     """Return the resident memory of this process and its limit: `3.1 GiB resident, of 4 GiB (RLIMIT_AS, addresses)`."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    except (OSError, ValueError):
-        return "nothing is known of this process's memory"
-    resident = pages * os.sysconf("SC_PAGE_SIZE")
     limit, source = min(_limits())
-    return f"{_size(resident)} resident, of {_size(limit)} ({source})"
+    return f"{_size(psutil.Process().memory_info().rss)} resident, of {_size(limit)} ({source})"
 
 
 def _limits() -> Iterator[tuple[int, str]]:
-    yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "the machine's memory"
+    yield psutil.virtual_memory().total, "the machine's memory"
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft != resource.RLIM_INFINITY:
         yield soft, "RLIMIT_AS, addresses"

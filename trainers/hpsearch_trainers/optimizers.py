@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TypeVar
 
 from torch import Tensor, nn
@@ -39,18 +39,8 @@ def optimizer_of(parts: Parts, model: nn.Module) -> Optimizer:
 
 def move_state(optimizer: Optimizer) -> None:
     """Move an optimizer's state to the devices of its parameters."""
-    if _has_state_elsewhere(optimizer):
+    if optimizer.state:
         load_exactly(optimizer, optimizer.state_dict())
-
-
-def _has_state_elsewhere(optimizer: Optimizer) -> bool:
-    """Return whether a parameter's state is on another device. Single numbers, such as step counts, don't matter."""
-    return any(
-        isinstance(value, Tensor) and value.dim() > 0 and value.device != parameter.device
-        for parameter, state in optimizer.state.items()
-        if isinstance(parameter, Tensor) and isinstance(state, Mapping)
-        for value in state.values()
-    )
 
 
 def check_parameters(optimizer: Optimizer, model: nn.Module, name: str = "optimizer") -> None:

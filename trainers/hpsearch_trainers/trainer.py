@@ -41,6 +41,7 @@ from hpsearch_trainers.batches import Batches, in_whole_batches
 from hpsearch_trainers.buffers import (
     hold_statistics,
     preserve_buffers,
+    preserve_modes,
     synchronize,
     synchronize_buffers,
     synchronize_untrained,
@@ -283,12 +284,8 @@ class Trainer(ABC):
         if self._validation is None:
             return {}
         model = self.model if self._average is None else self._average
-        modes = {module: module.training for module in model.modules()}
-        try:
+        with preserve_modes(model):  # a user's loop may continue to train
             return evaluate(model, self._validation, self.parts, self.group, self._autocast)
-        finally:  # a user's loop may continue to train
-            for module, training in modes.items():
-                module.training = training
 
     def _measured(self) -> dict[str, float]:
         """Return `Parts.measures` of the validated model, averaged over all workers."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
@@ -34,32 +33,20 @@ def decay_groups(model: nn.Module, weight_decay: float, *, biases: bool = True) 
     Returns:
         Two groups: one with this `weight_decay`; one with `weight_decay` 0 and `adapt` False, which may be empty.
     """
+    of_norms = {id(scale) for norm in model.modules() if isinstance(norm, _NORMS) for scale in norm.parameters()}
     plain: list[nn.Parameter] = []
     decaying: list[nn.Parameter] = []
-    seen: set[int] = set()
-    for owner, name, parameter in _owned(model):
-        if not parameter.requires_grad or id(parameter) in seen:
-            continue
-        seen.add(id(parameter))
-        exempt = isinstance(owner, _NORMS) or (not biases and _is_bias(name))
-        (plain if exempt else decaying).append(parameter)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            exempt = id(parameter) in of_norms or (not biases and _is_bias(_own_name(model, name)))
+            (plain if exempt else decaying).append(parameter)
     return [{"params": decaying, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0, "adapt": False}]
 
 
-def _owned(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
-    """Yield each parameter with the module that owns it, and its name there.
-
-    Containers aren't owners: the name of a parameter in a ParameterList starts with the list's name, and that of a
-    parametrized parameter with its original name.
-    """
-    for path, module in model.named_modules():
-        owner, prefix = path, ""
-        if path and isinstance(module, _HOLDERS):
-            owner, _, prefix = path.rpartition(".")
-            if isinstance(module, ParametrizationList):
-                owner = owner.removesuffix("parametrizations").removesuffix(".")
-        for name, parameter in module.named_parameters(recurse=False):
-            yield model.get_submodule(owner), f"{prefix}_{name}", parameter
+def _own_name(model: nn.Module, name: str) -> str:
+    """Return the last part of a parameter's name; in a container, such as a ParameterList, with the container's."""
+    path, _, own_name = name.rpartition(".")
+    return f"{path.rpartition('.')[2]}_{own_name}" if isinstance(model.get_submodule(path), _HOLDERS) else own_name
 
 
 def _is_bias(name: str) -> bool:

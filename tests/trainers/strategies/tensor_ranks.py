@@ -1,11 +1,10 @@
 """Trainings with split layers; called on the ranks of process_ranks.
 
-Ranks are no threads here: torch's DTensor is made for one rank in a process.
+Ranks are no threads here: torch's DTensor, which they are compared with, is made for one rank in a process.
 """
 
 from __future__ import annotations
 
-import gc
 from itertools import product
 from typing import Any
 
@@ -14,13 +13,12 @@ import torch._dynamo  # which optimizers import when the first is made: here it 
 import torch.distributed as dist
 import torch.distributed.tensor
 from torch import Tensor, nn
-from torch._C._distributed_c10d import _resolve_process_group
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+import hpsearch_comm.torch_backend  # noqa: F401 - registers the backend
 from hpsearch_comm import Group
 from hpsearch_trainers.shards import Shard
-from hpsearch_trainers.strategies.mesh import mesh_of
 from hpsearch_trainers.strategies.split_layers import forward_of, split_dimensions
 from tests.trainers.strategies.split_trainings import OPTIMIZERS, deep, tied, trial
 from tests.trainers.test_trainer import CLASSES, FEATURES, MODELS, ROWS, Small, data
@@ -207,8 +205,6 @@ def computes(group: Group) -> int:
 
 
 def _compare_split(group: Group, whole: nn.Sequential, own: nn.Sequential, styles: Any, inputs: Tensor) -> None:
-    mesh = mesh_of(group, own)
-
     def part(tensor: Any, style: str, name: str) -> Any:
         dimensions = split_dimensions(style)
         return tensor.tensor_split(group.size, dimensions[name])[group.rank] if name in dimensions else tensor
@@ -217,7 +213,7 @@ def _compare_split(group: Group, whole: nn.Sequential, own: nn.Sequential, style
     for layer, _, style in layers:
         for name, parameter in layer.named_parameters():
             parameter.data = part(parameter.data, style, name).clone()
-        layer.forward = forward_of(layer, style, mesh, copies=False)
+        layer.forward = forward_of(layer, style, group)
     given = inputs.detach().clone().requires_grad_()
     output = own(given)
     torch.autograd.backward(output.tanh().sum())
@@ -273,30 +269,6 @@ def _again(layer: nn.Module) -> nn.Module:
     copied = nn.Linear(layer.in_features, layer.out_features)
     copied.load_state_dict(layer.state_dict())
     return copied
-
-
-def forgets(group: Group) -> list[str]:
-    """Train several trials one after another; return what torch says of their groups when they are gone."""
-    from hpsearch_trainers.strategies import mesh
-
-    names: list[Any] = []
-    register: Any = vars(mesh)["_register_process_group"]
-
-    def register_and_tell(name: Any, process_group: Any) -> None:
-        names.append(name)
-        register(name, process_group)
-
-    vars(mesh)["_register_process_group"] = register_and_tell
-    for _ in range(3):
-        Small(trial({}, group, "tensor")).step()
-    gc.collect()
-    found = []
-    for name in names:
-        try:
-            _resolve_process_group(name)
-        except RuntimeError as error:
-            found.append(str(error).partition(":")[0])
-    return found
 
 
 def as_torch_does(group: Group, store: str) -> bool:

@@ -17,7 +17,7 @@ from torch.nn import functional
 from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.shards import Shard
-from hpsearch_trainers.strategies import downpour, strategy_of
+from hpsearch_trainers.strategies import strategy_of
 from hpsearch_trainers.strategies.downpour import Clocks
 from tests.comm.thread_ranks import run_ranks
 from tests.trainers.test_trainer import ROWS, FakeTrial, Rows, Small, data, mlp
@@ -233,14 +233,6 @@ def test_clocks_let_one_train_after_another(order):
             running = worker
     assert done == [(step, worker) for step in range(last) for worker in range(3)]
     assert clocks.all_finished
-
-
-def test_those_who_have_ended_hear_that_it_goes_on(monkeypatch):
-    monkeypatch.setattr(downpour, "_PATIENCE", -1.0)
-    for servers in (1, 2):
-        states = trained(2 + servers, 2, {"servers": servers})
-        for state in states[1:]:
-            assert all(torch.equal(value, states[0]["model"][name]) for name, value in state["model"].items())
 
 
 @pytest.mark.parametrize(

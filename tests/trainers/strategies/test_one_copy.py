@@ -57,7 +57,7 @@ def test_values_strides_and_shared_memory_stay(drawn):
     def work(group: Group) -> tuple[OneCopy, list[nn.Parameter]]:
         model = built(drawn, seed=group.rank)
         before = list(model.parameters())
-        copy = OneCopy(model, group, 0)
+        copy = OneCopy(model, group)
         group.barrier()
         after = list(model.parameters())
         assert all(one is other for one, other in zip(before, after, strict=True))
@@ -82,7 +82,7 @@ def test_values_strides_and_shared_memory_stay(drawn):
 def test_parameters_that_lie_elsewhere_are_told():
     def work(group: Group) -> str:
         model: Any = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
-        copy = OneCopy(model, group, 0)
+        copy = OneCopy(model, group)
         model[0].bias.data = model[0].bias.data.clone()
         model[1].weight = nn.Parameter(torch.ones(2, 2))
         with pytest.raises(ConfigurationError) as caught:
@@ -101,7 +101,7 @@ def test_memory_that_is_shared_otherwise_on_another_rank_is_told(other):
         if shares is not None:
             layers[2].weight.data = layers[shares].weight.data
         with pytest.raises(MismatchError) as caught:
-            OneCopy(layers, group, 0)
+            OneCopy(layers, group)
         return str(caught.value)
 
     for text in run_ranks(2, work):

@@ -51,7 +51,8 @@ def test_nested_layers_are_cut_and_those_without_parameters_follow():
 
 def test_buffers_have_a_stage():
     stages = cut(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), None, 2)
-    assert stages.buffer_owner == {"1.running_mean": 1, "1.running_var": 1, "1.num_batches_tracked": 1}
+    buffers = {"1.running_mean": 1, "1.running_var": 1, "1.num_batches_tracked": 1}
+    assert stages.owner == {"0.weight": 0, "0.bias": 0, "1.weight": 1, "1.bias": 1, **buffers}
 
 
 class Own(nn.Sequential):

@@ -180,10 +180,3 @@ def test_a_hook_may_look_but_not_compute_of_all_features(ranks, train):
 def test_a_model_put_in_place_of_another_is_split(ranks):
     found, alone = results(ranks.call(2, "changes_its_model")), results(ranks.call(1, "changes_its_model"))
     assert found[0] == pytest.approx(alone[0], rel=1e-4)
-
-
-def test_torch_forgets_the_ranks_of_trials_that_are_gone(ranks):
-    """A worker trains one after another."""
-    for found in results(ranks.call(2, "forgets")):
-        assert len(found) == 3, found
-        assert all(text.startswith("Could not resolve the process group registered under") for text in found), found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor, nn
 
@@ -25,12 +27,7 @@ class EdgeCell(nn.Module):
         """Return the last node."""
         nodes = [values]
         for incoming in self.incoming:
-            node: Tensor | None = None
-            for start, edge in incoming:
-                term = self.operations[edge](nodes[start])
-                node = term if node is None else node + term
-            assert node is not None
-            nodes.append(node)
+            nodes.append(functools.reduce(torch.add, (self.operations[edge](nodes[start]) for start, edge in incoming)))
         return nodes[-1]
 
 
@@ -60,12 +57,8 @@ class NodeCell(nn.Module):
         nodes = list(values) if len(values) > 1 else [*values] * self.inputs
         for sources, operations in zip(self.sources, self.operations.values(), strict=True):
             assert isinstance(operations, nn.ModuleList)
-            node: Tensor | None = None
-            for start, operation in zip(sources, operations, strict=True):
-                term = operation(nodes[start])
-                node = term if node is None else node + term
-            assert node is not None
-            nodes.append(node)
+            pairs = zip(sources, operations, strict=True)
+            nodes.append(functools.reduce(torch.add, (operation(nodes[start]) for start, operation in pairs)))
         loose = [nodes[number] for number in self.loose]
         if self.join == "concat":
             return torch.cat(loose, self.axis)

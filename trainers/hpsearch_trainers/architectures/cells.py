@@ -151,40 +151,37 @@ def _with_stride(value: Any, path: str) -> dict[str, Any]:
     return {name: {**params, "stride": 2}}
 
 
-def _signature(
-    shape: Shape,
+def plan_stack(params: Mapping[str, Any], shape: Shape, path: str, plan: Plan) -> Planned:
+    """Plan `cells`; see `_cells`."""
+    check_parameters(_cells, params, path)
+    return _cells((shape, path, plan), **params)
+
+
+def _cells(
+    where: tuple[Shape, str, Plan],
     cell: Any,
     repeats: int = 1,
     stages: int = 1,
     channels: int | None = None,
     reduction: Any = None,
-    join: str = "concat",
-) -> nn.Module:
-    """Declare the parameters of `cells`."""
-    raise NotImplementedError
-
-
-def plan_stack(params: Mapping[str, Any], shape: Shape, path: str, plan: Plan) -> Planned:
-    """Plan `cells`: `stages` times `repeats` cells, with a reduction between two stages.
+    join: str | None = None,
+) -> Planned:
+    """Plan `stages` times `repeats` cells, with a reduction between two stages.
 
     A cell's inputs are the outputs of the cells before it, the newest one last. An input with other channels or larger
     sides than the cell goes through `projection` or `reduction` first, as in NASNet. Each reduction doubles the
     channels.
     """
-    check_parameters(_signature, params, path)
-    cell, reduction = params["cell"], params.get("reduction")
+    shape, path, plan = where
     if not is_cell(cell):
         raise ArchitectureError(f"{path}.cell", f"must be a cell, got {cell!r}")
     try:
-        repeats, stages = (
-            positive_int("repeats", params.get("repeats", 1)),
-            positive_int("stages", params.get("stages", 1)),
-        )
-        requested = params.get("channels")
-        channels = (
-            (shape[-1] if len(shape) == 2 else shape[0]) if requested is None else positive_int("channels", requested)
-        )
-        join = one_of("join", params.get("join", "concat"), ("concat", "mean"))
+        positive_int("repeats", repeats)
+        positive_int("stages", stages)
+        if channels is None:
+            channels = shape[-1] if len(shape) == 2 else shape[0]
+        positive_int("channels", channels)
+        joined = one_of("join", "concat" if join is None else join, ("concat", "mean"))
     except ValueError as error:
         raise ArchitectureError(path, str(error)) from error
     if stages == 1 and reduction is not None:
@@ -192,14 +189,14 @@ def plan_stack(params: Mapping[str, Any], shape: Shape, path: str, plan: Plan) -
     if stages > 1 and len(shape) != 3:
         raise ArchitectureError(path, f"stages must be 1 if the input is {described(shape)}, got {stages}")
     on_edges = "-" in str(next(iter(cell)))
-    if on_edges and "join" in params:
+    if on_edges and join is not None:
         raise ArchitectureError(path, "join must not be given for a cell with operations on edges: it has one output")
     cells = [cell, reduction] if is_cell(reduction) else [cell]
-    stack = _Stack(path, plan, join, [shape] * max(map(inputs_of, cells)), [])
+    stack = _Stack(path, plan, joined, [shape] * max(map(inputs_of, cells)), [])
     for stage in range(stages):
         if stage > 0:
             channels *= 2
-            if reduction is not None and is_cell(reduction):
+            if is_cell(reduction):
                 stack.cell(reduction, channels, "reduction", reduces=True)
             else:
                 plain = "residual_reduction" if on_edges else "reduction"

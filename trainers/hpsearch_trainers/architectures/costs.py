@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,15 +72,9 @@ def costs(
         raise ValueError(f"optimizer_copies must be a whole number of at least 0, got {optimizer_copies!r}")
     if isinstance(value, nn.Module):
         raise ValueError(f"value must be an architecture or a function that builds a module, got {type(value)}")
-    build: Callable[[], nn.Module]
-    if callable(value):
-        build = value
-    else:
-        call = plan_network(value, inputs, outputs, stem=stem, head=head, path=path)
-
-        def build() -> nn.Module:
-            return module(call)
-
+    build: Callable[[], nn.Module] = value
+    if not callable(value):
+        build = partial(module, plan_network(value, inputs, outputs, stem=stem, head=head, path=path))
     shape = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
     # The caller may have disabled gradients; then there would be no backward pass to count.
     with torch.device("meta"), torch.inference_mode(False), torch.enable_grad():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,7 +52,7 @@ def operation_named(name: str, path: str) -> Build:
     return function
 
 
-def check_parameters(function: Build, params: Mapping[str, Any], path: str) -> None:
+def check_parameters(function: Callable[..., Any], params: Mapping[str, Any], path: str) -> None:
     """Check the names of parameters against a function's parameters, except its first one, the shape.
 
     Raises:

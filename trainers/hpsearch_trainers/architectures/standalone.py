@@ -25,8 +25,6 @@ from hpsearch_trainers.architectures.shapes import Shape
 _IMPORTABLE = sys.stdlib_module_names | {"torch"}
 """Packages that the source may import."""
 
-_NONE = object()
-
 
 class NoSourceError(ValueError):
     """An object whose source can't be included."""
@@ -39,12 +37,10 @@ class _File:
     Attributes:
         text: The source.
         bound: Top-level names to the statements that bind them.
-        changed: Names that other top-level statements may change, so that one statement doesn't define them.
     """
 
     text: str
     bound: dict[str, ast.stmt]
-    changed: set[str]
 
 
 class Sources:
@@ -112,8 +108,6 @@ class Sources:
                 other_module = self._definitions[name][0]
                 raise NoSourceError(f"{location} must have another name than {other_module}.{name}: both are needed")
             return
-        if name in file.changed or _differs(module, name, statement):
-            raise NoSourceError(f"{location} must be defined by one statement, and is changed after it")
         if name in self._reserved or name in self._imports:
             raise NoSourceError(f"{location} must have another name, since the stand-alone file has one of that name")
         self._definitions[name] = (module.__name__, "")  # two functions may call each other
@@ -154,13 +148,8 @@ class Sources:
                 text = inspect.getsource(module)
             except (OSError, TypeError) as error:
                 raise NoSourceError(f"{module.__name__} must be a file with source: {error}") from error
-            bound: dict[str, ast.stmt] = {}
-            changed: set[str] = set()
-            for statement in ast.parse(text).body:
-                names = list(_binds(statement))
-                changed |= {name for name in names if name in bound} | (_stored(statement) - set(names))
-                bound |= dict.fromkeys(names, statement)
-            self._files[module.__name__] = _File(text, bound, changed)
+            bound = {name: statement for statement in ast.parse(text).body for name in _binds(statement)}
+            self._files[module.__name__] = _File(text, bound)
         return self._files[module.__name__]
 
 
@@ -178,34 +167,6 @@ def _binds(statement: ast.stmt) -> Iterator[str]:
 
 def _name(alias: ast.alias) -> str:
     return alias.asname or alias.name.split(".")[0]
-
-
-def _stored(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement may change: what it assigns, assigns inside of, or calls a method of."""
-    if isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef | ast.Import | ast.ImportFrom):
-        return set()
-    names = set()
-    for node in ast.walk(statement):
-        match node:
-            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
-                names.add(name)
-            case ast.Subscript(ctx=ast.Store() | ast.Del()) | ast.Attribute(ctx=ast.Store() | ast.Del()):
-                names |= {inner.id for inner in ast.walk(node.value) if isinstance(inner, ast.Name)}
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=name))) if isinstance(statement, ast.Expr):
-                names.add(name)
-    return names
-
-
-def _differs(module: ModuleType, name: str, statement: ast.stmt) -> bool:
-    """Return whether a constant no longer has the value in its source."""
-    value = getattr(statement, "value", None)
-    if not isinstance(statement, ast.Assign | ast.AnnAssign) or value is None:
-        return False
-    try:
-        written = ast.literal_eval(value)
-    except (ValueError, TypeError):
-        return False
-    return bool(written != getattr(module, name, _NONE))
 
 
 def _needs(statement: ast.stmt, module: ModuleType) -> list[str]:
@@ -324,18 +285,19 @@ def standalone(
             more than torch and Python.
     """
     call = plan_network(value, inputs, outputs, stem=stem, head=head, path=path)
+    shape = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
     sources = Sources(_IMPORTS, {"INPUTS", "build", "load", "network", "outputs"})
     try:
         network = _source(call, sources, 4, len("return "))
         text = _FILE.format(
             imports=sources.imports(),
-            inputs=tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,),
+            inputs=shape,
             definitions=sources.definitions(),
             network=network,
         )
     except NoSourceError as error:
         raise ArchitectureError(path, f"can't be written as a standalone file: {error}") from error
-    _compare(text, call, path)
+    _compare(text, call, shape, path)
     return text
 
 
@@ -380,22 +342,32 @@ def _literal(value: Any) -> str:
     raise NoSourceError(f"a parameter must be a number, a text, true or false, or none, got {value!r}")
 
 
-def _compare(text: str, call: Call, path: str) -> None:
-    """Raise ArchitectureError unless the source builds the same network as the call. No weights are allocated."""
+def _compare(text: str, call: Call, inputs: Shape, path: str) -> None:
+    """Raise ArchitectureError unless the source builds the same network as the call, with the same outputs.
+
+    It fails, for example, if a constant was changed after the statement that defines it.
+    """
     written = ModuleType("hpsearch_standalone_network")
     sys.modules[written.__name__] = written
     try:
-        exec(compile(text, written.__name__, "exec"), written.__dict__)
-        with torch.device("meta"):
-            written_network, network = written.build(), module(call)
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            exec(compile(text, written.__name__, "exec"), written.__dict__)
+            written_network, network = written.build().eval(), module(call).eval()
+            is_same = str(written_network) == str(network) and _names(written_network) == _names(network)
+            if is_same:
+                written_network.load_state_dict(network.state_dict())
+                rows = torch.rand(2, *inputs)
+                is_same = torch.allclose(written_network(rows), network(rows), rtol=0.0, atol=0.0, equal_nan=True)
     except Exception as error:
         raise ArchitectureError(
             path, f"can't be written as a standalone file: it fails there with {type(error).__name__}: {error}"
         ) from error
     finally:
         del sys.modules[written.__name__]
-    if str(written_network) != str(network) or _names(written_network) != _names(network):
-        raise ArchitectureError(path, "can't be written as a standalone file: it is another network there")
+    if not is_same:
+        raise ArchitectureError(
+            path, "can't be written as a standalone file: it is another network there, or computes something else"
+        )
 
 
 def _names(model: nn.Module) -> list[tuple[str, tuple[int, ...], torch.dtype]]:

@@ -139,14 +139,8 @@ def _pixels(child_conv: Any, parent_conv: Any) -> dict[str, bool]:
 
 
 def _axes(conv: Any) -> list[tuple[int, int, int, int]]:
-    if isinstance(conv.padding, str):  # "same" or "valid", which torch computes
-        is_same = conv.padding == "same"
-        paddings = [
-            dilation * (kernel - 1) // 2 if is_same else 0
-            for kernel, dilation in zip(conv.kernel_size, conv.dilation, strict=True)
-        ]
-    else:
-        paddings = list(conv.padding)
+    # torch's padding in numbers, also of "same" and "valid": both sides of each axis, from the last axis to the first.
+    paddings = conv._reversed_padding_repeated_twice[-2::-2]
     return list(zip(conv.stride, conv.kernel_size, paddings, conv.dilation, strict=True))
 
 

@@ -251,16 +251,12 @@ def _cells(child: Part, parent: Part | None, flow: Flow) -> Flow:
     """Fill a cell whose inputs are all the same, or a stack of cells."""
     if parent is None:
         return _new(child, None, flow)
-    if child.call.function is CellStack:
-        return _stack(child, parent, flow)
-    return _cell(child, parent, [flow])
+    return _stack(child, parent, flow) if child.call.function is CellStack else _cell(child, parent, [flow])
 
 
 def _cell(child: Part, parent: Part, flows: Sequence[Flow]) -> Flow:
     """Fill a cell; a single flow is used for all inputs."""
-    if child.call.function is EdgeCell:
-        return _edges(child, parent, flows[0])
-    return _nodes(child, parent, flows)
+    return _edges(child, parent, flows[0]) if child.call.function is EdgeCell else _nodes(child, parent, flows)
 
 
 def _edges(child: Part, parent: Part, flow: Flow) -> Flow:

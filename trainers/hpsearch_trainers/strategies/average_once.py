@@ -50,27 +50,22 @@ class AverageOnce(LocalSteps):
     def begin_epoch(self, epoch: int) -> None:
         """Restore this worker's own state, except tensors that the user has changed since the last epoch."""
         super().begin_epoch(epoch)
-        if self._own_state is not None:
-            trained = self.trained
-            marks = _marks(trained)
-            unchanged = {
-                mark
-                for mark in marks.keys() | self._shown_marks.keys()
-                if marks.get(mark) == self._shown_marks.get(mark)
-            }
-            for name, tensor in _tensors(trained.model).items():
-                if ("model", name) in unchanged:
-                    tensor.copy_(self._own_state["model"][name])
-            if self._own_state["optimizer_class"] == type(trained.optimizer).__qualname__:
-                changed = trained.optimizer.state_dict()["state"]
-                states = {index: state for index, state in changed.items() if ("optimizer", index) not in unchanged}
-                own_states = {
-                    index: state
-                    for index, state in self._own_state["optimizer"].items()
-                    if ("optimizer", index) in unchanged
-                }
-                take_state(trained.optimizer, states | own_states)
-        self._own_state = None
+        own, self._own_state = self._own_state, None
+        if own is None:
+            return
+        trained, marks = self.trained, _marks(self.trained)
+
+        def is_unchanged(kind: str, key: Any) -> bool:
+            return marks.get((kind, key)) == self._shown_marks.get((kind, key))
+
+        for name, tensor in _tensors(trained.model).items():
+            if is_unchanged("model", name):
+                tensor.copy_(own["model"][name])
+        if own["optimizer_class"] == type(trained.optimizer).__qualname__:
+            states = trained.optimizer.state_dict()["state"]
+            changed = {index: state for index, state in states.items() if not is_unchanged("optimizer", index)}
+            kept = {index: state for index, state in own["optimizer"].items() if is_unchanged("optimizer", index)}
+            take_state(trained.optimizer, changed | kept)
 
     def synchronize_metrics(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
         """See `Strategy.synchronize_metrics`. Also record the state that the user sees after the epoch."""

@@ -57,19 +57,23 @@ def _load(optimizer: Optimizer, settings: Sequence[Mapping[str, Any]], entries: 
     optimizer.state.update(entries)
 
 
-def gather_worker_states(own_state: Any, group: Group) -> list[Any]:
+_CPU = torch.device("cpu")
+
+
+def gather_worker_states(own_state: Any, group: Group, device: torch.device = _CPU) -> list[Any]:
     """Gather the own states of all workers on rank 0; a collective.
 
     Args:
         own_state: This worker's state: numbers, strings, tensors, and lists, tuples and dicts of them.
         group: The workers.
+        device: Device of the received tensors.
 
     Returns:
         On rank 0, the states of all ranks in order; on other ranks an empty list.
     """
     states = [own_state] if group.rank == 0 else []
     for rank in range(1, group.size):
-        state = broadcast_state(own_state, group, rank, name="a worker's state", device=torch.device("cpu"))
+        state = broadcast_state(own_state, group, rank, device, "a worker's state")
         if group.rank == 0:
             states.append(state)
     return states

@@ -5,8 +5,7 @@ All ranks read the same rows.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,10 +13,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hpsearch_comm import Group
-from hpsearch_comm.data_parallel.broadcast import broadcast_state, broadcast_tensors
+from hpsearch_comm.data_parallel.broadcast import broadcast_optimizer_state
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_trainers.buffers import preserve_buffers
-from hpsearch_trainers.optimizers import clippable, parameters_of
+from hpsearch_trainers.buffers import preserve_buffers, preserve_modes
+from hpsearch_trainers.optimizers import clippable
 from hpsearch_trainers.strategies.strategy import Options, Strategy, Trained
 
 _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3}
@@ -30,7 +29,8 @@ def output_of(model: nn.Module, inputs: Any) -> list[Tensor]:
 
     Gradients are enabled, because without them some torch modules use fast paths that don't call their layers.
     """
-    with torch.enable_grad(), preserve_buffers(model), _evaluating(model):
+    with torch.enable_grad(), preserve_buffers(model), preserve_modes(model):
+        model.eval()
         return [tensor.detach() for tensor in tensors_of(model(inputs))]
 
 
@@ -130,17 +130,6 @@ def tensors_of(output: Any) -> list[Tensor]:
     return [tensor for value in values for tensor in tensors_of(value)]
 
 
-@contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
 def of_output_alone(
     loss_of: Callable[[Any], Tensor], elsewhere: Collection[int], strategy: str
 ) -> Callable[[Any], Tensor]:
@@ -190,100 +179,12 @@ class DividedModel(Strategy):
 
     def prepare(self, trained: Trained) -> None:
         """Broadcast rank 0's weights, buffers and optimizer state."""
-        broadcast_states(trained.optimizer, self._group)
+        broadcast_optimizer_state(trained.optimizer, self._group)
         super().prepare(trained)
 
     def synchronize_metrics(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
         """Return the metrics and `bytes_per_rank`, the memory of the rank that has most."""
         return super().synchronize_metrics(metrics) | {"bytes_per_rank": self._bytes}
-
-
-class Divided:
-    """Parameters and buffers that are each held by one rank.
-
-    Args:
-        tensors: Returns each tensor with its rank, in the same order on every rank. It is a function because a model
-            may replace its buffers in a step.
-        group: The ranks.
-    """
-
-    def __init__(self, tensors: Callable[[], Iterable[tuple[Tensor, int]]], group: Group) -> None:
-        self._group = group
-        self._tensors = tensors
-        # A meta tensor keeps shape and strides without memory.
-        self._remote = [
-            (tensor, torch.empty_like(tensor, device="meta", requires_grad=False))
-            for tensor, rank in tensors()
-            if rank != group.rank and isinstance(tensor, nn.Parameter)
-        ]
-
-    def release(self) -> None:
-        """Release the memory of the other ranks' parameters; they have no elements until `gather`."""
-        for tensor, _ in self._remote:
-            tensor.data = tensor.new_empty(0)
-
-    def gather(self) -> None:
-        """Gather all tensors from their ranks; a collective."""
-        for tensor, layout in self._remote:
-            tensor.data = torch.empty_like(layout, device=tensor.device)
-        tensors = list(self._tensors())
-        for root in range(self._group.size):
-            broadcast_tensors((tensor for tensor, rank in tensors if rank == root), self._group, root)
-
-
-def drop_states(optimizer: Optimizer, ranks: Mapping[int, int], rank: int) -> None:
-    """Delete the optimizer state of other ranks' parameters.
-
-    Args:
-        optimizer: The optimizer.
-        ranks: The rank of each parameter, by the parameter's id.
-        rank: This rank.
-    """
-    for parameter in parameters_of(optimizer):
-        if ranks[id(parameter)] != rank:
-            optimizer.state.pop(parameter, None)
-
-
-def gather_states(optimizer: Optimizer, ranks: Mapping[int, int], group: Group) -> None:
-    """Gather the optimizer state of all parameters on rank 0, which saves it; a collective.
-
-    Args:
-        optimizer: An optimizer of the same parameters on every rank.
-        ranks: The rank of each parameter, by the parameter's id.
-        group: The ranks.
-
-    Raises:
-        UsageError: The state has a value of a type that can't be sent.
-    """
-    parameters = parameters_of(optimizer)
-    for root in range(1, group.size):
-        local_states: dict[int, Any] = {}
-        if group.rank == root:
-            indices = (index for index, parameter in enumerate(parameters) if parameter in optimizer.state)
-            local_states = {index: optimizer.state[parameters[index]] for index in indices}
-        states = broadcast_state(local_states, group, root, parameters[0].device, "the optimizer's state")
-        if group.rank == 0:
-            optimizer.state.update({parameters[index]: state for index, state in states.items()})
-
-
-def broadcast_states(optimizer: Optimizer, group: Group) -> None:
-    """Broadcast the optimizer state of all parameters from rank 0; a collective.
-
-    Args:
-        optimizer: An optimizer of the same parameters on every rank.
-        group: The ranks.
-
-    Raises:
-        UsageError: The state has a value of a type that can't be sent.
-    """
-    parameters = parameters_of(optimizer)
-    local_states = {
-        index: optimizer.state[parameter] for index, parameter in enumerate(parameters) if parameter in optimizer.state
-    }
-    states = broadcast_state(local_states, group, 0, parameters[0].device, "the optimizer's state")
-    for parameter in parameters:
-        optimizer.state.pop(parameter, None)
-    optimizer.state.update({parameters[index]: state for index, state in states.items()})
 
 
 def clip_by_global_norm(parameters: Iterable[nn.Parameter], limit: float, group: Group) -> None:
@@ -300,7 +201,7 @@ def clip_by_global_norm(parameters: Iterable[nn.Parameter], limit: float, group:
     nn.utils.clip_grads_with_norm_(clipped, limit, squares.sqrt().to(norm))
 
 
-def max_bytes(tensors: Iterable[Tensor | None], optimizer: Optimizer, group: Group) -> float:
+def max_bytes(tensors: Iterable[Tensor], optimizer: Optimizer, group: Group) -> float:
     """Return the number of bytes on the rank that has most; a collective.
 
     Args:
@@ -308,7 +209,7 @@ def max_bytes(tensors: Iterable[Tensor | None], optimizer: Optimizer, group: Gro
         optimizer: An optimizer, whose state counts as well.
         group: The ranks.
     """
-    present = [tensor for tensor in tensors if tensor is not None]
+    present = list(tensors)
     gradients = [tensor.grad for tensor in present if tensor.grad is not None]
     states = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
     total = float(sum(_bytes(tensor) for tensor in (*present, *gradients, *states)))

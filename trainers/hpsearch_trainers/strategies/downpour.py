@@ -14,11 +14,9 @@ after all others have started step t - max_delay.
 
 from __future__ import annotations
 
-import collections
 import copy
 import enum
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -27,15 +25,10 @@ from torch.optim import Optimizer
 
 from hpsearch_comm import Group
 from hpsearch_comm.data_parallel.optimizer_state import load_exactly
-from hpsearch_comm.operations.work import Handle
 from hpsearch_trainers.optimizers import clippable, parameters_of
 from hpsearch_trainers.shards import Shard
-from hpsearch_trainers.strategies.pushes import PushedBuckets, ServedBucket
 from hpsearch_trainers.strategies.served import Served
 from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Options, StrategyCapabilities, Trained
-
-_PATIENCE = 1.0
-"""Interval in seconds of the messages to finished workers that the epoch is still running."""
 
 
 class Clocks:
@@ -76,93 +69,6 @@ class Clocks:
                 for other_worker, other_step in self._steps.items()
             )
         return self._max_delay is None or step - min(self._steps.values()) <= self._max_delay
-
-
-class DownpourServer:
-    """The server side of an epoch.
-
-    Args:
-        buckets: This server's buckets.
-        adagrad: The optimizer of their parameters only.
-        group: All ranks.
-        clocks: Decides which workers may start a step.
-        first: Whether this is the first server, which regularly tells finished workers that the epoch is still running.
-    """
-
-    def __init__(
-        self,
-        buckets: Sequence[ServedBucket],
-        adagrad: Adagrad,
-        group: Group,
-        clocks: Clocks,
-        *,
-        first: bool,
-    ) -> None:
-        self._adagrad, self._group = adagrad, group
-        self._buckets, self._clocks, self._first = buckets, clocks, first
-        self._requests: dict[int, Kind] = {}
-        self._last_wait_message = time.monotonic()
-        self._answers: collections.deque[Handle[Tensor]] = collections.deque(maxlen=64)
-
-    def run(self) -> None:
-        """Serve until all workers have finished their epochs."""
-        rates = [0.0] * len(self._adagrad.param_groups)
-        message = control(Kind.WAIT, 0, rates)
-        finished: list[int] = []
-        drawn = 0
-        while not self._clocks.all_finished:
-            receiving = self._group.recv_async(message, None, CONTROL)
-            kind, clock, *rates = receiving.wait().tolist()
-            worker = receiving.source
-            assert worker is not None
-            match Kind(int(kind)):
-                case Kind.DRAW:
-                    self._send([worker], Kind.GO, drawn)
-                    drawn += 1
-                case Kind.PUSH:
-                    self._apply(worker, rates)
-                case Kind.END:
-                    self._clocks.finish(worker)
-                    finished.append(worker)
-                case request:
-                    self._clocks.request(worker, int(clock))
-                    self._requests[worker] = request
-            self._answer()
-            if self._first and time.monotonic() - self._last_wait_message > _PATIENCE:
-                self._last_wait_message = time.monotonic()
-                self._send(finished, Kind.WAIT)
-        self._send(finished, Kind.GO)
-        for answer in self._answers:
-            answer.wait()
-        for bucket in self._buckets:
-            bucket.wait()
-
-    def _apply(self, worker: int, rates: list[float]) -> None:
-        for group, rate in zip(self._adagrad.param_groups, rates, strict=True):
-            group["lr"] = rate
-        for bucket in self._buckets:
-            bucket.pushes.expect([worker])
-        for bucket in self._buckets:
-            bucket.set_mean_gradients()
-        self._adagrad.step()
-        for bucket in self._buckets:
-            bucket.zero_grad()
-
-    def _answer(self) -> None:
-        """Answer the workers that may start their step."""
-        for worker, kind in list(self._requests.items()):
-            if self._clocks.may_begin(worker):
-                del self._requests[worker]
-                if kind is Kind.ASK:
-                    self._send([worker], Kind.GO)
-                else:
-                    for bucket in self._buckets:
-                        bucket.send([worker])
-
-    def _send(self, workers: list[int], kind: Kind, clock: int = 0) -> None:
-        for worker in workers:
-            answer = control(kind, clock, [0.0] * len(self._adagrad.param_groups))
-            self._answers.append(self._group.send_async(answer, worker, CONTROL))
 
 
 class Adagrad(Optimizer):
@@ -207,89 +113,22 @@ def _change(gradient: Tensor, total: Tensor) -> Tensor:
 
 
 CONTROL = 0
-"""Tag of control messages. Buckets have the tags 1, 2, ..."""
+"""Tag of control messages, and of the answers to them. Buckets have the tags 1, 2, ..."""
 
 
 class Kind(enum.IntEnum):
-    """Kinds of control messages between a worker and a server."""
+    """Kinds of control messages from a worker to a server."""
 
     DRAW = enum.auto()
-    """Request the next rows. Only the first server receives it. It answers `GO` with the index of a part as the clock.
-    """
+    """Request the next rows. Only the first server receives it. It answers with the index of a part."""
     ASK = enum.auto()
-    """Request to start a step. The server answers `GO` when the worker may start."""
+    """Request to start a step. The server answers when the worker may start."""
     FETCH = enum.auto()
-    """Request to start a step with new weights. The server answers with the weights of each bucket instead of `GO`."""
+    """Request to start a step with new weights. The server answers with the weights of each bucket."""
     PUSH = enum.auto()
     """Announce a push. The gradients of each bucket follow."""
     END = enum.auto()
-    """Report the end of the worker's epoch. Answered by `GO` when all workers have finished, and by `WAIT` before."""
-    GO = enum.auto()
-    WAIT = enum.auto()
-    """Tell finished workers that the epoch is still running. Only the first server sends it."""
-
-
-def control(kind: Kind, clock: int, rates: Sequence[float]) -> Tensor:
-    """Create a control message.
-
-    Args:
-        kind: Kind of the message.
-        clock: The worker's step, from 0.
-        rates: Learning rate of each parameter group.
-    """
-    return torch.tensor([float(kind), float(clock), *rates], dtype=torch.float64, device="cpu")
-
-
-class DownpourWorker:
-    """The worker side of an epoch.
-
-    Args:
-        pushed: The buckets of all servers.
-        group: All ranks.
-        servers: The ranks of the servers.
-    """
-
-    def __init__(self, pushed: PushedBuckets, group: Group, servers: Sequence[int]) -> None:
-        self._pushed, self._group, self._servers = pushed, group, servers
-
-    def draw(self, rates: Sequence[float]) -> int:
-        """Return the index of the next part of the epoch that no worker has drawn, from 0."""
-        self._group.send_async(control(Kind.DRAW, 0, rates), self._servers[0], CONTROL)
-        return int(self._group.recv(control(Kind.WAIT, 0, rates), self._servers[0], CONTROL)[1])
-
-    def ask(self, clock: int, rates: Sequence[float]) -> None:
-        """Wait until this worker may start a step."""
-        self._send(Kind.ASK, clock, rates)
-        for server in self._servers:
-            self._answer(server, rates)
-
-    def fetch(self, clock: int, rates: Sequence[float]) -> None:
-        """Wait until this worker may start a step, and load the servers' weights."""
-        self._send(Kind.FETCH, clock, rates)
-        self._pushed.expect()
-        self._pushed.load()
-
-    def push(self, clock: int, rates: Sequence[float], gradients: Sequence[Tensor | None]) -> None:
-        """Send gradients, by parameter index. The caller may change them afterwards."""
-        self._send(Kind.PUSH, clock, rates)
-        for index in range(len(self._pushed.buckets)):
-            self._pushed.push(index, 1.0, gradients)
-
-    def end(self, clock: int, rates: Sequence[float]) -> None:
-        """Wait without a timeout until all workers have finished and the servers have applied their pushes."""
-        self._send(Kind.END, clock, rates)
-        for server in self._servers:
-            while self._answer(server, rates) is Kind.WAIT:
-                pass
-
-    def _send(self, kind: Kind, clock: int, rates: Sequence[float]) -> None:
-        # Asynchronous to avoid a deadlock: a server may wait for another worker's gradients, and that worker for us.
-        for server in self._servers:
-            self._group.send_async(control(kind, clock, rates), server, CONTROL)
-
-    def _answer(self, server: int, rates: Sequence[float]) -> Kind:
-        answer = self._group.recv(control(Kind.WAIT, 0, rates), server, CONTROL)
-        return Kind(int(answer[0]))
+    """Report the end of the worker's epoch."""
 
 
 _SPARSE_DECAY = "weight_decay of sparse gradients"
@@ -349,33 +188,48 @@ class Downpour(Served):
         super().begin_epoch(epoch)
         self._in_turn = epoch < self._warm_start
         self._push_every, self._fetch_every = (1, 1) if self._in_turn else (self._n_push, self._n_fetch)
-        if self.trains:
-            self._worker = DownpourWorker(self.pushed, self.group, self.servers)
-            self._accrued: dict[int, Tensor] = {}
-            self._clock = 0
-            return
-        clocks = Clocks(self.parts, self._max_delay, in_turn=self._in_turn)
-        first = self.group.rank == self.servers[0]
-        self._server = DownpourServer(self.served, self.server_optimizer, self.group, clocks, first=first)
+        self._accrued: dict[int, Tensor] = {}
+        self._clock = 0
+        self._step_rates = self.rates()
 
     def epoch_steps(self, shard: Shard, epoch: int) -> Iterator[tuple[int, Tensor]]:
         """Yield parts of the global batches. A worker draws a part when it is ready, so fast workers get more parts."""
         if self._in_turn:
             yield from super().epoch_steps(shard, epoch)
             return
-        ticket = self._worker.draw(self.rates())
+        ticket = self._draw()
         for number, part in enumerate(shard.all_parts(epoch)):
             if number == ticket:
                 yield part
-                ticket = self._worker.draw(self.rates())
+                ticket = self._draw()
+
+    def _draw(self) -> int:
+        """Return the index of the next part of the epoch that no worker has drawn, from 0."""
+        self._tell(Kind.DRAW, self.servers[:1])
+        return self._answer(self.servers[0])
+
+    def _tell(self, kind: Kind, servers: Iterable[int]) -> None:
+        message = torch.tensor([float(kind), self._clock, *self._step_rates], dtype=torch.float64, device="cpu")
+        # Asynchronous to avoid a deadlock: a server may wait for another worker's gradients, and that worker for us.
+        for server in servers:
+            self.group.send_async(message, server, CONTROL)
+
+    def _answer(self, server: int) -> int:
+        return int(self.group.recv(torch.zeros(1, dtype=torch.int64, device="cpu"), server, CONTROL))
 
     def start_step(self, rows: int) -> None:
         """Wait until the step may start; every `n_fetch` steps, fetch the servers' weights."""
         self._step_rates = self.rates()
-        if self._clock % self._fetch_every == 0:
-            self._worker.fetch(self._clock, self._step_rates)
+        fetches = self._clock % self._fetch_every == 0
+        if fetches:
+            self._tell(Kind.FETCH, self.servers)
+            self.pushed.expect()
+            self.pushed.load()
         elif self._max_delay is not None:
-            self._worker.ask(self._clock, self._step_rates)
+            self._tell(Kind.ASK, self.servers)
+            for server in self.servers:
+                self._answer(server)
+        self.remember_weights(fetched=fetches)
         super().start_step(rows)
 
     def step(self) -> None:
@@ -388,16 +242,55 @@ class Downpour(Served):
 
     def serve(self, steps: int, set_rate: Callable[[int], None]) -> None:
         """See `Strategy.serve`. The workers send their rates, because they may be at different steps."""
-        self._server.run()
+        clocks = Clocks(self.parts, self._max_delay, in_turn=self._in_turn)
+        requests: dict[int, Kind] = {}
+        message = torch.zeros(2 + len(self._step_rates), dtype=torch.float64, device="cpu")
+        drawn = 0
+        while not clocks.all_finished:
+            receiving = self.group.recv_async(message, None, CONTROL)
+            kind, clock, *rates = receiving.wait().tolist()
+            worker = receiving.source
+            assert worker is not None
+            match Kind(int(kind)):
+                case Kind.DRAW:
+                    self._reply(worker, drawn)
+                    drawn += 1
+                case Kind.PUSH:
+                    self._apply(worker, rates)
+                case Kind.END:
+                    clocks.finish(worker)
+                case request:
+                    clocks.request(worker, int(clock))
+                    requests[worker] = request
+            for waiting in list(filter(clocks.may_begin, requests)):
+                if requests.pop(waiting) is Kind.ASK:
+                    self._reply(waiting)
+                else:
+                    for bucket in self.served:
+                        bucket.send([waiting])
+        for bucket in self.served:
+            bucket.wait()
+
+    def _reply(self, worker: int, part: int = 0) -> None:
+        self.group.send_async(torch.tensor([part], device="cpu"), worker, CONTROL)
+
+    def _apply(self, worker: int, rates: list[float]) -> None:
+        """Step with a worker's gradients."""
+        for group, rate in zip(self.server_optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        for bucket in self.served:
+            bucket.expect([worker])
+        for bucket in self.served:
+            bucket.set_mean_gradients()
+        self.server_optimizer.step()
+        for bucket in self.served:
+            bucket.zero_grad()
 
     def end_epoch(self) -> None:
         """Finish all pushes, and send the servers' weights and sums to every rank."""
         if self.trains:
             self._push()
-            self._worker.end(self._clock, self.rates())
-            del self._worker
-        else:
-            del self._server
+            self._tell(Kind.END, self.servers)
         super().end_epoch()
 
     def state_dict(self) -> dict[str, Any]:
@@ -430,8 +323,6 @@ class Downpour(Served):
                 self._accrued[number] = gradient if before is None else _sum(before, gradient)
                 if steps:
                     parameter.add_(gradient, alpha=-float(group["lr"]))
-        if steps:
-            self.pushed.record_step()
 
     def _with_weight_decay(self, parameter: Tensor, group: Mapping[str, Any]) -> Tensor:
         gradient = parameter.grad
@@ -447,7 +338,9 @@ class Downpour(Served):
     def _push(self) -> None:
         if self._accrued:
             gradients = [self._accrued.get(number) for number in range(len(self.parameters))]
-            self._worker.push(self._clock, self._step_rates, gradients)
+            self._tell(Kind.PUSH, self.servers)
+            for index in range(len(self.pushed.buckets)):
+                self.pushed.push(index, 1.0, gradients)
             self._accrued = {}
 
 

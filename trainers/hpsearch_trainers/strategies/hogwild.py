@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, UntypedStorage, nn
 
 from hpsearch_comm import Group, SharedMemory
-from hpsearch_comm.data_parallel.agreement import check_agreement, describe_layouts
+from hpsearch_comm.data_parallel.agreement import check_agreement
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.strategies.averaging import LocalSteps
 from hpsearch_trainers.strategies.common_state import gather_worker_states, take_state
@@ -34,6 +34,8 @@ from hpsearch_trainers.strategies.strategy import Options, StrategyCapabilities,
 
 _LINE = 64
 """Bytes of a cache line; each parameter's memory is aligned to it."""
+_BUCKET = 1 << 20
+"""Bytes of the shared memory that one lock protects."""
 
 
 class OneCopy:
@@ -45,39 +47,42 @@ class OneCopy:
     Args:
         model: The model, on the CPU; its parameters have the same layout on every worker.
         group: The workers.
-        locks: Number of locks of the shared memory.
 
     Attributes:
-        memory: The shared memory.
+        memory: The shared memory, with a lock for each bucket.
+        buckets: The bucket in which each parameter begins, except parameters without elements.
 
     Raises:
-        MismatchError: The workers have built different models.
+        MismatchError: Parameters share memory on one worker and not on another.
     """
 
-    def __init__(self, model: nn.Module, group: Group, locks: int) -> None:
-        check_agreement(group, "the model's parameters", describe_layouts(model.named_parameters()))
+    def __init__(self, model: nn.Module, group: Group) -> None:
         storages = storages_of(model.parameters())
-        starts, total = [], 0
-        for storage in storages:
-            starts.append(total)
+        starts, total = {}, 0
+        for address, storage in storages.items():
+            starts[address] = total
             total += -(-storage.nbytes() // _LINE) * _LINE
-        start_of_address = {storage.data_ptr(): start for storage, start in zip(storages, starts, strict=True)}
         lines = [
             f"parameter {name} from element {parameter.storage_offset()} of what begins at byte "
-            f"{start_of_address.get(parameter.untyped_storage().data_ptr())} of {total}"
+            f"{starts.get(parameter.untyped_storage().data_ptr())} of {total}"
             for name, parameter in model.named_parameters()
         ]
         check_agreement(group, "where the model's parameters lie", lines)
-        self.memory: SharedMemory = group.share(total, locks)
+        self.memory: SharedMemory = group.share(total, 1 + total // _BUCKET)
+        self.buckets = {
+            parameter: starts[parameter.untyped_storage().data_ptr()] // _BUCKET
+            for parameter in model.parameters()
+            if parameter.numel() > 0
+        }
         octets = self.memory.data.numpy()
         pieces = {
             # A separate storage for each, so that saving a parameter within an epoch doesn't save all of them.
-            storage.data_ptr(): torch.from_numpy(octets[start : start + storage.nbytes()]).untyped_storage()
-            for storage, start in zip(storages, starts, strict=True)
+            address: torch.from_numpy(octets[starts[address] :][: storage.nbytes()]).untyped_storage()
+            for address, storage in storages.items()
         }
         if group.rank == 0:
-            for storage in storages:
-                pieces[storage.data_ptr()].copy_(storage)
+            for address, piece in pieces.items():
+                piece.copy_(storages[address])
         group.barrier()
         _move(model, pieces)
         self._model = model
@@ -102,7 +107,7 @@ class OneCopy:
                 "weight.data.copy_(...) does and weight.data = ... doesn't, or change it between two epochs"
             )
         shared = storages_of(self._model.parameters())
-        _move(self._model, {storage.data_ptr(): storage.clone() for storage in shared})  # type: ignore[no-untyped-call]
+        _move(self._model, {address: storage.clone() for address, storage in shared.items()})  # type: ignore[no-untyped-call]
 
 
 def _move(model: nn.Module, storages: Mapping[int, UntypedStorage]) -> None:
@@ -114,17 +119,12 @@ def _move(model: nn.Module, storages: Mapping[int, UntypedStorage]) -> None:
             tensor.data = empty.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
-def storages_of(tensors: Iterable[Tensor]) -> list[UntypedStorage]:
-    """Return the distinct storages of tensors, except of tensors without elements."""
-    storages = {
-        tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors if tensor.numel() > 0
-    }
-    return list(storages.values())
+def storages_of(tensors: Iterable[Tensor]) -> dict[int, UntypedStorage]:
+    """Return the storages of tensors by their addresses, except of tensors without elements."""
+    return {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors if tensor.numel() > 0}
 
 
 _OTHER_OPTIMIZER = "an optimizer that looks over all parameters"
-_BUCKET = 1 << 20
-"""Size in bytes at which a bucket is full."""
 
 
 class Hogwild(LocalSteps):
@@ -171,7 +171,7 @@ class Hogwild(LocalSteps):
         weights, the change is applied once to each copy.
         """
         super().begin_epoch(epoch)
-        self._copy = OneCopy(self.trained.model, self.group, self._locks())
+        self._copy = OneCopy(self.trained.model, self.group)
 
     def step(self) -> None:
         """Step, and report progress to the other workers."""
@@ -206,9 +206,6 @@ class Hogwild(LocalSteps):
         if rank > 0 and states:
             take_state(self.trained.optimizer, states[rank - 1])
 
-    def _locks(self) -> int:
-        return 0
-
 
 class Locked(Hogwild):
     """Updates the buckets of weights one after another, each under its lock."""
@@ -232,18 +229,12 @@ class Locked(Hogwild):
     def begin_epoch(self, epoch: int) -> None:
         """Also assign the optimizer's current parameters to buckets."""
         super().begin_epoch(epoch)
-        trained = self.trained
-        bucket_of_address = self._buckets(trained.model)
-        bucket_of = {
-            parameter: bucket_of_address[parameter.untyped_storage().data_ptr()]
-            for parameter in trained.model.parameters()
-            if parameter.numel() > 0
-        }
-        groups = [group["params"] for group in trained.optimizer.param_groups]
-        used = sorted({bucket_of[parameter] for params in groups for parameter in params if parameter.numel() > 0})
+        buckets = self._copy.buckets
+        groups = [group["params"] for group in self.trained.optimizer.param_groups]
+        used = sorted({buckets[parameter] for params in groups for parameter in params if parameter.numel() > 0})
         first = len(used) * self.group.rank // self.group.size  # each worker starts at a different bucket
         self._order = [
-            (bucket, [[parameter for parameter in params if bucket_of.get(parameter) == bucket] for params in groups])
+            (bucket, [[parameter for parameter in params if buckets.get(parameter) == bucket] for params in groups])
             for bucket in (*used[first:], *used[:first])
         ]
 
@@ -268,16 +259,3 @@ class Locked(Hogwild):
         finally:
             for group, params in zip(groups, all_params, strict=True):
                 group["params"] = params
-
-    def _locks(self) -> int:
-        return 1 + max(self._buckets(self.trained.model).values(), default=-1)
-
-    def _buckets(self, model: nn.Module) -> dict[int, int]:
-        """Return the bucket of each storage, by the storage's address."""
-        buckets, bucket, filled = {}, 0, 0
-        for storage in storages_of(model.parameters()):
-            if filled >= _BUCKET:
-                bucket, filled = bucket + 1, 0
-            buckets[storage.data_ptr()] = bucket
-            filled += storage.nbytes()
-        return buckets

@@ -16,8 +16,7 @@ from torch.optim import Optimizer
 from hpsearch_comm import Group
 from hpsearch_comm.data_parallel.broadcast import broadcast_state
 from hpsearch_trainers.lamb import LAMB
-from hpsearch_trainers.lars import LARS
-from hpsearch_trainers.layerwise import Layerwise
+from hpsearch_trainers.lars import LARS, Layerwise
 from hpsearch_trainers.strategies.common_state import common_entries
 from hpsearch_trainers.strategies.placement import Piece
 

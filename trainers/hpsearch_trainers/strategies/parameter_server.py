@@ -21,74 +21,15 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from hpsearch_comm import Group, SyncBatchNorm
 from hpsearch_comm.data_parallel.shares import Shares
 from hpsearch_trainers.strategies.common_state import broadcast_common_state
 from hpsearch_trainers.strategies.optimizer_shard import steps_in_parts, trains_each_parameter, trains_elements
-from hpsearch_trainers.strategies.pushes import PushedBuckets, ServedBucket
+from hpsearch_trainers.strategies.pushes import ServedBucket
 from hpsearch_trainers.strategies.served import Served
 from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Options, StrategyCapabilities, Trained
-
-
-class WorkerSide:
-    """Pushes the gradients of one epoch's steps, and fetches the weights.
-
-    Args:
-        pushed: All buckets.
-
-    Attributes:
-        last_pass: Whether the current backward pass is the last of its step, so that its gradients are complete.
-    """
-
-    def __init__(self, pushed: PushedBuckets) -> None:
-        self._pushed = pushed
-        self._buckets_of: dict[int, list[int]] = {}
-        for index, bucket in enumerate(pushed.buckets):
-            for piece in bucket.pieces:
-                self._buckets_of.setdefault(piece.number, []).append(index)
-        self._missing: list[int] = []
-        """Number of missing gradients of each bucket; -1 after it was sent."""
-        self._rows = 0
-        self.last_pass = False
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(partial(self._arrived, number))  # type: ignore[no-untyped-call]
-            for number, parameter in enumerate(pushed.parameters)
-        ]
-
-    def start(self, rows: int) -> None:
-        """Start a step.
-
-        Args:
-            rows: Number of rows of this worker's mean gradient; 0 if it doesn't count.
-        """
-        self._rows = rows
-        self._missing = [len(bucket.pieces) for bucket in self._pushed.buckets]
-        self._pushed.expect()
-
-    def finish(self) -> None:
-        """Push the remaining buckets, and wait for the weights."""
-        for index, missing in enumerate(self._missing):
-            if missing >= 0:
-                self._push(index)
-        self._pushed.load()
-
-    def close(self) -> None:
-        """Remove the hooks from the parameters."""
-        for hook in self._hooks:
-            hook.remove()
-
-    def _arrived(self, number: int, _parameter: Tensor) -> None:
-        if not self.last_pass:
-            return
-        for index in self._buckets_of[number]:
-            self._missing[index] -= 1
-            if self._missing[index] == 0:
-                self._push(index)
-
-    def _push(self, index: int) -> None:
-        self._missing[index] = -1
-        self._pushed.push(index, self._rows, [parameter.grad for parameter in self._pushed.parameters])
 
 
 def clip(gradients: Sequence[Tensor | None], limit: float, servers: Group | None) -> None:
@@ -134,6 +75,7 @@ class ParameterServer(Served):
     def __init__(self, options: Options, group: Group | None) -> None:
         super().__init__(options, group)
         self.pushing = self.parts
+        self._hooks: list[RemovableHandle] = []
         self._server_group = self.group.subgroup(self.servers) if len(self.servers) > 1 else None
         if self._server_group is not None:
             self.formed.append(self._server_group)
@@ -153,26 +95,51 @@ class ParameterServer(Served):
         """See `Served.begin_epoch`."""
         self.can_be_cut = trains_elements(self.server_optimizer) and not self.hooked
         super().begin_epoch(epoch)
-        if self.trains:
-            self._worker = WorkerSide(self.pushed)
-        else:
+        if not self.trains:
             self._own_rates = self.rates()
+            return
+        self._buckets_of: dict[int, list[int]] = {}
+        for index, bucket in enumerate(self.pushed.buckets):
+            for piece in bucket.pieces:
+                self._buckets_of.setdefault(piece.number, []).append(index)
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(partial(self._arrived, number))  # type: ignore[no-untyped-call]
+            for number, parameter in enumerate(self.parameters)
+        ]
 
     def start_step(self, rows: int) -> None:
         """See `Strategy.start_step`."""
         super().start_step(rows)
+        self.remember_weights(fetched=True)
         if self._shares is not None:
             self._shares.announce(rows)
-        self._worker.start(rows)
+        self._missing = [len(bucket.pieces) for bucket in self.pushed.buckets]
+        """Number of missing gradients of each bucket; -1 after it was sent."""
+        self.pushed.expect()
 
     def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], loss_weight: float, *, last: bool) -> Tensor:
         """Run forward and backward; in the last pass of a step, push gradients as they become ready."""
-        self._worker.last_pass = last
+        self._last_pass = last
         return super().backward(inputs, loss_of, loss_weight, last=last)
+
+    def _arrived(self, number: int, _parameter: Tensor) -> None:
+        if not self._last_pass:
+            return
+        for index in self._buckets_of[number]:
+            self._missing[index] -= 1
+            if self._missing[index] == 0:
+                self._push(index)
+
+    def _push(self, index: int) -> None:
+        self._missing[index] = -1
+        self.pushed.push(index, self.rows, [parameter.grad for parameter in self.parameters])
 
     def step(self) -> None:
         """Push the buckets that backward didn't complete, and fetch the weights."""
-        self._worker.finish()
+        for index, missing in enumerate(self._missing):
+            if missing >= 0:
+                self._push(index)
+        self.pushed.load()
         if self._shares is not None:
             self._shares.spend()
 
@@ -183,7 +150,7 @@ class ParameterServer(Served):
         for step in range(steps):
             set_rate(step)
             for bucket in self.served:
-                bucket.pushes.expect(range(self.parts))
+                bucket.expect(range(self.parts))
             for bucket in self.served:
                 bucket.set_mean_gradients()
                 if not at_once:
@@ -206,8 +173,7 @@ class ParameterServer(Served):
     def end_epoch(self) -> None:
         """See `Served.end_epoch`."""
         if self.trains:
-            self._worker.close()
-            del self._worker
+            self._remove_hooks()
         else:
             scheduled = hasattr(self.trained.optimizer.step, "_wrapped_by_lr_sched")  # set by torch's schedulers
             if scheduled and self.rates() != self._own_rates:
@@ -217,9 +183,13 @@ class ParameterServer(Served):
 
     def abort(self, error: BaseException) -> None:
         """See `Strategy.abort`."""
-        if hasattr(self, "_worker"):
-            self._worker.close()
+        self._remove_hooks()
         super().abort(error)
+
+    def _remove_hooks(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
 
 
 def _own_share(shares: Shares | None) -> float:

@@ -28,7 +28,7 @@ have state that training changes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -38,19 +38,18 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hpsearch_comm import Group, Handle
+from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.header import DTYPES
 from hpsearch_trainers.buffers import digest
 from hpsearch_trainers.host_memory import empty_on_host, to_host
 from hpsearch_trainers.optimizers import parameters_of
 from hpsearch_trainers.parts import Parts
+from hpsearch_trainers.strategies.common_state import gather_worker_states
 from hpsearch_trainers.strategies.divided import (
-    Divided,
     DividedModel,
     check_same_output,
     clip_by_global_norm,
-    drop_states,
-    gather_states,
     max_bytes,
     of_output_alone,
     output_of,
@@ -153,54 +152,6 @@ def packed(tensors: Sequence[Tensor]) -> Any:
     return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
 
-class ExtraModules:
-    """Modules of the stages that aren't part of the model.
-
-    Args:
-        layers: The layers of all stages.
-        model: The model.
-        freezes: See `Parts.freeze_batch_norm`.
-    """
-
-    def __init__(self, layers: Iterable[nn.Module], model: nn.Module, freezes: float | None) -> None:
-        inside = set(model.modules())
-        self._model, self._freezes = model, math.inf if freezes is None else freezes
-        self._modules = [module for layer in layers for module in layer.modules() if module not in inside]
-
-    def start_epoch(self, epoch: int) -> None:
-        """Record the modules' buffers, and whether batch normalization is frozen in this epoch."""
-        self._is_frozen = epoch >= self._freezes
-        self._before = self._marks()
-
-    def follow(self) -> None:
-        """Set the modules to the model's training mode."""
-        for module in self._modules:
-            module.training = self._model.training and not (self._is_frozen and isinstance(module, _BatchNorm))
-
-    def check(self) -> None:
-        """Check that the modules' buffers haven't changed since the start of the epoch.
-
-        Raises:
-            ConfigurationError: A buffer has changed.
-        """
-        changed = sorted(self._marks() - self._before)
-        if changed:
-            raise ConfigurationError(
-                "modules of Parts.pipeline that aren't the model's own must keep nothing that training changes, as it "
-                f"would be neither saved nor validated with, got another {changed[0].rpartition(' ')[0]}: let them "
-                "hold the model's own modules, such as its batch normalization"
-            )
-
-    def _marks(self) -> set[str]:
-        inside = set(map(id, self._model.buffers()))
-        return {
-            f"{name} of {type(module).__name__} {number} {digest(buffer.to_dense())}"
-            for number, module in enumerate(self._modules)
-            for name, buffer in module.named_buffers(recurse=False)
-            if id(buffer) not in inside
-        }
-
-
 FORWARD, BACKWARD = "forward", "backward"
 SCHEDULES = ("gpipe", "1f1b")
 
@@ -269,7 +220,7 @@ class Pipeline(DividedModel):
         """See `Strategy.check`. Also record `Parts.pipeline`."""
         super().check(parts)
         self._named = parts.pipeline
-        self._freezes = parts.freeze_batch_norm
+        self._freezes = math.inf if parts.freeze_batch_norm is None else parts.freeze_batch_norm
 
     def prepare(self, trained: Trained) -> None:
         """Broadcast rank 0's state, and cut the model into stages."""
@@ -284,7 +235,10 @@ class Pipeline(DividedModel):
             self.refuse("shared parameters", stages.shared)
         self._all_layers = [layer for stage in stages.layers for layer in stage]
         self._layers = stages.layers[rank]
-        self._extra_modules = ExtraModules(self._all_layers, trained.model, self._freezes)
+        inside = set(trained.model.modules())
+        self._extra_modules = [
+            module for layer in self._all_layers for module in layer.modules() if module not in inside
+        ]
         self._in_place = any(getattr(module, "inplace", False) for module in self._layers[0].modules())
         self._before = None if rank == 0 else Channel(self._group, rank - 1, device)
         self._after = None if rank == size - 1 else Channel(self._group, rank + 1, device)
@@ -295,20 +249,26 @@ class Pipeline(DividedModel):
         if trained.average is not None:
             models.append(trained.average.module)
         self._tensors = partial(_with_ranks, models, stages)
-        self._divided = Divided(self._tensors, self._group)
-        self._ranks = {id(tensor): rank for tensor, rank in self._tensors()}
-        self._elsewhere = {tensor for tensor, rank in self._ranks.items() if rank != self._group.rank}
+        # A meta tensor keeps shape and strides without memory.
+        self._remote = [
+            (tensor, torch.empty_like(tensor, device="meta", requires_grad=False))
+            for tensor, rank in self._tensors()
+            if rank != self._group.rank and isinstance(tensor, nn.Parameter)
+        ]
+        self._elsewhere = {id(tensor) for tensor, _ in self._remote}
 
     def begin_epoch(self, epoch: int) -> None:
         """Start an epoch. The model is whole until the first step."""
         self._is_whole = True
         self._first = True
-        self._extra_modules.start_epoch(epoch)
+        self._is_frozen = epoch >= self._freezes
+        self._buffers_before = self._buffer_marks()
 
     def start_step(self, rows: int) -> None:
-        """Start a step."""
+        """Start a step. Modules that aren't the model's own get its training mode."""
         super().start_step(rows)
-        self._extra_modules.follow()
+        for module in self._extra_modules:
+            module.training = self.trained.model.training and not (self._is_frozen and isinstance(module, _BatchNorm))
 
     def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], loss_weight: float, *, last: bool) -> Tensor:
         """Queue a micro-batch; run the queue when it is full. The last call of a run returns the losses of all."""
@@ -327,8 +287,9 @@ class Pipeline(DividedModel):
         if self._named is not None and not self._checked:
             self._compare(nn.Sequential(*self._all_layers), inputs)
         self._checked = True
-        drop_states(self.trained.optimizer, self._ranks, self._group.rank)
-        self._divided.release()
+        for tensor, _ in self._remote:
+            self.trained.optimizer.state.pop(tensor, None)
+            tensor.data = tensor.new_empty(0)
 
     def _compare(self, parts: nn.Module, inputs: Any) -> None:
         model, subject = self.trained.model, "what Parts.pipeline names"
@@ -397,24 +358,51 @@ class Pipeline(DividedModel):
         optimizer.step()
         if self._first:
             self._first = False
-            self._extra_modules.check()
+            self._check_buffers()
 
     def end_epoch(self) -> None:
         """Gather the model and its moving average on every rank, and the optimizer state on rank 0."""
-        self._extra_modules.check()
+        self._check_buffers()
         tensors = (tensor for tensor, rank in self._tensors() if rank == self._group.rank)
         self._bytes = max_bytes(tensors, self.trained.optimizer, self._group)
         if not self._is_whole:
-            self._divided.gather()
-            gather_states(self.trained.optimizer, self._ranks, self._group)
+            self._gather()
         self._is_whole = True
+
+    def _check_buffers(self) -> None:
+        """Check that training hasn't changed the buffers of modules that aren't the model's own."""
+        changed = sorted(self._buffer_marks() - self._buffers_before)
+        if changed:
+            raise ConfigurationError(
+                "modules of Parts.pipeline that aren't the model's own must keep nothing that training changes, as it "
+                f"would be neither saved nor validated with, got another {changed[0].rpartition(' ')[0]}: let them "
+                "hold the model's own modules, such as its batch normalization"
+            )
+
+    def _buffer_marks(self) -> set[str]:
+        inside = set(map(id, self.trained.model.buffers()))
+        return {
+            f"{name} of {type(module).__name__} {number} {digest(buffer.to_dense())}"
+            for number, module in enumerate(self._extra_modules)
+            for name, buffer in module.named_buffers(recurse=False)
+            if id(buffer) not in inside
+        }
+
+    def _gather(self) -> None:
+        for tensor, layout in self._remote:
+            tensor.data = torch.empty_like(layout, device=tensor.device)
+        tensors = list(self._tensors())
+        for root in range(self._group.size):
+            broadcast_tensors((tensor for tensor, rank in tensors if rank == root), self._group, root)
+        state, parameters = self.trained.optimizer.state, parameters_of(self.trained.optimizer)
+        own = {index: state[parameter] for index, parameter in enumerate(parameters) if parameter in state}
+        for states in gather_worker_states(own, self._group, self._device):
+            state.update({parameters[index]: values for index, values in states.items()})
 
 
 def _with_ranks(models: Sequence[nn.Module], stages: Stages) -> Iterator[tuple[Tensor, int]]:
     """Yield the current parameters and buffers of models with the same layers, each with the rank that trains it."""
     for model in models:
-        for named, owners in (
-            (model.named_parameters(), stages.owner),
-            (model.named_buffers(), stages.buffer_owner),
-        ):
-            yield from ((tensor, owners[name]) for name, tensor in named if name in owners)
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if name in stages.owner:
+                yield tensor, stages.owner[name]

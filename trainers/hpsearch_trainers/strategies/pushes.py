@@ -8,8 +8,7 @@ two messages, row indices and values, or by one message if the gradient happens 
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +23,7 @@ _SHORT = (torch.float16, torch.bfloat16)
 
 
 class Message:
-    """A bucket as a message of bytes.
+    """A bucket without sparse gradients as a message of bytes.
 
     Args:
         bucket: The bucket.
@@ -44,171 +43,40 @@ class Message:
         self.header = self.bytes[: 8 * count].view(torch.float64)
         self.elements = self.bytes[after:].view(bucket.dtype)
         self.parts = torch.split(self.elements, [piece.stop - piece.start for piece in bucket.pieces])
+        self._pieces, self._device = bucket.pieces, device
 
-
-class DensePush:
-    """Sends a worker's gradients of a bucket.
-
-    Args:
-        bucket: The bucket.
-        group: All ranks.
-        server: Rank of the bucket's server.
-        tag: Message tag of the bucket.
-        device: Device of the gradients.
-    """
-
-    def __init__(self, bucket: Bucket, group: Group, server: int, tag: int, device: torch.device) -> None:
-        self._message = Message(bucket, device)
-        self._device = device
-        self._group, self._server, self._tag = group, server, tag
-        self._sending: Handle[Tensor] | None = None
-
-    def send(self, rows: float, gradients: Sequence[Tensor | None]) -> None:
-        """Send the gradients.
+    def fill(self, rows: float, gradients: Sequence[Tensor | None]) -> None:
+        """Copy gradients into the message.
 
         Args:
             rows: Number of rows of the mean gradient; 0 if it doesn't count.
-            gradients: Gradient of each piece, 1-D, or None.
+            gradients: Gradients of all parameters, by index.
         """
-        if self._sending is not None:
-            self._sending.wait()
-        self._message.header[0] = rows
-        for index, (gradient, part) in enumerate(zip(gradients, self._message.parts, strict=True), 1):
-            self._message.header[index] = _NONE if gradient is None else _DENSE
+        self.header[0] = rows
+        for index, (piece, part) in enumerate(zip(self._pieces, self.parts, strict=True), 1):
+            gradient = gradients[piece.number]
+            self.header[index] = _NONE if gradient is None else _DENSE
             if gradient is None:
                 part.zero_()
             else:
-                part.copy_(gradient, non_blocking=True)
+                dense = gradient.to_dense() if gradient.layout is not torch.strided else gradient
+                part.copy_(dense.reshape(-1)[piece.start : piece.stop], non_blocking=True)
         wait_for(self._device)
-        self._sending = self._group.send_async(self._message.bytes, self._server, self._tag)
 
 
-class DensePushes:
-    """Receives the workers' gradients of a bucket on its server.
-
-    Args:
-        bucket: The bucket.
-        group: All ranks.
-        most: Maximum number of workers that push at the same time.
-        tag: Message tag of the bucket.
-        device: Device that the mean gradients are copied to.
-    """
-
-    def __init__(self, bucket: Bucket, group: Group, most: int, tag: int, device: torch.device) -> None:
-        self._all = [Message(bucket, device) for _ in range(most)]
-        self._messages: list[Message] = []
-        self._group, self._tag = group, tag
-        self._pending: list[Handle[Tensor]] = []
-
-    def expect(self, workers: Sequence[int]) -> None:
-        """Start to receive a push from each of these ranks."""
-        self._messages = self._all[: len(workers)]
-        self._pending = [
-            self._group.recv_async(message.bytes, worker, self._tag)
-            for worker, message in zip(workers, self._messages, strict=True)
-        ]
-
-    def mean(self) -> list[Tensor | None]:
-        """Wait for the pushes; return the mean gradient of each piece over all rows, None if no worker has one.
-
-        Gradients are added in the order of the workers, so the result is reproducible bit for bit.
-        """
-        for handle in self._pending:
-            handle.wait()
-        counting = [message for message in self._messages if message.header[0] > 0]
-        total = sum(float(message.header[0]) for message in counting)
-        first, *remaining = counting
-        mean = first.elements.float() if first.elements.dtype in _SHORT else first.elements
-        mean *= float(first.header[0]) / total
-        for message in remaining:
-            mean.add_(message.elements, alpha=float(message.header[0]) / total)
-        if mean is not first.elements:
-            first.elements.copy_(mean)
-        present = torch.stack([message.header[1:] for message in counting]).any(0).tolist()
-        return [part if is_present else None for part, is_present in zip(first.parts, present, strict=True)]
-
-
-class SparsePush:
-    """Like `DensePush`, for one parameter with sparse gradients. A gradient has the parameter's shape."""
-
-    def __init__(self, _bucket: Bucket, group: Group, server: int, tag: int, _device: torch.device) -> None:
-        self._group, self._server, self._tag = group, server, tag
-        self._sending: list[Handle[Tensor]] = []
-
-    def send(self, rows: float, gradients: Sequence[Tensor | None]) -> None:
-        """See `DensePush.send`."""
-        for sending in self._sending:
-            sending.wait()
-        (gradient,) = gradients
-        header = torch.tensor([rows, _NONE, 0.0], dtype=torch.float64, device="cpu")
-        parts: list[Tensor] = []
-        if rows > 0 and gradient is not None:
-            if gradient.layout is torch.sparse_coo and gradient.sparse_dim() == 1:
-                gradient = gradient.coalesce()
-                parts = [gradient.indices()[0], gradient.values()]
-                header[1], header[2] = _SPARSE, len(parts[1])
-            else:
-                parts = [gradient.to_dense()]
-                header[1], header[2] = _DENSE, len(parts[0])
-        self._sending = [self._group.send_async(part, self._server, self._tag) for part in (header, *to_host(parts))]
-
-
-class SparsePushes:
-    """Like `DensePushes`, for one parameter with sparse gradients."""
-
-    def __init__(self, bucket: Bucket, group: Group, tag: int, shape: torch.Size) -> None:
-        self._dtype, self._group, self._tag, self._shape = bucket.dtype, group, tag, shape
-        self._pending: list[tuple[int, Handle[Tensor]]] = []
-
-    def expect(self, workers: Sequence[int]) -> None:
-        """See `DensePushes.expect`."""
-        self._pending = []
-        for worker in workers:
-            header = torch.zeros(3, dtype=torch.float64, device="cpu")
-            self._pending.append((worker, self._group.recv_async(header, worker, self._tag)))
-
-    def mean(self) -> list[Tensor | None]:
-        """See `DensePushes.mean`. The mean is sparse if all gradients are."""
-        received: list[tuple[float, Tensor | None]] = []
-        for worker, handle in self._pending:
-            rows, kind, length = handle.wait().tolist()
-            received.append((rows, self._receive(worker, kind, int(length))))
-        total = sum(rows for rows, _ in received)
-        weighted = [(rows / total, gradient) for rows, gradient in received if gradient is not None]
-        if not weighted:
-            return [None]
-        if any(not gradient.is_sparse for _, gradient in weighted):
-            weighted = [(weight, gradient.to_dense()) for weight, gradient in weighted]
-        wide = torch.float32 if self._dtype in _SHORT else self._dtype
-        mean = functools.reduce(torch.add, (gradient.to(wide) * weight for weight, gradient in weighted))
-        return [mean.coalesce().to(self._dtype) if mean.is_sparse else mean.to(self._dtype)]
-
-    def _receive(self, worker: int, kind: float, length: int) -> Tensor | None:
-        if kind == _NONE:
-            return None
-        values = torch.empty(length, *self._shape[1:], dtype=self._dtype, device="cpu")
-        if kind == _DENSE:
-            return self._group.recv(values, worker, self._tag)
-        rows = torch.empty(length, dtype=torch.int64, device="cpu")
-        self._group.recv(rows, worker, self._tag)
-        self._group.recv(values, worker, self._tag)
-        return torch.sparse_coo_tensor(rows[None], values, self._shape, check_invariants=False)
-
-
-def _gradients_of(bucket: Bucket, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Return the gradients of a bucket's pieces.
-
-    Args:
-        bucket: The bucket.
-        gradients: Gradients of all parameters, by index.
-    """
-    own_gradients = [gradients[piece.number] for piece in bucket.pieces]
-    if bucket.sparse:
-        return own_gradients
-    return [
-        None if gradient is None else _flat(gradient)[piece.start : piece.stop]
-        for piece, gradient in zip(bucket.pieces, own_gradients, strict=True)
-    ]
+def _sparse_messages(rows: float, gradient: Tensor | None) -> list[Tensor]:
+    """Return the messages of a parameter with sparse gradients; see `Message.fill`."""
+    header = torch.tensor([rows, _NONE, 0.0], dtype=torch.float64, device="cpu")
+    parts: list[Tensor] = []
+    if rows > 0 and gradient is not None:
+        if gradient.layout is torch.sparse_coo and gradient.sparse_dim() == 1:
+            gradient = gradient.coalesce()
+            parts = [gradient.indices()[0], gradient.values()]
+            header[1], header[2] = _SPARSE, len(parts[1])
+        else:
+            parts = [gradient.to_dense()]
+            header[1], header[2] = _DENSE, len(parts[0])
+    return [header, *to_host(parts)]
 
 
 def take_weights(bucket: Bucket, parameters: Sequence[Tensor]) -> Tensor:
@@ -240,10 +108,6 @@ def put_weights(bucket: Bucket, elements: Tensor, parameters: Sequence[Tensor]) 
             parameter.view(-1)[piece.start : piece.stop].copy_(part)
 
 
-def _flat(gradient: Tensor) -> Tensor:
-    return (gradient.to_dense() if gradient.layout is not torch.strided else gradient).reshape(-1)
-
-
 FIRST_TAG = 1
 """Message tag of the first bucket; the others follow."""
 
@@ -263,14 +127,9 @@ class PushedBuckets:
     ) -> None:
         self.parameters, self.buckets = parameters, buckets
         self._group, self._servers = group, servers
-        self._pushes = [
-            (SparsePush if bucket.sparse else DensePush)(
-                bucket, group, servers[bucket.server], tag, parameters[0].device
-            )
-            for tag, bucket in enumerate(buckets, FIRST_TAG)
-        ]
+        self._messages = [None if bucket.sparse else Message(bucket, parameters[0].device) for bucket in buckets]
+        self._sending: list[list[Handle[Tensor]]] = [[] for _ in buckets]
         self._weights = to_host([take_weights(bucket, parameters) for bucket in buckets])
-        self._stepped = False
         self._pending: list[Handle[Tensor]] = []
 
     def push(self, index: int, rows: float, gradients: Sequence[Tensor | None]) -> None:
@@ -281,7 +140,16 @@ class PushedBuckets:
             rows: Number of rows of the mean gradient; 0 if it doesn't count.
             gradients: Gradients of all parameters, by index. They may change afterwards.
         """
-        self._pushes[index].send(rows, _gradients_of(self.buckets[index], gradients))
+        bucket, message = self.buckets[index], self._messages[index]
+        for sending in self._sending[index]:
+            sending.wait()
+        if message is None:
+            parts = _sparse_messages(rows, gradients[bucket.pieces[0].number])
+        else:
+            message.fill(rows, gradients)
+            parts = [message.bytes]
+        server = self._servers[bucket.server]
+        self._sending[index] = [self._group.send_async(part, server, FIRST_TAG + index) for part in parts]
 
     def expect(self) -> None:
         """Start to receive the weights."""
@@ -289,43 +157,12 @@ class PushedBuckets:
             self._group.recv_async(weights, self._servers[bucket.server], tag)
             for tag, (bucket, weights) in enumerate(zip(self.buckets, self._weights, strict=True), FIRST_TAG)
         ]
-        self._stepped = False
 
     def load(self) -> None:
         """Wait for the weights, and copy them into the parameters."""
         for bucket, weights, handle in zip(self.buckets, self._weights, self._pending, strict=True):
             handle.wait()
             put_weights(bucket, weights, self.parameters)
-
-    def record_step(self) -> None:
-        """Record the weights after this worker's own step, except of parameters with sparse gradients.
-
-        Copying and comparing a whole embedding table would take longer than a step on the few rows that were looked up.
-        """
-        self._stepped = True
-        for _, current, last in self._compared():
-            last.copy_(current)
-
-    def changed(self) -> list[nn.Parameter]:
-        """Return the parameters that differ from the last received or recorded weights.
-
-        Don't call it while weights are being received.
-        """
-        return [parameter for parameter, current, last in self._compared() if not _same_values(current.cpu(), last)]
-
-    def _compared(self) -> Iterator[tuple[nn.Parameter, Tensor, Tensor]]:
-        """Yield the parameter, the current elements and the last known elements of each piece, if these are known."""
-        for bucket, weights in zip(self.buckets, self._weights, strict=True):
-            if not (bucket.sparse and self._stepped):
-                parts = torch.split(weights, [piece.stop - piece.start for piece in bucket.pieces])
-                for piece, last in zip(bucket.pieces, parts, strict=True):
-                    parameter = self.parameters[piece.number]
-                    yield parameter, parameter.detach().reshape(-1)[piece.start : piece.stop], last
-
-
-def _same_values(first: Tensor, second: Tensor) -> bool:
-    # Compare the bits as well, because NaN isn't equal to itself.
-    return torch.equal(first, second) or torch.equal(first.view(torch.uint8), second.view(torch.uint8))
 
 
 class ServedBucket:
@@ -340,28 +177,83 @@ class ServedBucket:
 
     Attributes:
         parameters: The parameters of its pieces.
-        pushes: Receives the gradients.
     """
 
     def __init__(
         self, bucket: Bucket, tag: int, piece_parameters: Mapping[Piece, nn.Parameter], group: Group, most: int
     ) -> None:
         self.parameters = [piece_parameters[piece] for piece in bucket.pieces]
-        self.pushes: DensePushes | SparsePushes = (
-            SparsePushes(bucket, group, tag, self.parameters[0].shape)
-            if bucket.sparse
-            else DensePushes(bucket, group, most, tag, self.parameters[0].device)
-        )
+        self._messages = [] if bucket.sparse else [Message(bucket, self.parameters[0].device) for _ in range(most)]
+        self._pending: list[tuple[int, Handle[Tensor]]] = []
         self._bucket, self._group, self._tag = bucket, group, tag
-        self._weights: dict[int, Tensor] = {}
-        self._sending: dict[int, list[Handle[Tensor]]] = {}
+        self._sending: dict[int, Handle[Tensor]] = {}
+
+    def expect(self, workers: Sequence[int]) -> None:
+        """Start to receive a push from each of these ranks."""
+        if self._bucket.sparse:
+            first_messages = [torch.zeros(3, dtype=torch.float64, device="cpu") for _ in workers]
+        else:
+            first_messages = [message.bytes for message in self._messages[: len(workers)]]
+        self._pending = [
+            (worker, self._group.recv_async(message, worker, self._tag))
+            for worker, message in zip(workers, first_messages, strict=True)
+        ]
 
     def set_mean_gradients(self) -> None:
-        """Wait for the pushes, and set the parameters' gradients to their mean."""
-        for parameter, gradient in zip(self.parameters, self.pushes.mean(), strict=True):
+        """Wait for the pushes, and set the parameters' gradients to their mean over all rows."""
+        means = self._sparse_mean() if self._bucket.sparse else self._dense_mean()
+        for parameter, gradient in zip(self.parameters, means, strict=True):
             if gradient is not None:
                 gradient = gradient if gradient.is_sparse else gradient.view(parameter.shape)
                 parameter.grad = gradient.to(parameter.device)
+
+    def _dense_mean(self) -> list[Tensor | None]:
+        """Return the mean gradient of each piece; None if no worker has one.
+
+        Gradients are added in the order of the workers, so the result is reproducible bit for bit.
+        """
+        for _, handle in self._pending:
+            handle.wait()
+        counting = [message for message in self._messages[: len(self._pending)] if message.header[0] > 0]
+        total = sum(float(message.header[0]) for message in counting)
+        first, *remaining = counting
+        mean = first.elements.float() if first.elements.dtype in _SHORT else first.elements
+        mean *= float(first.header[0]) / total
+        for message in remaining:
+            mean.add_(message.elements, alpha=float(message.header[0]) / total)
+        if mean is not first.elements:
+            first.elements.copy_(mean)
+        present = torch.stack([message.header[1:] for message in counting]).any(0).tolist()
+        return [part if is_present else None for part, is_present in zip(first.parts, present, strict=True)]
+
+    def _sparse_mean(self) -> list[Tensor | None]:
+        """Return the mean gradient, which is sparse if all gradients are; see `_dense_mean`."""
+        received: list[tuple[float, Tensor | None]] = []
+        for worker, handle in self._pending:
+            rows, kind, length = handle.wait().tolist()
+            received.append((rows, self._receive(worker, kind, int(length))))
+        total = sum(rows for rows, _ in received)
+        weighted = [(rows / total, gradient) for rows, gradient in received if gradient is not None]
+        if not weighted:
+            return [None]
+        if any(not gradient.is_sparse for _, gradient in weighted):
+            weighted = [(weight, gradient.to_dense()) for weight, gradient in weighted]
+        dtype = self._bucket.dtype
+        wide = torch.float32 if dtype in _SHORT else dtype
+        mean = functools.reduce(torch.add, (gradient.to(wide) * weight for weight, gradient in weighted))
+        return [mean.coalesce().to(dtype) if mean.is_sparse else mean.to(dtype)]
+
+    def _receive(self, worker: int, kind: float, length: int) -> Tensor | None:
+        if kind == _NONE:
+            return None
+        shape = self.parameters[0].shape
+        values = torch.empty(length, *shape[1:], dtype=self._bucket.dtype, device="cpu")
+        if kind == _DENSE:
+            return self._group.recv(values, worker, self._tag)
+        rows = torch.empty(length, dtype=torch.int64, device="cpu")
+        self._group.recv(rows, worker, self._tag)
+        self._group.recv(values, worker, self._tag)
+        return torch.sparse_coo_tensor(rows[None], values, shape, check_invariants=False)
 
     def zero_grad(self) -> None:
         """Clear the gradients."""
@@ -369,24 +261,14 @@ class ServedBucket:
             parameter.grad = None
 
     def send(self, workers: Sequence[int]) -> None:
-        """Send the current weights.
-
-        Args:
-            workers: The ranks to send to. A worker must always be in the same list of ranks.
-        """
-        first = workers[0]
-        if first not in self._weights:
-            device = self.parameters[0].device
-            self._weights[first] = empty_on_host([self._bucket.elements], self._bucket.dtype, device)
-        for sending in self._sending.get(first, ()):
-            sending.wait()
-        sizes = [parameter.numel() for parameter in self.parameters]
-        for parameter, part in zip(self.parameters, torch.split(self._weights[first], sizes), strict=True):
-            part.copy_(parameter.detach().reshape(-1), non_blocking=True)
-        wait_for(self.parameters[0].device)
-        self._sending[first] = [self._group.send_async(self._weights[first], rank, self._tag) for rank in workers]
+        """Send the current weights to these ranks."""
+        (weights,) = to_host([torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])])
+        for rank in workers:
+            if rank in self._sending:
+                self._sending[rank].wait()
+            self._sending[rank] = self._group.send_async(weights, rank, self._tag)
 
     def wait(self) -> None:
         """Wait until all weights have been sent."""
-        for sending in itertools.chain.from_iterable(self._sending.values()):
+        for sending in self._sending.values():
             sending.wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -55,7 +56,7 @@ class Served(Strategy):
         """Assign the trained parameters to the servers."""
         super().begin_epoch(epoch)
         parameters = self.parameters = self._trained_parameters()
-        sparse = _sparse_parameters(self.trained.model)
+        sparse = self._sparse = _sparse_parameters(self.trained.model)
         placed = [
             Placed(
                 parameter.numel(),
@@ -80,6 +81,19 @@ class Served(Strategy):
             ServedBucket(bucket, tag, self._shard.piece_parameters, self.group, self.pushing) for tag, bucket in own
         ]
 
+    def remember_weights(self, *, fetched: bool) -> None:
+        """Copy the weights at the start of a step, before the model computes.
+
+        Args:
+            fetched: Whether the step has fetched them. If not, tables with sparse gradients are left out: copying a
+                whole table would take longer than a step on the few rows that are looked up.
+        """
+        self._before = [
+            (parameter, parameter.detach().clone())
+            for parameter in self.parameters
+            if fetched or parameter not in self._sparse
+        ]
+
     def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], loss_weight: float, *, last: bool) -> Tensor:
         """Compute a loss and accumulate its gradient.
 
@@ -95,7 +109,7 @@ class Served(Strategy):
         return super().backward(inputs, checked, loss_weight, last=last)
 
     def _check_weights(self) -> None:
-        changed = {id(parameter) for parameter in self.pushed.changed()}
+        changed = {id(parameter) for parameter, before in self._before if not _same_values(parameter, before)}
         if changed:
             names = [name for name, parameter in self.trained.model.named_parameters() if id(parameter) in changed]
             raise ConfigurationError(
@@ -150,6 +164,10 @@ class Served(Strategy):
 
     def _trained_parameters(self) -> list[nn.Parameter]:
         return [parameter for parameter in parameters_of(self.trained.optimizer) if parameter.requires_grad]
+
+
+def _same_values(first: Tensor, second: Tensor) -> bool:
+    return torch.equal(first, second) or bool(((first == second) | (first.isnan() & second.isnan())).all())
 
 
 def _sparse_parameters(model: nn.Module) -> set[Tensor]:

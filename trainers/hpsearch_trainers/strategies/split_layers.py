@@ -1,4 +1,4 @@
-"""Linear layers that are split among the ranks, computed with torch's DTensor.
+"""Linear layers that are split among the ranks.
 
 As in Megatron-LM (Shoeybi et al. 2019, arXiv:1909.08053, section 3), the weight matrix of a linear layer is split
 
@@ -16,16 +16,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.nearest import nearest
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
 
 STYLES = ("colwise", "rowwise", "gathered", "summed", "dropout")
 
@@ -75,49 +75,76 @@ def split_dimensions(style: str) -> dict[str, int]:
     return dict(_DIMENSIONS.get(style, {}))
 
 
-def forward_of(layer: Any, style: str, mesh: DeviceMesh, *, copies: bool) -> Callable[[Tensor], Tensor]:
+def shard_of(tensor: Tensor, dimension: int, group: Group) -> Tensor:
+    """Return a copy of this rank's part of a tensor."""
+    return tensor.tensor_split(group.size, dimension)[group.rank].clone(memory_format=torch.contiguous_format)
+
+
+def gathered(shard: Tensor, dimension: int, group: Group) -> Tensor:
+    """Return the tensor of which each rank has a part; a collective."""
+    return group.allgather(shard.movedim(dimension, 0).contiguous()).movedim(0, dimension).contiguous()
+
+
+def forward_of(layer: Any, style: str, group: Group) -> Callable[[Tensor], Tensor]:
     """Return a forward function for a layer whose parameters are this rank's parts.
 
     Args:
         layer: The layer.
         style: How it is split.
-        mesh: The ranks.
-        copies: Whether to clone the output. Needed if it may be changed in place, which torch forbids for an output of
-            a DTensor.
+        group: The ranks.
     """
-    if style == "dropout":
-        return partial(_dropout, layer, mesh)
-    computed = partial(_linear, layer, style, mesh)
-    return (lambda inputs: computed(inputs).clone()) if copies else computed
+    return partial(_dropout, layer, group) if style == "dropout" else partial(_linear, layer, style, group)
 
 
-def _linear(layer: nn.Linear, style: str, mesh: DeviceMesh, inputs: Tensor) -> Tensor:
-    from torch.distributed.tensor import DTensor, Replicate, Shard
-
-    def of_ranks(tensor: Tensor, dimension: int | None) -> Any:
-        placement = Replicate() if dimension is None else Shard(dimension)
-        return DTensor.from_local(tensor, mesh, [placement], run_check=False)
-
-    dimensions = split_dimensions(style)
-    weight = of_ranks(layer.weight, dimensions["weight"])
-    bias = None if layer.bias is None else of_ranks(layer.bias, dimensions.get("bias"))
-    local_inputs = of_ranks(inputs, -1 if style == "rowwise" else None)
+def _linear(layer: nn.Linear, style: str, group: Group, inputs: Tensor) -> Tensor:
+    own_part = partial(shard_of, dimension=-1, group=group)
+    all_parts = partial(gathered, dimension=-1, group=group)
+    total = partial(_total, group=group)
+    if style in ("colwise", "gathered"):
+        output = functional.linear(_exchanged(inputs, _same, total), layer.weight, layer.bias)
+        return output if style == "colwise" else _exchanged(output, all_parts, own_part)
     if style == "summed":
-        local_inputs = local_inputs.redistribute(placements=[Shard(-1)])
-    output: Any = functional.linear(local_inputs, weight, bias)
-    if style != "colwise":
-        output = output.redistribute(placements=[Replicate()])
-    local: Tensor = output.to_local()
-    return local
+        inputs = _exchanged(inputs, own_part, all_parts)
+    # Each rank adds a share of the bias, but every rank has its whole gradient.
+    bias = None if layer.bias is None else _exchanged(layer.bias, lambda whole: whole / group.size, _same)
+    return _exchanged(functional.linear(inputs, layer.weight, bias), total, _same)
 
 
-def _dropout(layer: nn.Dropout, mesh: DeviceMesh, inputs: Tensor) -> Tensor:
+class _Exchange(torch.autograd.Function):
+    """Applies a function to a tensor in the forward pass, and another one to its gradient in the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, values: Tensor, change: Callable[[Tensor], Tensor], change_gradient: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        ctx.change_gradient = change_gradient
+        return change(values)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return ctx.change_gradient(gradient), None, None
+
+
+_exchanged: Callable[[Tensor, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]], Tensor] = _Exchange.apply
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _total(tensor: Tensor, group: Group) -> Tensor:
+    """Return the sum of the ranks' tensors; a collective."""
+    return group.allreduce(tensor.clone(memory_format=torch.contiguous_format), op="sum")
+
+
+def _dropout(layer: nn.Dropout, group: Group, inputs: Tensor) -> Tensor:
     """Apply the dropout of a single process: all ranks draw the same mask for all features and use their part."""
     if not layer.training or layer.p == 0.0:
         return inputs
-    size, features = mesh.size(), inputs.shape[-1]
-    mask = functional.dropout(inputs.new_ones(*inputs.shape[:-1], size * features), layer.p)
-    return inputs * mask.narrow(-1, mesh._rank * features, features)
+    features = inputs.shape[-1]
+    mask = functional.dropout(inputs.new_ones(*inputs.shape[:-1], group.size * features), layer.p)
+    return inputs * mask.narrow(-1, group.rank * features, features)
 
 
 def _automatic_plan(model: nn.Sequential, size: int) -> dict[str, str]:

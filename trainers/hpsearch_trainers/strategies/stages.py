@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
 from hpsearch_comm.errors import ConfigurationError
 
@@ -17,9 +17,7 @@ class Stages:
     layers: tuple[tuple[nn.Module, ...], ...]
     """The layers of each stage, in the order in which they are called."""
     owner: dict[str, int]
-    """The stage of each parameter, by its name in the model."""
-    buffer_owner: dict[str, int]
-    """The stage of each buffer of a layer, by its name in the model."""
+    """The stage of each parameter, and of each buffer of a layer, by its name in the model."""
     shared: str
     """Message that lists the parameters and buffers in several stages; empty if there are none."""
 
@@ -44,22 +42,15 @@ def cut(model: nn.Module, named: Sequence[nn.Module] | None, count: int) -> Stag
     sizes = [sum(parameter.nbytes for parameter in layer.parameters()) for layer in layers]
     starts = cut_evenly(sizes, count)
     stages = tuple(tuple(layers[start:end]) for start, end in zip(starts, [*starts[1:], len(layers)], strict=True))
-    parameters = [[value for layer in stage for value in layer.parameters()] for stage in stages]
-    buffers = [[value for layer in stage for value in layer.buffers()] for stage in stages]
-    of_parameter, of_buffer = (
-        _stages_of(model.named_parameters(), parameters),
-        _stages_of(model.named_buffers(), buffers),
-    )
-    _check_all(model, of_parameter, {id(value) for values in parameters for value in values})
-    shared = [
-        f"{name} in stages {' and '.join(map(str, numbers))}"
-        for name, numbers in (of_parameter | of_buffer).items()
-        if len(numbers) > 1
-    ]
-    owner, buffer_owner = (
-        {name: numbers[0] for name, numbers in stages_by_name.items()} for stages_by_name in (of_parameter, of_buffer)
-    )
-    return Stages(stages, owner, buffer_owner, ", ".join(shared))
+    _check_all(model, layers)
+    stages_of: dict[int, list[int]] = {}
+    for number, stage in enumerate(stages):
+        for tensor in {id(tensor) for layer in stage for tensor in (*layer.parameters(), *layer.buffers())}:
+            stages_of.setdefault(tensor, []).append(number)
+    named_tensors = (*model.named_parameters(), *model.named_buffers())
+    numbers = {name: stages_of[id(tensor)] for name, tensor in named_tensors if id(tensor) in stages_of}
+    shared = [f"{name} in stages {' and '.join(map(str, found))}" for name, found in numbers.items() if len(found) > 1]
+    return Stages(stages, {name: first for name, (first, *_) in numbers.items()}, ", ".join(shared))
 
 
 def cut_evenly(sizes: Sequence[int], count: int) -> list[int]:
@@ -124,24 +115,16 @@ def hooked(module: nn.Module) -> bool:
     )
 
 
-def _stages_of(named: Iterable[tuple[str, Tensor]], of_stages: Sequence[Sequence[Tensor]]) -> dict[str, list[int]]:
-    """Return the stages that contain each tensor, by the tensor's name. Tensors without a stage are left out."""
-    stages: dict[int, list[int]] = {}
-    for number, tensors in enumerate(of_stages):
-        for tensor in {id(tensor) for tensor in tensors}:
-            stages.setdefault(tensor, []).append(number)
-    return {name: stages[id(tensor)] for name, tensor in named if id(tensor) in stages}
-
-
-def _check_all(model: nn.Module, owners: Collection[str], in_stages: set[int]) -> None:
-    missing = [name for name, _ in model.named_parameters() if name not in owners]
+def _check_all(model: nn.Module, layers: Iterable[nn.Module]) -> None:
+    in_layers = {id(parameter) for layer in layers for parameter in layer.parameters()}
+    missing = [name for name, parameter in model.named_parameters() if id(parameter) not in in_layers]
     if missing:
         names = ", ".join(missing[:3])
         raise ConfigurationError(
             f"the modules of Parts.pipeline must have all parameters of the model, got none with {names}"
             f"{' and more' if len(missing) > 3 else ''}: add the modules that use them"
         )
-    foreign = in_stages - {id(parameter) for parameter in model.parameters()}
+    foreign = in_layers - {id(parameter) for parameter in model.parameters()}
     if foreign:
         raise ConfigurationError(
             f"the modules of Parts.pipeline must have parameters of the model alone, got {len(foreign)} others, which "

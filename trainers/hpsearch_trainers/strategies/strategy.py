@@ -91,34 +91,19 @@ def check_same_training(
     """
     lines = [f"epoch {epoch}", *describe_layouts(model.named_parameters())]
     names = {parameter: name for name, parameter in model.named_parameters()}
+    # Another optimizer than torch's may have settings and state that differ between ranks.
+    is_from_torch = type(optimizer).__module__.startswith("torch.optim.")
     for number, param_group in enumerate(optimizer.param_groups):
-        lines.append(
-            f"group {number} of the optimizer with {', '.join(_settings(optimizer, param_group, rates=rates))}"
-        )
+        compared = [name for name in optimizer.defaults if is_from_torch and name != "lr" and name in param_group]
+        settings = [f"lr {float(param_group['lr'])}"] if rates else []
+        settings += [f"{name} {param_group[name]}" for name in compared]
+        lines.append(f"group {number} of the optimizer with {', '.join(settings)}")
         for parameter in param_group["params"]:
-            entries = _state_entries(optimizer, parameter) if states else ""
-            lines.append(f"parameter {names.get(parameter, 'of another model')} in group {number}{entries}")
+            line = f"parameter {names.get(parameter, 'of another model')} in group {number}"
+            if states and is_from_torch:
+                line += f" with {', '.join(sorted(optimizer.state.get(parameter, ()))) or 'no state'}"
+            lines.append(line)
     check_agreement(group, "what is trained", lines, _ADVICE)
-
-
-def _settings(optimizer: Optimizer, param_group: Mapping[str, Any], *, rates: bool) -> Iterator[str]:
-    if rates:
-        yield f"lr {float(param_group['lr'])}"
-    if _is_from_torch(optimizer):
-        yield from (
-            f"{name} {param_group[name]}" for name in optimizer.defaults if name != "lr" and name in param_group
-        )
-
-
-def _state_entries(optimizer: Optimizer, parameter: nn.Parameter) -> str:
-    if not _is_from_torch(optimizer):
-        return ""
-    return f" with {', '.join(sorted(optimizer.state.get(parameter, ()))) or 'no state'}"
-
-
-def _is_from_torch(optimizer: Optimizer) -> bool:
-    """Return whether an optimizer is one of torch's. Others may have state that differs between ranks."""
-    return type(optimizer).__module__.startswith("torch.optim.")
 
 
 NO_FLOAT16 = {"float16": 'it doesn\'t scale losses. Take precision="bf16", or the strategy allreduce'}

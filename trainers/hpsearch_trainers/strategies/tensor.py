@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from hpsearch_comm import Group
@@ -30,7 +29,7 @@ from hpsearch_trainers.strategies.divided import (
     training_pass,
 )
 from hpsearch_trainers.strategies.optimizer_shard import trains_elements
-from hpsearch_trainers.strategies.split_layers import forward_of, plan_of, split_dimensions
+from hpsearch_trainers.strategies.split_layers import forward_of, gathered, plan_of, shard_of, split_dimensions
 from hpsearch_trainers.strategies.stages import hooked
 from hpsearch_trainers.strategies.strategy import NO_FLOAT16, Options, StrategyCapabilities, Trained
 
@@ -68,16 +67,6 @@ class TensorParallel(DividedModel):
 
     def prepare(self, trained: Trained) -> None:
         """Broadcast rank 0's state, and plan how layers are split."""
-        try:
-            from hpsearch_trainers.strategies.mesh import (
-                mesh_of,
-            )  # slow import that only this strategy needs
-        except ImportError as error:
-            raise ConfigurationError(
-                f"parallel.strategy tensor needs DTensor as torch 2.13 has it, got {torch.__version__} ({error}): "
-                "install a newer one, or take another strategy"
-            ) from error
-
         super().prepare(trained)
         self._check_optimizer(trained.optimizer)
         if any(not parameter.is_cpu for parameter in trained.model.parameters()):
@@ -85,10 +74,8 @@ class TensorParallel(DividedModel):
                 "parallel.strategy tensor splits layers on the CPU, got a model on a GPU: take another strategy there"
             )
         plan = plan_of(trained.model, self._named, self._group.size)
-        mesh = mesh_of(self._group, self)
         layers = [(trained.model.get_submodule(name), style) for name, style in plan.items()]
-        copies = any(getattr(module, "inplace", False) for module in trained.model.modules())
-        self._forwards = [(layer, forward_of(layer, style, mesh, copies=copies)) for layer, style in layers]
+        self._forwards = [(layer, forward_of(layer, style, self._group)) for layer, style in layers]
         dimensions = {
             f"{name}.{parameter_name}": dimension
             for name, style in plan.items()
@@ -119,11 +106,10 @@ class TensorParallel(DividedModel):
 
     def backward(self, inputs: Any, loss_of: Callable[[Any], Tensor], loss_weight: float, *, last: bool) -> Tensor:
         """Compute a loss, and accumulate this rank's part of its gradient. Only rank 0 returns the loss; others 0."""
-        with _errors_as_ours():
-            if not self._divided:
-                self._begin(inputs)
-            of_output = of_output_alone(loss_of, self._sharded_ids, self.name)
-            loss = super().backward(inputs, of_output, loss_weight, last=last)
+        if not self._divided:
+            self._begin(inputs)
+        of_output = of_output_alone(loss_of, self._sharded_ids, self.name)
+        loss = super().backward(inputs, of_output, loss_weight, last=last)
         return loss if self._group.rank == 0 else torch.zeros_like(loss)
 
     def _begin(self, inputs: Any) -> None:
@@ -157,7 +143,7 @@ class TensorParallel(DividedModel):
         return [
             tensor
             if tensor is None or id(parameter) not in dimensions
-            else self._shard_of(tensor, dimensions[id(parameter)])
+            else shard_of(tensor, dimensions[id(parameter)], self._group)
             for parameter, tensor in zip(self.trained.model.parameters(), tensors, strict=True)
         ]
 
@@ -167,10 +153,10 @@ class TensorParallel(DividedModel):
             shape, parameter.grad = parameter.shape, None
             if parameter in states:  # whole on rank 0 and after a load; otherwise already this rank's part
                 states[parameter] = {
-                    name: self._shard_of(value, dimension) if _has_shape(value, shape) else value
+                    name: shard_of(value, dimension, self._group) if _has_shape(value, shape) else value
                     for name, value in states[parameter].items()
                 }
-            parameter.data = self._shard_of(parameter.data, dimension)
+            parameter.data = shard_of(parameter.data, dimension, self._group)
         for layer, forward in self._forwards:
             layer.forward = forward
         self._divided = True
@@ -201,22 +187,14 @@ class TensorParallel(DividedModel):
             shape, parameter.grad = parameter.shape, None
             if parameter in states:
                 joined_state = {
-                    name: self._gathered(value, dimension) if _has_shape(value, shape) else value
+                    name: gathered(value, dimension, self._group) if _has_shape(value, shape) else value
                     for name, value in states[parameter].items()
                 }
                 if self._group.rank == 0:  # it saves the state
                     states[parameter] = joined_state
-            parameter.data = self._gathered(parameter.data, dimension)
+            parameter.data = gathered(parameter.data, dimension, self._group)
         broadcast_tensors(self._replicated, self._group)  # rounding may differ between machines
         self._divided = False
-
-    def _shard_of(self, tensor: Tensor, dimension: int) -> Tensor:
-        return tensor.tensor_split(self._group.size, dimension)[self._group.rank].clone(
-            memory_format=torch.contiguous_format
-        )
-
-    def _gathered(self, shard: Tensor, dimension: int) -> Tensor:
-        return self._group.allgather(shard.movedim(dimension, 0).contiguous()).movedim(0, dimension).contiguous()
 
 
 def _has_shape(value: Any, shape: torch.Size) -> bool:
@@ -235,19 +213,8 @@ def _fitting_together() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError) as error:
-        if isinstance(error, dist.DistBackendError | CommError):
+        if isinstance(error, CommError):
             raise
         raise ConfigurationError(
             f"what is split must fit together, but the split model can't be computed: {error}"
         ) from error
-
-
-@contextlib.contextmanager
-def _errors_as_ours() -> Iterator[None]:
-    """Raise a CommError directly if torch has wrapped it in a DistBackendError."""
-    try:
-        yield
-    except dist.DistBackendError as error:
-        if isinstance(error.__cause__, CommError):
-            raise error.__cause__ from None
-        raise
