@@ -80,7 +80,7 @@ class SimulatedBackend(Backend):
         Raises:
             BackendError: Too few workers are free, or the task requests a lane.
         """
-        if task.segment.width > self.capacity(task.lanes):
+        if task.lanes > 1 or task.segment.width > self._free:
             raise no_room(task)
         self._free -= task.segment.width
         self._started += 1

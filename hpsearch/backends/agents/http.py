@@ -383,7 +383,6 @@ class AgentClient:
         self._client = client
         self.root = Path(tempfile.mkdtemp(prefix="hpsearch-agent-"))
         self.scratch: Path | None = self.root
-        (self.root / "trials").mkdir()
         self._connection = client.connect(_DOCUMENT_SECONDS)
         self._driver = ""
         self._announced = ""
