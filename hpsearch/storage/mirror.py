@@ -124,9 +124,8 @@ class Mirror:
         missing = {address for address in needed if not self._study_dir.has_checkpoint(address)}
         if not missing:
             return
-        named = [entry.event.checkpoint for entry in history if isinstance(entry.event, Saved | Finished)]
-        events = [seq for seq, entry in enumerate(history, 1) if isinstance(entry.event, Saved | Finished)]
-        seqs = {address: seq for seq, address in zip(events, named, strict=True) if address in missing}
+        named = ((seq, entry.event) for seq, entry in enumerate(history, 1))
+        seqs = {event.checkpoint: seq for seq, event in named if isinstance(event, Saved | Finished)}
         batches = [] if self._link is None else list(self._bucket.names(FOLDER))
         drivers: dict[str, str] = {}
 
@@ -314,7 +313,7 @@ class Mirror:
                 self._stored.pop(path, None)
 
     def _delete(self, name: str) -> None:
-        self._bucket.delete([name])
+        self._bucket.delete(name)
         with self._lock:  # at once: the next deletion may fail
             self._garbage.discard(name)
             self._stored[_path_in(name)].discard(name)
