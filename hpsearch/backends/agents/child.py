@@ -107,8 +107,6 @@ def serve(descriptor: int) -> None:
         connection.send(Begun(task.key))
         result = _run(worker, task, _Channel(connection, reader, task, setup))
         connection.send(SegmentEnded(result, psutil.Process().memory_info().rss))
-    if worker.closes:
-        worker.close_object(None)
     worker.close()
     guardian.stop()
 

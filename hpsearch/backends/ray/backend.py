@@ -14,7 +14,7 @@ import ray
 from ray.exceptions import RayError
 
 from hpsearch.backends.base import Backend
-from hpsearch.backends.gangs import CLOSE_SECONDS, Gang, Loss, LossKind, halved
+from hpsearch.backends.gangs import Gang, Loss, LossKind, halved
 from hpsearch.backends.ray.failures import as_backend_error, first_line
 from hpsearch.backends.ray.inbox import Inbox
 from hpsearch.backends.ray.mailbox import Heartbeat, Key
@@ -153,9 +153,9 @@ class RayBackend(Backend):
         """Keep idle workers for the next search of this process, and end the others."""
         worker_pool, self._worker_pool = self._worker_pool, None
         if worker_pool is not None:
-            if not kill and ray.is_initialized():
-                self._close_objects(worker_pool)
-            worker_pool.close(kill)
+            for slot in worker_pool.close(kill):
+                if slot.closes and slot.warm is not None:
+                    self._deliver(close_hung(slot.warm))
             if ray.is_initialized():
                 self._mailbox.clear.remote(str(self._study))
 
@@ -352,18 +352,6 @@ class RayBackend(Backend):
         closed = slot.handle.close_object.remote(None)
         self._inbox.when_done(closed, lambda _: () if slot.dead else self._replace(slot, reason))
         return ()
-
-    def _close_objects(self, worker_pool: WorkerPool) -> None:
-        """Close the objects of all idle workers; a `close` that hangs is killed with its worker."""
-        holding = [slot for slot in worker_pool.slots.all if slot.closes and slot.warm is not None and not slot.flights]
-        if not holding:
-            return
-        closings = {slot.handle.close_object.remote(None): slot for slot in holding}
-        _, late = ray.wait(list(closings), num_returns=len(closings), timeout=CLOSE_SECONDS)
-        for slot in [closings[closing] for closing in late]:
-            self._deliver(close_hung(slot.warm))
-            worker_pool.slots.remove(slot)
-            worker_pool.end(slot)
 
     # Reading the mailbox.
 
