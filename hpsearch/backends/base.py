@@ -9,8 +9,17 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
+from hpsearch.errors import BackendError
 from hpsearch.task import Message, Task, Workers
 from hpsearch.worker.job import Job
+
+
+def no_room(task: Task) -> BackendError:
+    """Return the error for a task that is started without capacity."""
+    asked = f"one of {task.lanes} lanes of a worker" if task.lanes > 1 else f"workers: {task.segment.width}"
+    return BackendError(
+        f"trial {task.trial.number} asks for {asked}, for which there is no room: start no more than capacity() says"
+    )
 
 
 class Backend(ABC):

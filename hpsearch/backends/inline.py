@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hpsearch.backends.base import Backend
-from hpsearch.errors import BackendError
+from hpsearch.backends.base import Backend, no_room
 from hpsearch.events import Lost, Saved
 from hpsearch.task import Message, Notice, Progress, Task, Workers
 from hpsearch.trial import Report
@@ -79,7 +78,7 @@ class InlineBackend(Backend):
         """Queue the task for `wait`. A task that can't share the worker with the running lanes waits for their end."""
         waits = self._divides and (task.lanes == 1 or bool(task.company))
         if task.segment.width > 1 or not (waits or self.capacity(task.lanes)):
-            raise BackendError(f"there is no room for trial {task.trial.number}: start no more than capacity() says")
+            raise no_room(task)
         self._tasks.append(task)
 
     def cut(self, trial: int, attempt: int) -> None:

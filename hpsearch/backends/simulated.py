@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from hpsearch.backends.base import Backend
-from hpsearch.errors import BackendError, TrainableError, UnreadableCheckpointError
+from hpsearch.backends.base import Backend, no_room
+from hpsearch.errors import TrainableError, UnreadableCheckpointError
 from hpsearch.journal.filesystem import put_in_place
 from hpsearch.simulation import Simulation, Step
 from hpsearch.simulation.simulation import RecordedFailure
@@ -57,17 +57,18 @@ class SimulatedBackend(Backend):
         self._states: dict[str, bytes] = {}
         """States by checkpoint, if the study isn't on disk."""
         self._attempts: dict[tuple[int, int], _Attempt] = {}
-        self._reached: Callable[[Step], bool] = lambda step: False
+        self.reached: Callable[[Step], bool] = lambda step: False
         """Whether an iteration reaches the sweep's targets."""
-        self._resource: str | None = None
+        self.resource: str | None = None
+        """What rungs end by; None: iterations."""
 
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
         """Store the study's directory, if it has one, and the sweep's targets, at which segments end."""
         self._study = Path(job.study) if job.study else None
         objective = job.objective
-        self._resource = job.resource
+        self.resource = job.resource
         if any(goal.target is not None for goal in objective.goals):
-            self._reached = lambda step: objective.reaches(objective.reported(step.metrics))
+            self.reached = lambda step: objective.reaches(objective.reported(step.metrics))
 
     def capacity(self, lanes: int = 1) -> int:
         """Return the number of free workers. They have no lanes."""
@@ -79,22 +80,11 @@ class SimulatedBackend(Backend):
         Raises:
             BackendError: Too few workers are free, or the task requests a lane.
         """
-        segment = task.segment
-        if task.lanes > 1:
-            raise BackendError(
-                f"a task must ask for whole workers here, but trial {segment.trial} asks for one of {task.lanes} lanes "
-                "of a worker: start no more than capacity() says"
-            )
-        if segment.width > self._free:
-            raise BackendError(
-                f"a task must find as many workers as its segment is wide, but trial {segment.trial} asks for "
-                f"{segment.width} where {self._free} are free: start no more than capacity() says"
-            )
-        self._free -= segment.width
+        if task.lanes > 1 or task.segment.width > self._free:
+            raise no_room(task)
+        self._free -= task.segment.width
         self._started += 1
-        running = _Attempt(
-            task, self._started, self._clock, self.simulation, self._steps(task), self._reached, self._resource
-        )
+        running = _Attempt(self, task, self._started)
         self._attempts[task.key] = running
         self._note(running)
 
@@ -141,7 +131,7 @@ class SimulatedBackend(Backend):
     def close(self, kill: bool = False) -> None:
         """Do nothing: no resources are held."""
 
-    def _steps(self, task: Task) -> Iterator[Step]:
+    def steps(self, task: Task) -> Iterator[Step]:
         """Yield a segment's iterations: some trials end only with the sweep."""
         segment = task.segment
         most = None if segment.end is None else segment.end - segment.start
@@ -217,22 +207,14 @@ class SimulatedBackend(Backend):
 class _Attempt:
     """An attempt on virtual workers."""
 
-    def __init__(
-        self,
-        task: Task,
-        number: int,
-        began: float,
-        simulation: Simulation,
-        more: Iterator[Step],
-        reached: Callable[[Step], bool],
-        resource: str | None,
-    ) -> None:
+    def __init__(self, backend: SimulatedBackend, task: Task, number: int) -> None:
+        simulation = backend.simulation
+        self._backend = backend
         self.task = task
         self.number = number
-        self.began = began
-        self.deadline = math.inf if task.timeout is None else began + task.timeout
-        self.due = began
-        """Time of its next message."""
+        self.began = self.due = backend.now()
+        """When it began, and the time of its next message."""
+        self.deadline = math.inf if task.timeout is None else self.began + task.timeout
         self.steps: list[Step] = []
         """Iterations simulated so far: up to one after the next message."""
         self.last: int | None = None
@@ -241,15 +223,13 @@ class _Attempt:
         """Failure after the last iteration."""
         self.reports: list[Report] = []
         self.is_cut = self.ended = False
-        self._more = more
-        self._reached = reached
-        self._resource = resource
+        self._more = backend.steps(task)
         self._cost = 0.0 if task.segment.costs is None else task.segment.costs.start
         self._speed = simulation.speed(task.segment.width)
         if not 0 < self._speed < math.inf:
             raise TrainableError(f"speed(width) must be a number, more than 0, got {self._speed!r}")
         self._checkpoint_seconds = simulation.checkpoint_seconds if simulation.has_checkpoints else 0.0
-        self._ends = [began + simulation.start_seconds]
+        self._ends = [self.began + simulation.start_seconds]
         """End of the start-up, of the first iteration, and so on."""
 
     def next(self, live: bool) -> int:
@@ -300,7 +280,9 @@ class _Attempt:
             try:
                 step = next(self._more, None)
                 if step is not None:
-                    self._cost = cost_after(self._resource, self._cost, step.metrics, step.seconds / self._speed)
+                    self._cost = cost_after(
+                        self._backend.resource, self._cost, step.metrics, step.seconds / self._speed
+                    )
             except RecordedFailure as error:
                 step, self.failure = None, bounded(failure_of_message(str(error)))
             except Exception as error:
@@ -311,7 +293,7 @@ class _Attempt:
                 costs = self.task.segment.costs
                 if costs is not None and self._cost >= costs.end:
                     self.last = len(self.steps)
-                elif self._reached(step) and self.task.segment.start + len(self.steps) != self.task.segment.end:
+                elif self._backend.reached(step) and self.task.segment.start + len(self.steps) != self.task.segment.end:
                     self.last, self.is_cut = len(self.steps), True
                 continue
             self.last = len(self.steps)

@@ -141,7 +141,6 @@ class Slots:
         # Workers that take tasks, by their number of tasks; in the order in which they reached that number.
         self._by_load: Sequence[dict[Slot, None]] = [{} for _ in range(self._limit)]
         self._free = self._by_load[0]
-        self._by_company: dict[Company, dict[Slot, None]] = {}
         self._by_warm: dict[int | None, Slot] = {}  # by trial: its last worker, or rank 0 of its last gang
 
     def add(self, slot: Slot) -> None:
@@ -161,7 +160,6 @@ class Slots:
             self.all.remove(slot)
         lost = list(slot.flights)
         slot.flights.clear()
-        self._keep_to((), slot)
         self._reindex(slot)
         self._by_warm = {trial: other for trial, other in self._by_warm.items() if other is not slot}
         return lost
@@ -280,7 +278,7 @@ class Slots:
         slot.flights.append(flight)
         if slot.lanes > 1:
             # A task that uses whole workers gets a company of its own, so that no other task joins it.
-            self._keep_to(flight.task.company if flight.task.lanes > 1 else (flight.task.trial.number,), slot)
+            slot.company = flight.task.company if flight.task.lanes > 1 else (flight.task.trial.number,)
         self._warm(slot, flight.task.segment.trial, flight.rank)
         self._reindex(slot)
 
@@ -294,7 +292,7 @@ class Slots:
             slot.flights[0].since = min(slot.flights[0].since, now)
         else:
             slot.idle_since = now
-            self._keep_to((), slot)
+            slot.company = ()
         self._reindex(slot)
 
     def recall(self, now: float) -> list[tuple[Slot, Flight]]:
@@ -347,17 +345,7 @@ class Slots:
     def _accepts_tasks(slot: Slot) -> bool:
         return slot.ready and not (slot.blocked or slot.company or slot.draining)
 
-    def _keep_to(self, company: Company, slot: Slot) -> None:
-        """Restrict a worker to trials of this company; empty: any."""
-        if slot.company:
-            del self._by_company[slot.company][slot]
-            if not self._by_company[slot.company]:
-                del self._by_company[slot.company]
-        slot.company = company
-        if company:
-            self._by_company.setdefault(company, {})[slot] = None
-
     def _with_company(self, company: Company) -> Slot | None:
         """Return a worker that runs trials of this company and has a free lane."""
-        slots = self._by_company.get(company, ())
-        return next((s for s in slots if s.ready and not s.draining and len(s.flights) < s.lanes), None)
+        slots = (slot for slot in self.all if slot.company == company and slot.ready and not slot.draining)
+        return next((slot for slot in slots if len(slot.flights) < slot.lanes), None)

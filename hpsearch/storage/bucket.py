@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import random
 import re
 import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeGuard, TypeVar
 
@@ -91,7 +90,7 @@ class Bucket:
         name = f".hpsearch-{secrets.token_hex(8)}"
         self.create(name, b"1")
         is_conditional = not self.create(name, b"2") and self.read(name) == b"1"
-        self.delete([name])
+        self.delete(name)
         return is_conditional
 
     def create(self, name: str, content: bytes) -> bool:
@@ -179,15 +178,13 @@ class Bucket:
         found = [entry["Prefix"] for page in pages for entry in page.get("CommonPrefixes", ())]
         return [prefix[len(self._prefix) :].rstrip("/") for prefix in found]
 
-    def delete(self, names: Iterable[str]) -> None:
-        """Delete objects; those that don't exist count as deleted.
+    def delete(self, name: str) -> None:
+        """Delete an object, if it exists.
 
         Raises:
             StorageError: The store can't be written.
         """
-        for name in names:
-            delete = functools.partial(self._client.delete_object, Bucket=self._name, Key=self._prefix + name)
-            self._tried(delete)
+        self._tried(lambda: self._client.delete_object(Bucket=self._name, Key=self._prefix + name))
 
     def _pages(self, folder: str, **how: str) -> list[dict[str, Any]]:
         pages = self._client.get_paginator("list_objects_v2")

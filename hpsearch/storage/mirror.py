@@ -88,10 +88,8 @@ class Mirror:
         self._is_ours = self._link is None
         self._freed: deque[tuple[int, str]] = deque()
         """Checkpoints in the bucket that aren't needed after an event, by its number."""
-        self._pinned: Collection[str] | None = ()
-        """Paths of checkpoints and packs that mustn't be deleted here now; None: all."""
-        self._deferred: list[str] = []  # addresses to delete here once they aren't pinned
-        self._going: Collection[str] = ()  # paths that are being deleted here, or were
+        self._pinned: Collection[str] = ()  # paths of checkpoints and packs that are being uploaded
+        self._unneeded: list[str] = []  # paths to delete here; those that are pinned, later
         self._fence: str | None = None
         self._wake, self._closing, self._abandoned = threading.Event(), False, False
         self._thread = threading.Thread(target=self._work, name="hpsearch-mirror", daemon=True)
@@ -126,9 +124,8 @@ class Mirror:
         missing = {address for address in needed if not self._study_dir.has_checkpoint(address)}
         if not missing:
             return
-        named = [entry.event.checkpoint for entry in history if isinstance(entry.event, Saved | Finished)]
-        events = [seq for seq, entry in enumerate(history, 1) if isinstance(entry.event, Saved | Finished)]
-        seqs = {address: seq for seq, address in zip(events, named, strict=True) if address in missing}
+        named = ((seq, entry.event) for seq, entry in enumerate(history, 1))
+        seqs = {event.checkpoint: seq for seq, event in named if isinstance(event, Saved | Finished)}
         batches = [] if self._link is None else list(self._bucket.names(FOLDER))
         drivers: dict[str, str] = {}
 
@@ -163,16 +160,16 @@ class Mirror:
     def discard(self, addresses: Sequence[str]) -> None:
         """Delete checkpoints that aren't needed after the last event: here, and in the bucket once that is mirrored."""
         assert self._journal.end is not None, "it is open for writing"
-        now: list[str] = []
         with self._lock:
-            for address in addresses:
-                path = path_of(address)
-                is_pinned = self._pinned is None or path in self._pinned
-                if is_pinned or path in self._stored:
-                    self._freed.append((self._journal.end[0], path))
-                (self._deferred if is_pinned else now).append(address)
-            self._going = {path_of(address) for address in now}
-        self._study_dir.discard(now)
+            paths = [path_of(address) for address in addresses]
+            self._freed += [(self._journal.end[0], path) for path in paths]
+            self._unneeded += paths
+            self._delete_unneeded()
+
+    def _delete_unneeded(self) -> None:
+        """Delete checkpoints here that aren't pinned; called with the lock."""
+        self._study_dir.discard(path for path in self._unneeded if path not in self._pinned)
+        self._unneeded = [path for path in self._unneeded if path in self._pinned]
 
     def close(self) -> None:
         """Wait until everything is mirrored, but at most a minute; then say what isn't. Later calls do nothing."""
@@ -252,19 +249,15 @@ class Mirror:
 
     def _step(self, reader: Journal) -> bool:
         """Mirror the next events, and delete what isn't needed; return whether there may be more events."""
-        with self._lock:
-            self._pinned, going = None, self._going
-        present: list[str] = []
         try:
-            # What is gone by now isn't needed after the newest event, and until `_pin` nothing else goes.
-            rows = reader.rows(self._mirrored, _MOST_EVENTS)
-            if rows is None:
-                raise StorageError(
-                    f"{self._study_dir.journal}: expected the journal that was mirrored, got another one."
-                )
-            named = [address for address in _named(rows) if path_of(address) not in going]
-            present = [address for address in named if self._study_dir.has_checkpoint(address)]
-            self._pin({path for address in present for path in (path_of(address), pack_of(address)) if path})
+            with self._lock:  # what is gone by now isn't needed after the newest event, and nothing goes meanwhile
+                rows = reader.rows(self._mirrored, _MOST_EVENTS)
+                if rows is None:
+                    raise StorageError(
+                        f"{self._study_dir.journal}: expected the journal that was mirrored, got another one."
+                    )
+                present = [address for address in _named(rows) if self._study_dir.has_checkpoint(address)]
+                self._pinned = {path for address in present for path in (path_of(address), pack_of(address)) if path}
             in_parallel(self._upload, present)
             if rows and self._link is not None:
                 self._append(self._link, rows, reader)
@@ -272,7 +265,9 @@ class Mirror:
                 self._mirrored = rows[-1][0], rows[-1][-1]
             self._uploaded.clear()
         finally:
-            self._pin(())
+            with self._lock:
+                self._pinned = ()
+                self._delete_unneeded()
         self._delete_freed()
         return len(rows) == _MOST_EVENTS
 
@@ -305,13 +300,6 @@ class Mirror:
             self._bucket.upload(name, file)
         self._uploaded.add(name)
 
-    def _pin(self, paths: Collection[str]) -> None:
-        """Let other checkpoints than these be deleted here."""
-        with self._lock:
-            self._pinned, deferred = paths, self._deferred
-            self._deferred = [address for address in deferred if path_of(address) in paths]
-        self._study_dir.discard(address for address in deferred if path_of(address) not in paths)
-
     def _delete_freed(self) -> None:
         if not self._is_ours:
             return
@@ -325,7 +313,7 @@ class Mirror:
                 self._stored.pop(path, None)
 
     def _delete(self, name: str) -> None:
-        self._bucket.delete([name])
+        self._bucket.delete(name)
         with self._lock:  # at once: the next deletion may fail
             self._garbage.discard(name)
             self._stored[_path_in(name)].discard(name)

@@ -70,7 +70,7 @@ class Storage:
 
     def release(self, url: str) -> None:
         """Delete a study that was claimed and couldn't be created here."""
-        Bucket(url).delete([RECORD])
+        Bucket(url).delete(RECORD)
 
 
 def studies_in(url: str) -> list[str]:

@@ -206,13 +206,11 @@ def extract(checkpoint: Path) -> Path:
         StorageError: The storage cannot be read, or is full.
         UnwritableError: The checkpoint cannot be extracted.
     """
-    try:
-        return _extract(checkpoint)
-    except UnwritableError as error:
-        if not isinstance(error.__cause__, FileNotFoundError):
-            raise
-        # The study's process took this process for dead, and deleted its temporary directory.
-        return _extract(checkpoint)
+    directory, parts = _directory(checkpoint), _packed(checkpoint)
+    if parts is not None:
+        with _staged(directory, shared=True) as staging:
+            _fill(staging, parts)
+    return directory
 
 
 def pack(checkpoint: Path) -> bytes:
@@ -265,14 +263,6 @@ def unpack(packed: bytes | IO[bytes], checkpoint: Path) -> None:
                 archive.extractall(staging, filter=_inside)
         except tarfile.TarError as error:
             raise CheckpointError(f"the checkpoint sent for {checkpoint} can't be unpacked: {error}") from error
-
-
-def _extract(checkpoint: Path) -> Path:
-    directory, parts = _directory(checkpoint), _packed(checkpoint)
-    if parts is not None:
-        with _staged(directory, shared=True) as staging:
-            _fill(staging, parts)
-    return directory
 
 
 def _directory(checkpoint: Path) -> Path:

@@ -91,9 +91,6 @@ def _checksums() -> Iterator[None]:
     """Make torch.save write checksums, which `load_file` verifies, even if the user's code disabled them."""
     import torch
 
-    if not hasattr(torch.serialization, "set_crc32_options"):  # torch before 2.6 always writes them
-        yield
-        return
     previous = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(True)
     try:

@@ -2,8 +2,8 @@
 
 A killed worker can't end its children itself. Its guardian waits for the worker's end, for any reason, and kills
 the worker's process group, and every process with the worker's mark in its environment: the children that left the
-group, and their children. A child that left the group and never ran another program has the worker's own environment,
-without the mark; it is recognized by an inherited file, which has the mark as its name.
+group, and their children. Not found is a child that left the group and never ran another program: it has the worker's
+own environment, without the mark.
 
 This file is also run as a program without hpsearch, so it imports only the standard library.
 """
@@ -15,12 +15,13 @@ import os
 import select
 import shutil
 import signal
+import subprocess
 import sys
 import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO
 
 MARK = "HPSEARCH_WORKER"
 """Environment variable that marks a worker's children."""
@@ -36,9 +37,7 @@ class Guardian:
     pid: int
     mark: str
     """The value of `HPSEARCH_WORKER` that marks this worker's processes."""
-    badge: int = -1
-    """Descriptor of an empty file that forked children inherit, with the mark as its name."""
-    pipe: BinaryIO | None = None
+    pipe: IO[bytes]
     """A pipe to the guardian."""
 
     def leave_message(self, text: str) -> None:
@@ -47,7 +46,6 @@ class Guardian:
         Args:
             text: Empty: it writes nothing.
         """
-        assert self.pipe is not None, "it was made by `start_guardian`"
         with contextlib.suppress(OSError, ValueError):  # the guardian was killed or stopped
             self.pipe.write(f"{text}\n".encode())
 
@@ -57,10 +55,7 @@ class Guardian:
             end = _end_of(self.pid)
             os.kill(self.pid, signal.SIGKILL)
             _wait_for(end, self.pid)
-        if self.badge >= 0:
-            os.close(self.badge)
-        if self.pipe is not None:
-            self.pipe.close()
+        self.pipe.close()
         if os.environ.get(MARK) == self.mark:
             del os.environ[MARK]
 
@@ -82,39 +77,28 @@ def start_guardian(scratch: Path | None = None, *, own_group: bool = True, mark:
         os.setpgid(0, 0)
     group = os.getpid() if own_group else 0
     environment = {name: value for name, value in os.environ.items() if name != MARK}
-    pid_reader, pid_writer = os.pipe()
-    request_reader, request_writer = os.pipe()
-    files: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, request_reader, 0), (os.POSIX_SPAWN_DUP2, pid_writer, 1)]
-    if own_group or not _is_open(2):
-        files.append((os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_RDWR, 0))
     command = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(group), mark, str(scratch or "")]
-    parent = os.posix_spawn(command[0], command, environment, file_actions=files, setsid=True)
-    os.close(pid_writer)
-    os.close(request_reader)
-    pid = int(os.read(pid_reader, 20))
-    os.close(pid_reader)
-    os.waitpid(parent, 0)
-    pipe = os.fdopen(request_writer, "wb", buffering=0)
-    if not own_group:
-        return Guardian(pid, mark, pipe=pipe)
-    os.environ[MARK] = mark
-    return Guardian(pid, mark, os.memfd_create(_badge(mark)), pipe)
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL if own_group else None,
+        bufsize=0,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdout as said:
+        pid = int(said.read())
+    process.wait()
+    if own_group:
+        os.environ[MARK] = mark
+    return Guardian(pid, mark, process.stdin)
 
 
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True
-
-
-def _badge(mark: str) -> str:
-    return f"{MARK}-{mark}"
-
-
-def kill_marked(name: str, value: str, group: int = 0, badge: str = "") -> None:
-    """Kill all processes with this environment variable, process group or badge, until none is left.
+def kill_marked(name: str, value: str, group: int = 0) -> None:
+    """Kill all processes with this environment variable or process group, until none is left.
 
     Returns after ten seconds if some can't be killed. This process itself isn't killed.
     """
@@ -126,9 +110,7 @@ def kill_marked(name: str, value: str, group: int = 0, badge: str = "") -> None:
         victims = [
             pid
             for pid in _other_processes()
-            if _in_group(pid, group)
-            or entry in _read(f"/proc/{pid}/environ").split(b"\0")
-            or (badge and _has_badge(pid, badge))
+            if _in_group(pid, group) or entry in _read(f"/proc/{pid}/environ").split(b"\0")
         ]
         clean = 0 if victims else clean + 1
         for pid in victims:
@@ -152,21 +134,6 @@ def _in_group(pid: int, group: int) -> bool:
     # The command, in parentheses, may contain anything; then come state, parent and group.
     state, _, its_group = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[:3] or (b"X", b"", b"0")
     return int(its_group) == group and state not in (b"Z", b"X")
-
-
-def _has_badge(pid: int, badge: str) -> bool:
-    """Return whether this process has the file open; False for a dead one."""
-    try:
-        return any(_link(path).startswith(f"/memfd:{badge} ") for path in Path(f"/proc/{pid}/fd").iterdir())
-    except OSError:  # ended, or another user's
-        return False
-
-
-def _link(path: Path) -> str:
-    try:
-        return str(path.readlink())
-    except OSError:  # closed meanwhile
-        return ""
 
 
 def _read(path: str) -> bytes:
@@ -198,11 +165,6 @@ def _wait_for(end: int, pid: int) -> None:
 def _main(worker: int, group: int, mark: str, scratch: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
-    # Descriptors of the worker without close-on-exec must close when the worker ends.
-    for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
-        if descriptor > 2:
-            with contextlib.suppress(OSError):  # the descriptor of the listing is closed already
-                os.close(descriptor)
     os.chdir("/")
     # A pipe wouldn't show the worker's end, as its forked children hold the pipe open, too.
     end = _end_of(worker) if os.getppid() == worker else -1
@@ -213,7 +175,7 @@ def _main(worker: int, group: int, mark: str, scratch: str) -> None:
     os.dup2(os.open(os.devnull, os.O_RDWR), 1)
     _wait_for(end, worker)
     _write_last_words()
-    kill_marked(MARK, mark, group, _badge(mark))
+    kill_marked(MARK, mark, group)
     if scratch:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -123,16 +123,12 @@ class InProcess:
         with contextlib.suppress(OSError, StorageError, UnwritableError), self.output.to(trial.directory / LOG):
             self._warm.close()
 
-    def forget(self) -> None:
-        """Drop the warm object, which has no `close`. Its trial is built again when it continues."""
-        assert not self.closes, "`close_object` has a place for what that prints"
-        self._warm.close()
-
     def close(self) -> None:
         """Close the warm object, and restore torch's threads."""
         import torch
 
-        self._warm.close()
+        self.close_object(None)
+        self._warm.close()  # if its log couldn't be opened
         self._listener.close()
         torch.set_num_threads(self._threads_before)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
-import fcntl
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -14,7 +12,6 @@ from pathlib import Path
 from typing import TextIO, cast
 
 _STREAMS = (1, 2)
-_FIRST_FREE = 3
 
 
 class OutputRedirect:
@@ -26,6 +23,11 @@ class OutputRedirect:
     """
 
     def __init__(self) -> None:
+        for descriptor in (0, *_STREAMS):
+            try:
+                os.fstat(descriptor)
+            except OSError:  # a process without this stream: otherwise another file would get its number
+                os.open(os.devnull, os.O_RDWR)
         self._streams: list[TextIO] = []
         self._flush_c_streams = ctypes.CDLL(None).fflush
 
@@ -35,9 +37,9 @@ class OutputRedirect:
         before = (sys.stdout, sys.stderr)
         _flush(*before)
         self._flush_c_streams(None)
-        log = _open_above(path)  # first: it may fail
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)  # first: it may fail
         try:
-            duplicates = [_duplicate(descriptor) for descriptor in _STREAMS]
+            duplicates = [os.dup(descriptor) for descriptor in _STREAMS]
             for descriptor in _STREAMS:
                 os.dup2(log, descriptor)
         finally:
@@ -52,7 +54,8 @@ class OutputRedirect:
             self._flush_c_streams(None)
             sys.stdout, sys.stderr = before
             for descriptor, duplicate in zip(_STREAMS, duplicates, strict=True):
-                _give_back(descriptor, duplicate)
+                os.dup2(duplicate, descriptor)
+                os.close(duplicate)
 
     def _open_streams(self) -> list[TextIO]:
         """Return streams for the two descriptors: the same streams each time, unless user code closed them."""
@@ -81,29 +84,3 @@ def _settle(streams: Iterable[TextIO]) -> None:
             # Without its raw file a stream counts as closed, and its buffer is discarded.
             with contextlib.suppress(Exception):
                 cast(BufferedWriter, stream.buffer).raw.close()
-
-
-def _open_above(path: Path) -> int:
-    """Open for appending, with a descriptor above the standard ones even if those are free."""
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        return fcntl.fcntl(log, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
-    finally:
-        os.close(log)
-
-
-def _duplicate(descriptor: int) -> int | None:
-    try:
-        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
-    except OSError as error:
-        if error.errno != errno.EBADF:  # a process without standard output
-            raise
-        return None
-
-
-def _give_back(descriptor: int, duplicate: int | None) -> None:
-    if duplicate is None:
-        os.close(descriptor)
-    else:
-        os.dup2(duplicate, descriptor)
-        os.close(duplicate)

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import NamedTuple
 
 from hpsearch.trainable.trainables import unwrapped
 from hpsearch.worker.job import CommandLine, Job
@@ -194,22 +193,13 @@ _INSTALLED = ("/site-packages/", "/dist-packages/")
 _LIBRARY = tuple({f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")})
 
 
-class _Imported(NamedTuple):
-    """A file at the first check after its import."""
-
-    since: int
-    """A time before its import, in nanoseconds."""
-    written: int
-    """Its modification time, in nanoseconds."""
-    size: int
-
-
 class LoadedCode:
     """Checks the files of the modules that this process has imported, except installed ones."""
 
     def __init__(self) -> None:
         self._last_look = time.time_ns()
-        self._at_first_check: dict[str, _Imported] = {}
+        self._at_first_check: dict[str, tuple[int, tuple[int, int]]] = {}
+        """Of each file a time before its import, in nanoseconds, and its stamp."""
 
     def edited(self) -> str | None:
         """Return the name of a module whose file was written since its import; None: there is none.
@@ -221,13 +211,11 @@ class LoadedCode:
             path = getattr(module, "__file__", None)
             if not isinstance(path, str) or not is_own(name, path):
                 continue
-            try:
-                state = Path(path).stat()
-            except OSError:  # a missing file can't be run by others, either
+            stamp = _stamp(Path(path))
+            if stamp is None:  # a missing file can't be run by others, either
                 continue
-            current = _Imported(self._last_look, state.st_mtime_ns, state.st_size)
-            first = self._at_first_check.setdefault(path, current)
-            if current.written > first.since or (current.written, current.size) != (first.written, first.size):
+            since, first = self._at_first_check.setdefault(path, (self._last_look, stamp))
+            if stamp != first or stamp[0] > since:
                 edited = name
         self._last_look = now
         return edited

@@ -199,10 +199,8 @@ def _of_torch() -> Iterator[Setting]:
 
 
 def _of_numpy() -> Iterator[Setting]:
-    try:
-        import numpy
-    except ImportError:
-        return
+    import numpy
+
     yield Setting("NumPy's handling of errors", numpy.geterr, lambda value: numpy.seterr(**value))
 
 

@@ -171,8 +171,7 @@ class Worker:
             timeout: Limit of its seconds: its build, and its part of each epoch; None: no limit.
         """
         assert self._lanes is not None, "segments run one at a time"
-        assert isinstance(self._runner, InProcess), "a script is no lane"
-        self._runner.forget()  # building a lane may change values that the warm object uses
+        self._runner.close_object(None)  # building a lane may change values that the warm object uses
         self._lanes.enter(_assignment_of(self._job, self._root, trial, segment), segment, channel, timeout)
 
     def round(self) -> list[Result]:

@@ -216,13 +216,13 @@ class Agent:
             self._pause = min(2 * self._pause, 10 * _LONGEST_PAUSE)
             return
         self._problem = ""
-        heard, driver = self._outbox.heard, self._outbox.driver
+        heard, driver = self._outbox.orders.heard, self._outbox.orders.driver
         self._pause = min(1.5 * self._pause, _LONGEST_PAUSE)
         if orders is not None and self._outbox.receive(orders):
-            if self._outbox.heard > heard or self._outbox.driver != driver:
+            if self._outbox.orders.heard > heard or self._outbox.orders.driver != driver:
                 self._silence = 0.0
             acknowledged = self._outbox.attempt is None and self._document.attempt is not None
-            self._note(self._outbox.driver != driver or acknowledged)
+            self._note(self._outbox.orders.driver != driver or acknowledged)
             self._pause = _SHORTEST_PAUSE
 
     def _why_end(self) -> str | None:
@@ -231,8 +231,8 @@ class Agent:
         Raises:
             HpsearchError: As in `run`.
         """
-        if self._ended or self._outbox.stop:
-            return f"the driver has ended: {self._ended or self._outbox.stop}"
+        if self._ended or self._outbox.orders.stop:
+            return f"the driver has ended: {self._ended or self._outbox.orders.stop}"
         if self._is_leaving and self._outbox.attempt is None and self._is_known(lambda state: state.leaving):
             return "left, with nothing open"
         if self._is_leaving and self._silence > self._lease:
@@ -257,9 +257,9 @@ class Agent:
         document = self._document
         if document is None or not says(document) or document.attempt is not None:
             return False
-        if not self._outbox.driver:
+        if not self._outbox.orders.driver:
             return self._silence > _STEP
-        return self._outbox.heard >= document.counter or self._silence > self._lease
+        return self._outbox.orders.heard >= document.counter or self._silence > self._lease
 
     def _read_terms(self, content: bytes) -> None:
         """Read what a driver announces, and prepare for it."""
@@ -346,13 +346,13 @@ class Agent:
         if child is None:
             return
         task = None if self._is_leaving else outbox.next_task()
-        if task is not None and child.is_idle and self._terms.driver == outbox.driver:
+        if task is not None and child.is_idle and self._terms.driver == outbox.orders.driver:
             outbox.begin(task)
             child.begin(task)
             self._say(f"trial {task.trial.number}, attempt {task.segment.attempt}: from {task.segment.start}")
             self._note(True)
         if child.task is not None:
-            child.signal(outbox.cut or self._is_leaving, outbox.decided)
+            child.signal(outbox.orders.cut or self._is_leaving, outbox.orders.decided)
 
     def _listen(self) -> None:
         """Take what the child says, for a while, and end it if it is late."""

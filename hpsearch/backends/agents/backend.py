@@ -18,9 +18,9 @@ from hpsearch.backends.agents.desk import AgentRow, Desk
 from hpsearch.backends.agents.folder import AGENTS, DriverFolder, write_rows
 from hpsearch.backends.agents.http import DriverServer
 from hpsearch.backends.agents.messages import FORMAT, VERSION, Announcement
-from hpsearch.backends.base import Backend
+from hpsearch.backends.base import Backend, no_room
 from hpsearch.backends.replacing import MODULE_CHANGES_STAY
-from hpsearch.errors import BackendError, HpsearchError, SweepError, TrainableError
+from hpsearch.errors import HpsearchError, SweepError, TrainableError
 from hpsearch.objective.repeats import Repeats
 from hpsearch.searchers.base import Search
 from hpsearch.serving.server import Listen
@@ -115,13 +115,8 @@ class AgentsBackend(Backend):
 
     def start(self, task: Task) -> None:
         """Assign a task to an agent."""
-        if task.lanes > 1:
-            raise BackendError(
-                f"agents run one trial at a time, but trial {task.trial.number} asks for one of {task.lanes} lanes of "
-                "a worker: capacity(lanes) is 0"
-            )
-        if self.capacity() < 1 or task.segment.width > 1:
-            raise BackendError(f"there is no agent for trial {task.trial.number}: start no more than capacity() says")
+        if self.capacity(task.lanes) < 1 or task.segment.width > 1:
+            raise no_room(task)
         self._opened.start(task, self.now())
 
     def cut(self, trial: int, attempt: int) -> None:

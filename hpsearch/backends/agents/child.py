@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,19 +30,14 @@ from hpsearch.backends.gangs import CLOSE_SECONDS
 from hpsearch.backends.slots import Slot
 from hpsearch.errors import CheckpointError, HpsearchError, StorageError, UnreadableCheckpointError
 from hpsearch.events import Noted, Saved
-from hpsearch.journal.directory import OUTPUT_AT_HAND
 from hpsearch.task import Result, Task
 from hpsearch.trainable.addresses import path_of
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trial import Report
-from hpsearch.worker.attempt import attempt_directory, file_log
 from hpsearch.worker.child_process import ignore_preemption, thread_environment
 from hpsearch.worker.guardian import MARK, Guardian, start_guardian
 from hpsearch.worker.job import Job
 from hpsearch.worker.worker import Worker
-
-_FILING_SECONDS = 1.0
-"""Time between two moves of a running attempt's output to its directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +47,8 @@ class Setup:
     job: Job
     root: Path
     """As in `Worker`."""
-    mark: str
-    """Mark of its guardian, and in the name of its output."""
     client: Client | None
     """Its requests to the driver, if the root isn't the study's directory."""
-
-    @property
-    def log(self) -> Path:
-        """Its output until that is moved to an attempt."""
-        return self.root / "trials" / f"{OUTPUT_AT_HAND}{self.mark}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +92,14 @@ def serve(descriptor: int) -> None:
     _keep_from_signals()
     connection = Connection(descriptor)
     setup: Setup = connection.recv()
-    guardian = start_guardian(mark=setup.mark)
+    guardian = start_guardian()
     try:
-        worker = Worker(setup.job, setup.root, setup.log)
+        worker = Worker(setup.job, setup.root)
     except HpsearchError as error:
         connection.send(Ready(str(error), False))
         return
     gc.freeze()  # modules stay alive, and scanning them takes the garbage collector 0.2 s
-    reader = _Reader(connection, worker)
+    reader = _Reader(connection)
     connection.send(Ready("", worker.closes))
     while (task := reader.tasks.get()) is not None:
         if worker.closes:
@@ -120,8 +107,6 @@ def serve(descriptor: int) -> None:
         connection.send(Begun(task.key))
         result = _run(worker, task, _Channel(connection, reader, task, setup))
         connection.send(SegmentEnded(result, psutil.Process().memory_info().rss))
-    if worker.closes:
-        worker.close_object(None)
     worker.close()
     guardian.stop()
 
@@ -141,10 +126,9 @@ def _run(worker: Worker, task: Task, channel: _Channel) -> Result:
 class _Reader:
     """Reads what the parent says, in a thread. Without its parent the process ends."""
 
-    def __init__(self, connection: Connection, worker: Worker) -> None:
+    def __init__(self, connection: Connection) -> None:
         self.tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._connection = connection
-        self._worker = worker
         self._changed = threading.Condition()
         self._signal = Signal((-1, -1), False, 0)
         threading.Thread(target=self._read, name="hpsearch-agent", daemon=True).start()
@@ -163,8 +147,6 @@ class _Reader:
     def _read(self) -> None:
         while True:
             try:
-                while not self._connection.poll(_FILING_SECONDS):
-                    self._worker.file_log()
                 message: Signal | Task | None = self._connection.recv()
             except (EOFError, OSError):
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -298,7 +280,6 @@ class Child:
         guardian: Guardian | None,
         start: Callable[[int, Path, Mapping[str, str]], Process],
     ) -> None:
-        self._setup = Setup(job, root, uuid.uuid4().hex, client)
         self._connection, other = Pipe()
         environment = {**os.environ, **thread_environment(job.threads)}
         environment["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
@@ -308,8 +289,8 @@ class Child:
             environment["CUDA_VISIBLE_DEVICES"] = ""  # before the import of the trainable, which may look for GPUs
         with other:
             self._process = start(other.fileno(), code, environment)
-        self._connection.send(self._setup)
-        self.slot = Slot(None, self._setup.mark)
+        self._connection.send(Setup(job, root, client))
+        self.slot = Slot(None, "")
         self.task: Task | None = None
         self.sent = 0.0
         self.began: float | None = None
@@ -364,10 +345,6 @@ class Child:
         self._process.kill()
         self._process.wait()
         self._connection.close()
-        with suppress(OSError):
-            if self.task is not None:
-                file_log(self._setup.log, self._setup.root / attempt_directory(self.task.segment))
-            self._setup.log.unlink(missing_ok=True)
 
     def end(self) -> None:
         """Let it close its object, if it has one, and end it."""

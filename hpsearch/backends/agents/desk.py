@@ -171,11 +171,6 @@ class Desk:
                 seat.orders = replace(orders, counter=self._counter)
         return {agent: seat.orders for agent, seat in self._seats.items() if seat.orders is not None}
 
-    def task_of(self, agent: str) -> Task | None:
-        """Return the task that an agent has."""
-        seat = self._seats.get(agent)
-        return None if seat is None or seat.flight is None else seat.flight.task
-
     def gone(self) -> list[str]:
         """Return the agents that have left, and forget them."""
         gone = [agent for agent, seat in self._seats.items() if seat.state.leaving and seat.flight is None]

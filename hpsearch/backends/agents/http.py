@@ -12,28 +12,25 @@ Clients never name paths.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
-import os
 import re
 import shutil
 import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Mapping
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING, BinaryIO
 from urllib.parse import urlsplit
 
 from hpsearch.backends.agents.messages import AgentState, Announcement, Orders, decode, encode
 from hpsearch.config.strict_json import parse_json
 from hpsearch.errors import BackendError, CheckpointError, HpsearchError
-from hpsearch.journal.directory import OUTPUT_AT_HAND
 from hpsearch.serving.access import Access, Policy, Rule, load_tokens
 from hpsearch.serving.server import Listen, running
-from hpsearch.task import Task
 from hpsearch.trainable.addresses import path_of
 from hpsearch.trainable.checkpoints import name_of, pack_into, unpack
 from hpsearch.trial import Segment
@@ -83,7 +80,7 @@ class DriverServer:
         self._study = study
         self._guard = threading.Lock()
         self._writing = threading.Lock()
-        self._stack = ExitStack()
+        self._stack = contextlib.ExitStack()
         self._announcement = b""
         self._states: dict[str, AgentState] = {}
         self._mistakes: list[str] = []
@@ -132,6 +129,7 @@ class DriverServer:
 
     def _application(self) -> Access:
         from starlette.applications import Starlette
+        from starlette.requests import ClientDisconnect
         from starlette.routing import Route
 
         application: Access = Starlette(  # type: ignore[assignment]
@@ -141,11 +139,12 @@ class DriverServer:
                 Route("/checkpoint", self._send_checkpoint, methods=["GET"]),
                 Route("/checkpoint/{trial:int}/{attempt:int}/{iteration:int}", self._take_checkpoint, methods=["PUT"]),
                 Route("/output/{trial:int}/{attempt:int}", self._take_output, methods=["PUT"]),
-            ]
+            ],
+            exception_handlers=dict.fromkeys((HpsearchError, OSError, ClientDisconnect), _refusal),
         )
         return application
 
-    async def _announce(self, request: Request) -> Response:
+    def _announce(self, request: Request) -> Response:
         from starlette.responses import Response
 
         return Response(self._announcement, media_type="application/json")
@@ -162,7 +161,7 @@ class DriverServer:
             with self._guard:
                 if len(self._mistakes) < _MOST_MISTAKES:
                     self._mistakes.append(f"a document of an agent was refused: {error}")
-            return Response(str(error), 400)
+            raise RefusedError(400, str(error)) from error
         with self._guard:
             newest = self._states.get(agent)
             if newest is None or newest.counter < state.counter:
@@ -172,56 +171,48 @@ class DriverServer:
                 self._told.add(agent)
         return Response(status_code=204) if orders is None else Response(encode(orders), media_type="application/json")
 
-    def _task_of(self, request: Request) -> Task | None:
-        """Return the task of the agent that sends a request; None if it has none, or speaks of another."""
+    def _segment_of(self, request: Request) -> Segment:
+        """Return the segment of the agent that sends a request.
+
+        Raises:
+            RefusedError: It has none, or speaks of another.
+        """
         with self._guard:
             orders = self._orders.get(_agent_of(request))
         task = None if orders is None else orders.task
         given = request.path_params
         if task is None or ("trial" in given and (given["trial"], given["attempt"]) != task.key):
-            return None
-        return task
+            raise RefusedError(409, "this attempt is not this agent's")
+        return task.segment
 
-    async def _send_checkpoint(self, request: Request) -> Response:
-        from starlette.background import BackgroundTask
-        from starlette.concurrency import run_in_threadpool
-        from starlette.responses import FileResponse
+    def _send_checkpoint(self, request: Request) -> Response:
+        from starlette.responses import StreamingResponse
 
-        task = self._task_of(request)
-        if task is None or task.segment.checkpoint is None:
-            return _refusal(409, "this agent has no task with a checkpoint")
-        # Named as output at hand, so that a resume deletes it if this process is killed.
-        descriptor, name = tempfile.mkstemp(prefix=OUTPUT_AT_HAND, dir=self._study / "trials")
+        checkpoint = self._segment_of(request).checkpoint
+        if checkpoint is None:
+            raise RefusedError(409, "this agent's task begins without a checkpoint")
+        file = tempfile.TemporaryFile(dir=self._study / "trials")  # noqa: SIM115 (it is sent later)
         try:
-            with os.fdopen(descriptor, "wb") as file:
-                await run_in_threadpool(pack_into, file, self._study / task.segment.checkpoint)
+            pack_into(file, self._study / checkpoint)
         except HpsearchError as error:
-            Path(name).unlink(missing_ok=True)
-            return _refusal(404 if isinstance(error, CheckpointError) else 507, str(error))
-        return FileResponse(name, background=BackgroundTask(Path(name).unlink, missing_ok=True))
+            file.close()
+            raise RefusedError(404 if isinstance(error, CheckpointError) else 507, str(error)) from error
+        length = file.tell()
+        file.seek(0)
+        return StreamingResponse(_chunks(file), headers={"Content-Length": str(length)})
 
     async def _take_checkpoint(self, request: Request) -> Response:
         from starlette.concurrency import run_in_threadpool
-        from starlette.requests import ClientDisconnect
         from starlette.responses import Response
 
-        task, iteration = self._task_of(request), request.path_params["iteration"]
-        if task is None:
-            return _refusal(409, "this attempt is not this agent's")
-        try:
-            with tempfile.TemporaryFile(dir=self._study / "trials") as file:
-                async for chunk in request.stream():
-                    await run_in_threadpool(file.write, chunk)
-                if file.tell() != int(request.headers.get("content-length", "-1")):
-                    return _refusal(400, "the checkpoint must come with its length, and whole")
-                file.seek(0)
-                await run_in_threadpool(self._write_checkpoint, file, task.segment, iteration)
-        except ClientDisconnect:
-            return _refusal(400, "the checkpoint must come whole")
-        except CheckpointError as error:
-            return _refusal(400, str(error))
-        except (OSError, HpsearchError) as error:
-            return _refusal(507, str(error))
+        segment, iteration = self._segment_of(request), request.path_params["iteration"]
+        with tempfile.TemporaryFile(dir=self._study / "trials") as file:
+            async for chunk in request.stream():
+                await run_in_threadpool(file.write, chunk)
+            if file.tell() != int(request.headers.get("content-length", "-1")):
+                raise RefusedError(400, "the checkpoint must come with its length, and whole")
+            file.seek(0)
+            await run_in_threadpool(self._write_checkpoint, file, segment, iteration)
         return Response(status_code=204)
 
     def _write_checkpoint(self, file: BinaryIO, segment: Segment, iteration: int) -> None:
@@ -233,16 +224,10 @@ class DriverServer:
     async def _take_output(self, request: Request) -> Response:
         from starlette.responses import Response
 
-        task = self._task_of(request)
-        if task is None:
-            return _refusal(409, "this attempt is not this agent's")
-        directory = self._study / attempt_directory(task.segment)
+        directory = self._study / attempt_directory(self._segment_of(request))
         content = await request.body()
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            (directory / LOG).write_bytes(content)
-        except OSError as error:
-            return _refusal(507, str(error))
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / LOG).write_bytes(content)
         return Response(status_code=204)
 
 
@@ -250,10 +235,20 @@ def _agent_of(request: Request) -> str:
     return request.headers.get(AGENT, "")
 
 
-def _refusal(status: int, text: str) -> Response:
+def _chunks(file: IO[bytes]) -> Iterator[bytes]:
+    with file:
+        while chunk := file.read(_CHUNK):
+            yield chunk
+
+
+def _refusal(request: Request, error: Exception) -> Response:
+    """Answer a request that raised: 507 if the driver can't write, 400 if what came isn't whole, or no checkpoint."""
     from starlette.responses import PlainTextResponse
 
-    return PlainTextResponse(text, status)
+    if isinstance(error, RefusedError):
+        return PlainTextResponse(str(error), error.status)
+    can_write = not isinstance(error, OSError | HpsearchError) or isinstance(error, CheckpointError)
+    return PlainTextResponse(str(error), 400 if can_write else 507)
 
 
 class RefusedError(HpsearchError):
@@ -350,17 +345,13 @@ class Client:
             OSError, RefusedError, BackendError: As in `request`.
             HpsearchError: It can't be written.
         """
-        connection = self.connect()
-        try:
-            with tempfile.TemporaryFile() as file:
-                answer = self.request(connection, "GET", "/checkpoint")
-                shutil.copyfileobj(answer, file, _CHUNK)
-                if file.tell() != int(answer.headers.get("content-length", "-1")):
-                    raise ConnectionError("the checkpoint didn't come whole")
-                file.seek(0)
-                unpack(file, checkpoint)
-        finally:
-            connection.close()
+        with contextlib.closing(self.connect()) as connection, tempfile.TemporaryFile() as file:
+            answer = self.request(connection, "GET", "/checkpoint")
+            shutil.copyfileobj(answer, file, _CHUNK)
+            if file.tell() != int(answer.headers.get("content-length", "-1")):
+                raise ConnectionError("the checkpoint didn't come whole")
+            file.seek(0)
+            unpack(file, checkpoint)
 
     def send(self, checkpoint: Path, segment: Segment, iteration: int) -> None:
         """Send a checkpoint of an attempt.
@@ -369,20 +360,14 @@ class Client:
             OSError, RefusedError, BackendError: As in `request`.
             HpsearchError: It can't be read, or is too large.
         """
-        connection = self.connect()
-        try:
-            with tempfile.TemporaryFile() as file:
-                pack_into(file, checkpoint)
-                length = file.tell()
-                if length > _LARGEST_CHECKPOINT:
-                    raise CheckpointError(
-                        f"a checkpoint must have at most {_LARGEST_CHECKPOINT:,} bytes, got {length:,}"
-                    )
-                file.seek(0)
-                path = f"/checkpoint/{segment.trial}/{segment.attempt}/{iteration}"
-                self.request(connection, "PUT", path, file, length).read()
-        finally:
-            connection.close()
+        with contextlib.closing(self.connect()) as connection, tempfile.TemporaryFile() as file:
+            pack_into(file, checkpoint)
+            length = file.tell()
+            if length > _LARGEST_CHECKPOINT:
+                raise CheckpointError(f"a checkpoint must have at most {_LARGEST_CHECKPOINT:,} bytes, got {length:,}")
+            file.seek(0)
+            path = f"/checkpoint/{segment.trial}/{segment.attempt}/{iteration}"
+            self.request(connection, "PUT", path, file, length).read()
 
 
 class AgentClient:
@@ -398,8 +383,7 @@ class AgentClient:
         self._client = client
         self.root = Path(tempfile.mkdtemp(prefix="hpsearch-agent-"))
         self.scratch: Path | None = self.root
-        (self.root / "trials").mkdir()
-        self._connection: http.client.HTTPConnection | None = None
+        self._connection = client.connect(_DOCUMENT_SECONDS)
         self._driver = ""
         self._announced = ""
 
@@ -438,24 +422,19 @@ class AgentClient:
 
     def close(self) -> None:
         """Delete the folder."""
-        if self._connection is not None:
-            self._connection.close()
+        self._connection.close()
         shutil.rmtree(self.root, ignore_errors=True)
 
     def _ask(self, method: str, path: str, body: bytes = b"") -> bytes:
         """Return the body of an answer, over a connection that is kept."""
-        kept, self._connection = self._connection, None
-        for connection in filter(None, (kept, self._client.connect(_DOCUMENT_SECONDS))):
-            try:
-                content = self._client.request(connection, method, path, body).read()
-            except (OSError, http.client.HTTPException) as error:
-                connection.close()
-                if connection is kept:  # the driver may have closed it, as nothing was sent for a while
-                    continue
-                raise ConnectionError(f"{type(error).__name__}: {error}") from error
-            except BaseException:
-                connection.close()
-                raise
-            self._connection = connection
-            return content
-        raise AssertionError("the new connection returns or raises")
+        is_kept = self._connection.sock is not None
+        try:
+            return self._client.request(self._connection, method, path, body).read()
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            if is_kept:  # the driver may have closed it, as nothing was sent for a while
+                return self._ask(method, path, body)
+            raise ConnectionError(f"{type(error).__name__}: {error}") from error
+        except HpsearchError:
+            self._connection.close()
+            raise

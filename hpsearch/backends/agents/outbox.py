@@ -25,54 +25,23 @@ class Outbox:
     def __init__(self, agent: str, host: str) -> None:
         self._agent = agent
         self._host = host
-        self._orders: Orders | None = None
+        self.orders = Orders("", 0, agent, 0, None, False, 0, 0, "")
+        """The last orders; of no driver before the first ones."""
         self._former: set[str] = set()
         """Drivers before the last one, whose orders may still be on their way."""
         self._counter = 0
         self.attempt: AttemptState | None = None
         """The attempt that runs, or whose end isn't acknowledged."""
 
-    @property
-    def driver(self) -> str:
-        """The driver that sent the last orders; empty: none."""
-        return "" if self._orders is None else self._orders.driver
-
-    @property
-    def heard(self) -> int:
-        """Counter of the last document that this driver has received, as far as known."""
-        return 0 if self._orders is None else self._orders.heard
-
-    @property
-    def counter(self) -> int:
-        """Counter of the last document."""
-        return self._counter
-
-    @property
-    def stop(self) -> str:
-        """Why the driver wants the agent to end; empty: it doesn't."""
-        return "" if self._orders is None else self._orders.stop
-
-    @property
-    def cut(self) -> bool:
-        """Whether the attempt should end at its next report."""
-        return self._orders is not None and self._orders.cut
-
-    @property
-    def decided(self) -> int:
-        """Iteration up to which the scheduler has decided."""
-        return 0 if self._orders is None else self._orders.decided
-
     def receive(self, orders: Orders) -> bool:
         """Read orders; return whether they are new. An attempt that they don't list is dropped."""
         if orders.agent != self._agent or orders.driver in self._former:
             return False
-        former = self._orders
-        if former is not None:
-            if orders.driver != former.driver:
-                self._former.add(former.driver)
-            elif orders.counter <= former.counter:
-                return False
-        self._orders = orders
+        if orders.driver != self.orders.driver:
+            self._former.add(self.orders.driver)
+        elif orders.counter <= self.orders.counter:
+            return False
+        self.orders = orders
         attempt = self.attempt
         if attempt is not None and (orders.task is None or orders.task.key != attempt.key):
             self.attempt = None
@@ -86,7 +55,7 @@ class Outbox:
 
     def next_task(self) -> Task | None:
         """Return the task to begin now; None: there is none, or it has begun."""
-        return None if self._orders is None or self.attempt is not None else self._orders.task
+        return self.orders.task if self.attempt is None else None
 
     def begin(self, task: Task) -> None:
         """Record that a task begins."""
@@ -95,31 +64,32 @@ class Outbox:
 
     def is_running(self, key: Key) -> bool:
         """Return whether this attempt runs."""
+        return self._running(key) is not None
+
+    def _running(self, key: Key) -> AttemptState | None:
         attempt = self.attempt
-        return attempt is not None and attempt.key == key and attempt.result is None and attempt.loss is None
+        runs = attempt is not None and attempt.key == key and attempt.result is None and attempt.loss is None
+        return attempt if runs else None
 
     def reported(self, key: Key, report: Report) -> None:
         """Record a report; ignore it if the attempt was dropped."""
-        if self.is_running(key) and self.attempt is not None:
-            self.attempt = replace(self.attempt, reports=(*self.attempt.reports, report))
+        if (attempt := self._running(key)) is not None:
+            self.attempt = replace(attempt, reports=(*attempt.reports, report))
 
     def noted(self, key: Key, notes: Mapping[str, str]) -> None:
         """Record notes; ignore them if the attempt was dropped."""
-        if self.is_running(key) and self.attempt is not None:
-            self.attempt = replace(self.attempt, notes={**self.attempt.notes, **notes})
+        if (attempt := self._running(key)) is not None:
+            self.attempt = replace(attempt, notes={**attempt.notes, **notes})
 
     def saved(self, saved: Saved) -> None:
         """Record a checkpoint; ignore it if the attempt was dropped."""
-        if self.is_running((saved.trial, saved.attempt)) and self.attempt is not None:
-            self.attempt = replace(self.attempt, saves=(*self.attempt.saves, saved))
+        if (attempt := self._running((saved.trial, saved.attempt))) is not None:
+            self.attempt = replace(attempt, saves=(*attempt.saves, saved))
 
     def ended(self, key: Key, end: Result | Loss) -> None:
         """Record how an attempt ended; ignore it if the attempt was dropped."""
-        if self.is_running(key) and self.attempt is not None:
-            if isinstance(end, Result):
-                self.attempt = replace(self.attempt, result=end)
-            else:
-                self.attempt = replace(self.attempt, loss=end)
+        if (attempt := self._running(key)) is not None:
+            self.attempt = replace(attempt, result=end) if isinstance(end, Result) else replace(attempt, loss=end)
 
     def state(self, ready: bool, leaving: bool = False, refusal: str = "", mistake: str = "") -> AgentState:
         """Return the next document."""
@@ -128,7 +98,7 @@ class Outbox:
             self._agent,
             self._counter,
             self._host,
-            self.driver,
+            self.orders.driver,
             ready,
             leaving,
             refusal,

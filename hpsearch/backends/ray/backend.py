@@ -14,11 +14,12 @@ import ray
 from ray.exceptions import RayError
 
 from hpsearch.backends.base import Backend
-from hpsearch.backends.gangs import CLOSE_SECONDS, Gang, Loss, LossKind, halved
+from hpsearch.backends.gangs import Gang, Loss, LossKind, halved
 from hpsearch.backends.ray.failures import as_backend_error, first_line
-from hpsearch.backends.ray.inbox import Inbox, Rounds
+from hpsearch.backends.ray.inbox import Inbox
 from hpsearch.backends.ray.mailbox import Heartbeat, Key
 from hpsearch.backends.ray.messages import (
+    RoundsEnd,
     RunRequest,
     RunResponse,
     pack_checkpoint,
@@ -39,6 +40,9 @@ from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.preflight import check_trainable
 
 _HOUSEKEEPING_SECONDS = 0.25
+
+_ROUNDS_AHEAD = 2
+"""Number of rounds requested from a worker in advance, so that it doesn't wait for the driver."""
 
 _BURST_SECONDS = 0.002
 """While all workers have work, answers are read in bursts: each wake-up of the driver slows them down."""
@@ -69,7 +73,8 @@ class RayBackend(Backend):
         """Worker of rank 0 and its task, by (trial, attempt)."""
         self._waiting: deque[Task] = deque()
         self._inbox = Inbox()
-        self._rounds = Rounds(self._inbox, self.now, self._lane_landed, self._lane_lost)
+        self._due: dict[Slot, None] = {}
+        """Workers with lanes from which rounds are requested next."""
         self._next_look = 0.0
         self._live = False
         self._handled: dict[Key, int] = {}
@@ -134,7 +139,7 @@ class RayBackend(Backend):
             self._mailbox.decided.remote(str(self._study), self._handled)
             self._handled = {}
         self._opened.refill()
-        self._rounds.ask()
+        self._ask_rounds()
         messages = self._housekeeping()
         pause = _BURST_SECONDS if self._slots.sent_ahead() else 0.0
         return messages + self._inbox.take(0.0 if messages else timeout, pause)
@@ -148,9 +153,9 @@ class RayBackend(Backend):
         """Keep idle workers for the next search of this process, and end the others."""
         worker_pool, self._worker_pool = self._worker_pool, None
         if worker_pool is not None:
-            if not kill and ray.is_initialized():
-                self._close_objects(worker_pool)
-            worker_pool.close(kill)
+            for slot in worker_pool.close(kill):
+                if slot.closes and slot.warm is not None:
+                    self._deliver(close_hung(slot.warm))
             if ray.is_initialized():
                 self._mailbox.clear.remote(str(self._study))
 
@@ -205,7 +210,23 @@ class RayBackend(Backend):
         self._slots.send(slot, flight, self.now())
         self._flights[task.key] = (slot, flight)
         request = RunRequest(task.trial, task.segment, None if slot.sees else packed, None, task.timeout)
-        self._rounds.enter(slot, request)
+        slot.entering.append(request)
+        self._due[slot] = None
+
+    def _ask_rounds(self) -> None:
+        """Request the rounds that are due, once all messages have been handled.
+
+        So lanes that start at the same time enter in the same round.
+        """
+        due, self._due = self._due, {}
+        for slot in due:
+            while slot.flights and slot.rounds < _ROUNDS_AHEAD:
+                if slot.rounds == 0:
+                    slot.round_since = self.now()
+                slot.rounds += 1
+                new, slot.entering = slot.entering, []
+                answer = slot.handle.round.remote(pickle.dumps(new, pickle.HIGHEST_PROTOCOL), slot.ends_heard)
+                self._inbox.when_done(answer, functools.partial(self._round_landed, slot))
 
     def _closed(self, flight: Flight, future: Future[None]) -> Sequence[Message]:
         if future.exception() is None:  # otherwise the worker died, which the task's own answer reports
@@ -266,10 +287,25 @@ class RayBackend(Backend):
         self._send_waiting()
         return messages
 
-    def _lane_lost(self, slot: Slot, error: RayError) -> Sequence[Message]:
-        self._opened.end_unreachable(slot, error)
-        messages = self._lose(slot, first_line(error))
-        self._send_waiting()
+    def _round_landed(self, slot: Slot, future: Future[bytes]) -> Sequence[Message]:
+        if slot.dead:
+            return ()
+        messages: list[Message] = []
+        try:
+            answer: RoundsEnd = pickle.loads(future.result())
+        except RayError as error:
+            self._opened.end_unreachable(slot, error)
+            messages += self._lose(slot, first_line(error))
+            self._send_waiting()
+            return messages
+        slot.rounds -= 1
+        slot.round_since = self.now()
+        slot.trained += answer.trained
+        slot.ends_heard += len(answer.ends)
+        self._due[slot] = None
+        flights = {flight.task.key: flight for flight in slot.flights}
+        for end in answer.ends:
+            messages += self._lane_landed(slot, flights[end.result.trial, end.result.attempt], end)
         return messages
 
     def _finish_task(self, flight: Flight) -> Sequence[Message]:
@@ -316,18 +352,6 @@ class RayBackend(Backend):
         closed = slot.handle.close_object.remote(None)
         self._inbox.when_done(closed, lambda _: () if slot.dead else self._replace(slot, reason))
         return ()
-
-    def _close_objects(self, worker_pool: WorkerPool) -> None:
-        """Close the objects of all idle workers; a `close` that hangs is killed with its worker."""
-        holding = [slot for slot in worker_pool.slots.all if slot.closes and slot.warm is not None and not slot.flights]
-        if not holding:
-            return
-        closings = {slot.handle.close_object.remote(None): slot for slot in holding}
-        _, late = ray.wait(list(closings), num_returns=len(closings), timeout=CLOSE_SECONDS)
-        for slot in [closings[closing] for closing in late]:
-            self._deliver(close_hung(slot.warm))
-            worker_pool.slots.remove(slot)
-            worker_pool.end(slot)
 
     # Reading the mailbox.
 

@@ -77,7 +77,7 @@ def start_local(cpus: int, init: Callable[..., None]) -> ExitStack:
     try:
         make_private_token()
         with lean_start() as processes, _marked(guardian.mark):
-            thread.start(START_SECONDS, processes.died)
+            thread.start(START_SECONDS, lambda: first_dead(processes))
     except KeyboardInterrupt:
         ending.close()
         raise
@@ -146,33 +146,27 @@ on all interfaces, whatever address their node has.
 """
 
 
-class RayProcesses:
-    """The processes that Ray has started."""
+Processes = list[tuple[str, Any]]
+"""Name and `Popen` of each process that Ray has started."""
 
-    def __init__(self) -> None:
-        self._processes: list[tuple[str, Any]] = []
 
-    def started(self, name: str, process: Any) -> None:
-        """Record a process; `process` is its `Popen`."""
-        self._processes.append((name, process))
-
-    def died(self) -> str | None:
-        """Return a message on the first process that has ended; None if all are running."""
-        for name, process in list(self._processes):
-            if (code := process.poll()) is not None:
-                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-                return f"its {name} {how}"
-        return None
+def first_dead(processes: Processes) -> str | None:
+    """Return a message on the first process that has ended; None if all are running."""
+    for name, process in list(processes):
+        if (code := process.poll()) is not None:
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            return f"its {name} {how}"
+    return None
 
 
 @contextmanager
-def lean_start() -> Iterator[RayProcesses]:
+def lean_start() -> Iterator[Processes]:
     """Make `ray.init` start no autoscaler, log monitor or dashboard, and listen on 127.0.0.1 alone.
 
     These take two seconds of CPU time just as workers start, and the autoscaler another one until Ray kills it at the
     end. Nor does Ray sleep until the node has registered. A Ray without these methods starts in its usual way.
     """
-    processes = RayProcesses()
+    processes: Processes = []
     with ExitStack() as ending:
         for name, method in _IN_PLACE.items():
             _put(ending, Node, name, method)
@@ -190,12 +184,12 @@ def _put(ending: ExitStack, owner: Any, name: str, value: Any) -> None:
         setattr(owner, name, value)
 
 
-def _noting(start_process: Any, processes: RayProcesses) -> Callable[..., Any]:
+def _noting(start_process: Any, processes: Processes) -> Callable[..., Any]:
     """Return a function that starts a process as Ray does, and records it."""
 
     def start(command: Any, process_type: str, *arguments: Any, **options: Any) -> Any:
         info = start_process(command, process_type, *arguments, **options)
-        processes.started(process_type, info.process)
+        processes.append((process_type, info.process))
         return info
 
     return start

@@ -7,7 +7,6 @@ import faulthandler
 import gc
 import os
 import pickle
-import re
 import shutil
 import sys
 import tempfile
@@ -62,16 +61,17 @@ class RayWorker:
         if not gpus:  # Ray hides them only from actors that have some of them
             os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before the import of the trainable, which may look for GPUs
         ignore_preemption()
-        self._name = name
+        self.name = name
         self._mailbox = mailbox
         self._location = location()
         mark = uuid.uuid4().hex
         self._code = LoadedCode()
-        self._stand_in = StandIn(mark)
-        self._guardian = start_guardian(self._stand_in.path, mark=mark)
+        self._stand_in = Path(tempfile.gettempdir(), f"hpsearch-{mark}")
+        """Folder in place of a study's directory that this node doesn't see. The guardian deletes it."""
+        self._guardian = start_guardian(self._stand_in, mark=mark)
         self._study = ""
-        self._root = Path()
-        self._sees = True
+        self.root = Path()
+        self.sees = True
         self._worker: Worker | None = None
         self._live = False
         self._lock: Lock | None = None
@@ -111,32 +111,33 @@ class RayWorker:
         if self._study and edited is not None:
             return Hello(host, False, log, "", None, edited=edited)
         try:
-            self._sees = Path(token[0]).read_text(encoding="utf-8") == token[1]
+            self.sees = Path(token[0]).read_text(encoding="utf-8") == token[1]
         except OSError:
-            self._sees = False
+            self.sees = False
         sys.path[:0] = [folder for folder in search_path if folder not in sys.path]
         try:
             job: Job = pickle.loads(payload)
         except Exception as error:
-            return Hello(host, self._sees, log, "", _unreachable_code(error))
+            return Hello(host, self.sees, log, "", _unreachable_code(error))
         is_first, self._study, self._live = not self._study, job.study, job.live
-        if self._sees:
+        if self.sees:
             self._lock = hold_as_worker(Path(job.study))
-            self._root = Path(job.study)
+            self.root = Path(job.study)
         else:
-            self._root = self._stand_in.create()
+            self._stand_in.mkdir(mode=0o700)
+            self.root = self._stand_in
         if isinstance(job.trainable, CommandLine):
             job = replace(job, trainable=placed(job.trainable))
         try:
-            (self._root / "trials").mkdir(exist_ok=True)
-            location, at_hand = self._location, self._root / log
-            self._worker = Worker(job, self._root, at_hand, location.node, location.interface, limited)
+            (self.root / "trials").mkdir(exist_ok=True)
+            location, at_hand = self._location, self.root / log
+            self._worker = Worker(job, self.root, at_hand, location.node, location.interface, limited)
             worker = self._worker
             if is_first:  # modules stay alive, and scanning them takes the garbage collector 0.2 s
                 gc.freeze()
-            return Hello(host, self._sees, log, worker.address, None, worker.closes, worker.lanes, worker.why_whole)
+            return Hello(host, self.sees, log, worker.address, None, worker.closes, worker.lanes, worker.why_whole)
         except HpsearchError as error:
-            return Hello(host, self._sees, log, "", str(error))
+            return Hello(host, self.sees, log, "", str(error))
 
     def close_object(self, unless: int | None) -> None:
         """Close the object of the last trial, unless it is this trial's."""
@@ -152,7 +153,7 @@ class RayWorker:
 
     def respond(self, request: RunRequest) -> RunResponse | None:
         """Run a segment; None: it was taken back."""
-        trial, segment, packed = request.trial, request.segment, request.packed
+        segment = request.segment
         assert self._worker is not None, "open comes before run"
         key = (self._study, segment.trial, segment.attempt)
         with self._beginning:
@@ -160,14 +161,12 @@ class RayWorker:
                 self._recalled.remove(key)  # it may be sent here again
                 return None
             self._last_begun = key
-        channel = _Channel(self._name, key, self._root, self._sees, self._decide if self._live else None)
         try:
-            self._unpack(segment, packed)
+            channel = self._open_channel(request, waits=self._live)
         except HpsearchError as error:
             return self._undone(segment, segment.start, error)
-        self._channels[key] = channel
         try:
-            result = self._worker.run(trial, segment, channel, request.rank_info)
+            result = self._worker.run(request.trial, segment, channel, request.rank_info)
         finally:
             del self._channels[key]
         return self._answer(result, channel, 0 if request.rank_info is None else request.rank_info.rank)
@@ -189,14 +188,11 @@ class RayWorker:
         ends = []
         for request in pickle.loads(requests):
             segment: Segment = request.segment
-            key = (self._study, segment.trial, segment.attempt)
-            channel = _Channel(self._name, key, self._root, self._sees)
             try:
-                self._unpack(segment, request.packed)
+                channel = self._open_channel(request)
             except HpsearchError as error:
                 ends.append(self._undone(segment, segment.start, error))
                 continue
-            self._channels[key] = channel
             self._worker.enter(request.trial, segment, channel, request.timeout)
         until, trained = time.monotonic() + _ROUNDS_SECONDS, 0
         while self._channels and self._ends + len(ends) == ends_heard:
@@ -206,31 +202,40 @@ class RayWorker:
             if time.monotonic() >= until:
                 break
         self._ends += len(ends)
-        if not self._sees:
-            for written in (self._root / PACKS).glob("*.zip"):  # its content is sent with the answers
+        if not self.sees:
+            for written in (self.root / PACKS).glob("*.zip"):  # its content is sent with the answers
                 written.unlink(missing_ok=True)
         return pickle.dumps(RoundsEnd(tuple(ends), trained), pickle.HIGHEST_PROTOCOL)
 
-    def _unpack(self, segment: Segment, packed: bytes | None) -> None:
-        if packed is not None and segment.checkpoint is not None:
-            unpack(packed, self._root / segment.checkpoint)
+    def _open_channel(self, request: RunRequest, waits: bool = False) -> _Channel:
+        """Unpack the checkpoint of a segment, and return its channel.
+
+        Raises:
+            HpsearchError: The checkpoint can't be written here.
+        """
+        segment = request.segment
+        if request.packed is not None and segment.checkpoint is not None:
+            unpack(request.packed, self.root / segment.checkpoint)
+        key = (self._study, segment.trial, segment.attempt)
+        channel = self._channels[key] = _Channel(self, key, waits)
+        return channel
 
     def _answer(self, result: Result, channel: _Channel, rank: int) -> RunResponse:
         """Return a segment's result, with the files that the driver can't see."""
         saves = tuple(channel.saves)
-        if self._sees:
+        if self.sees:
             return replace(self._response(result), saves=saves)
         newest = result.checkpoint or (saves[-1].checkpoint if saves else None)
         try:
-            packed = None if newest is None else pack(self._root / newest)
+            packed = None if newest is None else pack(self.root / newest)
         except HpsearchError as error:
             return self._undone(result, result.iteration, error)
         if result.checkpoint is not None:
             result = replace(result, checkpoint=path_of(result.checkpoint))  # the driver writes it separately
-        log = _end_of_log(self._root / attempt_directory(result, rank))
-        shutil.rmtree(self._root / attempt_directory(result), ignore_errors=True)
-        log_of_lanes = _end_of_log(self._root / PACKS)
-        (self._root / PACKS / LOG).unlink(missing_ok=True)
+        log = _end_of_log(self.root / attempt_directory(result, rank))
+        shutil.rmtree(self.root / attempt_directory(result), ignore_errors=True)
+        log_of_lanes = _end_of_log(self.root / PACKS)
+        (self.root / PACKS / LOG).unlink(missing_ok=True)
         return replace(self._response(result), saves=saves, packed=packed, log=log, log_of_lanes=log_of_lanes)
 
     def _undone(self, attempt: Segment | Result, iteration: int, error: HpsearchError) -> RunResponse:
@@ -260,7 +265,7 @@ class RayWorker:
         self._recalled.clear()
         self._channels.clear()
         self._ends = 0
-        self._stand_in.clear()
+        shutil.rmtree(self._stand_in, ignore_errors=True)
 
     def _beat(self) -> None:
         pause = threading.Event()
@@ -268,7 +273,7 @@ class RayWorker:
             with self._exchanging:
                 self._exchange()
 
-    def _decide(self, channel: _Channel, iteration: int) -> None:
+    def decide(self, channel: _Channel, iteration: int) -> None:
         """Send a segment's reports at once, and wait until the driver has handled them or is late."""
         with self._exchanging:
             self._exchange()
@@ -310,19 +315,10 @@ class RayWorker:
 class _Channel:
     """Collects a segment's messages until the next heartbeat. The worker's thread writes, the other one reads."""
 
-    def __init__(
-        self,
-        worker: str,
-        key: Key,
-        root: Path,
-        sees: bool,
-        decide: Callable[[_Channel, int], None] | None = None,
-    ) -> None:
+    def __init__(self, worker: RayWorker, key: Key, waits: bool) -> None:
         self._worker = worker
         self.key = key
-        self._root = root
-        self._sees = sees
-        self._decide = decide
+        self._waits = waits  # for the driver, after each report
         self._undecided: int | None = None  # the last iteration reported, until it is decided
         self._guard = threading.Lock()
         self._reports: list[Report] = []
@@ -345,8 +341,8 @@ class _Channel:
             self.saves.append(saved)
 
     def cut_requested(self) -> bool:
-        if self._decide is not None and self._undecided is not None:
-            self._decide(self, self._undecided)
+        if self._waits and self._undecided is not None:
+            self._worker.decide(self, self._undecided)
             self._undecided = None
         return self.cut
 
@@ -356,15 +352,15 @@ class _Channel:
             notes, self._notes = self._notes, {}
             saves = tuple(self.saves[self._unsent :])
         packed = None
-        if saves and not self._sees:
+        if saves and not self._worker.sees:
             assert saves[-1].checkpoint is not None, "what is saved has an address"
             try:
-                packed = pack(self._root / saves[-1].checkpoint)
+                packed = pack(self._worker.root / saves[-1].checkpoint)
             except HpsearchError:
                 saves = ()  # the response contains them, and the error if it occurs again
         with self._guard:
             self._unsent += len(saves)
-        return Heartbeat(self._worker, self.key, reports, saves, packed, recalled, notes)
+        return Heartbeat(self._worker.name, self.key, reports, saves, packed, recalled, notes)
 
 
 def _end_of_log(directory: Path) -> bytes | None:
@@ -392,56 +388,3 @@ def limited(seconds: float | None) -> Iterator[None]:
         yield
     finally:
         faulthandler.cancel_dump_traceback_later()
-
-
-_LOCK_SECONDS = 1.0
-
-_STAND_IN = re.compile(r"hpsearch-[0-9a-f]{32}")
-
-
-class StandIn:
-    """A temporary folder in place of a study's directory, on a node that doesn't see that.
-
-    It is created when it is needed, and locked as long as its worker lives. The worker's guardian deletes it. If both
-    were killed, the lock is free, and the next worker that creates a folder deletes this one.
-
-    Args:
-        mark: Of the worker: 32 hexadecimal digits.
-    """
-
-    def __init__(self, mark: str) -> None:
-        self.path = Path(tempfile.gettempdir(), f"hpsearch-{mark}")
-        self._lock: Lock | None = None
-
-    def create(self) -> Path:
-        """Return the folder; create it if it doesn't exist."""
-        if self._lock is None:
-            _remove_deserted(self.path.parent)
-            self._lock = self._make_locked()
-        return self.path
-
-    def clear(self) -> None:
-        """Delete the folder's contents."""
-        if self._lock is not None:
-            for entry in self.path.iterdir():
-                shutil.rmtree(entry, ignore_errors=True)
-
-    def _make_locked(self) -> Lock:
-        while True:
-            self.path.mkdir(mode=0o700, exist_ok=True)
-            lock = Lock(self.path)
-            # Another worker may have found it before it was locked, and be deleting it.
-            if lock.acquire(_LOCK_SECONDS) and lock.in_place():
-                return lock
-            lock.close()
-
-
-def _remove_deserted(parent: Path) -> None:
-    """Delete the folders that no live process has locked."""
-    for folder in parent.iterdir():
-        if _STAND_IN.fullmatch(folder.name) is None or folder.is_symlink() or not folder.is_dir():
-            continue
-        # Another worker deletes it at the same time, or it is another user's.
-        with contextlib.suppress(OSError), Lock(folder) as lock:
-            if lock.acquire():
-                shutil.rmtree(folder, ignore_errors=True)

@@ -142,15 +142,19 @@ class WorkerPool:
         if ray.is_initialized():
             ray.kill(slot.handle, no_restart=True)
 
-    def close(self, kill: bool) -> None:
+    def close(self, kill: bool) -> Sequence[Slot]:
         """Keep idle workers for the next search of this process, unless `kill`; end the others.
+
+        Returns:
+            Idle workers that were ended because they didn't close their objects in time.
 
         Workers without a process yet are kept in any case: if Ray kills an actor between its lease and its creation,
         it never frees its resources (seen with 2.60, once in some thousand times).
         """
         self._pool.leave(self)
         slots = self.slots.all if ray.is_initialized() else []
-        idle = [slot for slot in slots if slot.ready and not slot.flights and not kill]
+        unassigned = [slot for slot in slots if not slot.flights and not kill]
+        idle = [slot for slot in unassigned if slot.ready or slot.retired_since is not None]
         coming = [slot for slot in slots if not slot.node]
         for slot in slots:
             if slot not in idle and slot not in coming:
@@ -162,10 +166,12 @@ class WorkerPool:
             slot.handle.release.remote()
         for slot in [*coming, *(released[answer] for answer in ready)]:  # the last one is reused first
             self._pool.give(self._kind, slot.handle, slot.name)
-        for answer in late:  # the next search would wait for it forever
-            self.end(released[answer])
+        hung = [released[answer] for answer in late]
+        for slot in hung:  # the next search would wait for it forever
+            self.end(slot)
         Path(self._token[0]).unlink(missing_ok=True)
         self.slots = Slots()
+        return hung
 
     def share(self, now: float, needed: int, waits: bool) -> Sequence[Message]:
         """Share the cluster with other sweeps.

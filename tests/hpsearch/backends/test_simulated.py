@@ -123,7 +123,7 @@ def test_a_wide_task_takes_as_many_workers():
     simulated.start(task(0, 6.0, width=3))
     assert simulated.capacity() == 2
     assert simulated.workers().busy == 3
-    with pytest.raises(BackendError, match="trial 1 asks for 3 where 2 are free"):
+    with pytest.raises(BackendError, match="trial 1 asks for workers: 3, for which there is no room"):
         simulated.start(task(1, 1.0, width=3))
     assert simulated.capacity() == 2
     (message,) = simulated.wait(None)

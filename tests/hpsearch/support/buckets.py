@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import IO, Any
@@ -81,9 +81,8 @@ class MemoryBucket(Bucket):
     def folders(self) -> list[str]:
         return sorted({name.partition("/")[0] for name in self.names() if "/" in name})
 
-    def delete(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._write(name, None)
+    def delete(self, name: str) -> None:
+        self._write(name, None)
 
 
 Answer = Callable[[str, str, dict[str, str]], str]

@@ -220,13 +220,6 @@ def test_checksums_are_written_where_the_users_code_wants_none(tmp_path: Path) -
     assert torch.equal(checkpoints.read_state(checkpoint)["a"], torch.ones(3))
 
 
-def test_a_torch_that_always_writes_checksums_is_not_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those before 2.6, which can't be told."""
-    monkeypatch.delattr(torch.serialization, "set_crc32_options")
-    checkpoint = write(tmp_path, {"a": torch.ones(3)})
-    assert torch.equal(checkpoints.read_state(checkpoint)["a"], torch.ones(3))
-
-
 def test_a_missing_checkpoint_is_refused_with_its_path(tmp_path: Path) -> None:
     for read in (checkpoints.read_state, checkpoints.read_random_state):
         with pytest.raises(CheckpointError, match="hpsearch-checkpoint-9, but there is none"):

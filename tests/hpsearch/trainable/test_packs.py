@@ -157,22 +157,6 @@ def test_many_may_write_it_out_at_once(tmp_path: Path) -> None:
     assert files_below(tmp_path / place(0)) == files_below(alone(tmp_path / "alone", 0))
 
 
-def test_what_was_begun_and_is_cleared_away_is_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever resumes the study deletes what processes that were killed had begun."""
-    checkpoint, *_ = packed(tmp_path)
-    mkdir = Path.mkdir
-
-    def made_and_cleared(path: Path, *given: Any, **named: Any) -> None:
-        mkdir(path, *given, **named)
-        if path.name.endswith(".part"):
-            monkeypatch.undo()
-            path.rmdir()
-
-    monkeypatch.setattr(Path, "mkdir", made_and_cleared)
-    assert checkpoints.extract(checkpoint) == tmp_path / place(0)
-    assert same(checkpoints.read_state(checkpoint), state_of(0))
-
-
 def test_where_it_cant_be_written_out_it_is_read_all_the_same(tmp_path: Path) -> None:
     checkpoint, *_ = packed(tmp_path)
     (tmp_path / "trials" / "00000").write_text("in the way")  # permissions don't bind every user

@@ -129,7 +129,7 @@ def test_a_fork_with_a_checkpoint_of_its_own_has_no_parent_any_more(make_worker:
 
 
 def test_anything_else_is_built_afresh_from_its_checkpoint(
-    make_worker: MakeWorker, calls: list[str], capfd: pytest.CaptureFixture[str]
+    make_worker: MakeWorker, calls: list[str], tmp_path: Path
 ) -> None:
     worker = make_worker(Counting)
     first = run(worker, segment(0, 2))
@@ -141,7 +141,7 @@ def test_anything_else_is_built_afresh_from_its_checkpoint(
     assert calls[4:] == ["close", "build 8"]
     worker.close()
     assert calls[6:] == ["close"]
-    assert "nobody's failure" in capfd.readouterr().err
+    assert "nobody's failure" in (tmp_path / "trials/00008/1/output.log").read_text()
 
 
 def test_an_object_that_failed_isnt_kept(make_worker: MakeWorker, calls: list[str]) -> None:

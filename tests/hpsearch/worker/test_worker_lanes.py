@@ -256,7 +256,7 @@ def test_a_full_disk_is_the_storages_fault_and_no_trials(tmp_path, monkeypatch):
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("hpsearch.worker.output._open_above", full)
+    monkeypatch.setattr("hpsearch.worker.output.OutputRedirect.to", full)
     failures = [ended.failure for ended in many.round()]
     assert [failure and failure.kind for failure in failures] == ["storage"] * 2
     many.close()

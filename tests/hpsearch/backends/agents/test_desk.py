@@ -59,7 +59,7 @@ class Agent:
         elif self.task is not None:
             self.iteration += 1
             self.outbox.reported(self.task.key, report(self.task, self.iteration))
-            if self.iteration == END or self.outbox.cut:
+            if self.iteration == END or self.outbox.orders.cut:
                 end = result(self.task, self.iteration, self.unsaved, cut=self.iteration < END)
                 self.outbox.ended(self.task.key, end)
                 self.task = None

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from hpsearch.backends.ray.local_ray import OwnThread, RayProcesses, lean_start
+from hpsearch.backends.ray.local_ray import OwnThread, first_dead, lean_start
 
 
 @pytest.mark.ray
@@ -50,13 +50,10 @@ def test_a_node_that_cannot_be_looked_for_is_asked_for_as_ray_does_by_itself(mon
     [("kill -KILL $$", "its raylet was killed by SIGKILL"), ("exit 3", "its raylet ended with exit code 3")],
 )
 def test_a_process_of_rays_that_ends_while_ray_starts_is_named(script, told):
-    processes = RayProcesses()
-    assert processes.died() is None
+    assert first_dead([]) is None
     with subprocess.Popen(["sleep", "1000"]) as lives, subprocess.Popen(["sh", "-c", script]) as dies:
-        processes.started("gcs_server", lives)
-        processes.started("raylet", dies)
         dies.wait()
-        assert processes.died() == told
+        assert first_dead([("gcs_server", lives), ("raylet", dies)]) == told
         lives.send_signal(signal.SIGKILL)
 
 

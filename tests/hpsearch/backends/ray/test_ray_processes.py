@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import hpsearch
-from hpsearch.backends.ray import backend as ray_backend
+from hpsearch.backends.ray import worker_pool
 from hpsearch.backends.ray.backend import RayBackend
 from hpsearch.events import Lost
 from hpsearch.sweep.parts import Resources
@@ -41,7 +41,7 @@ def closed(tmp_path: Path) -> list[int]:
 
 @pytest.mark.exhaustive
 def test_a_close_that_hangs_costs_the_next_trial_nothing_but_another_worker(ray_cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(ray_backend, "CLOSE_SECONDS", 1.0)
+    monkeypatch.setattr(worker_pool, "CLOSE_SECONDS", 1.0)
     with opened(tmp_path) as driver:
         params = {"x": 1.0, "folder": str(tmp_path), "hangs": 0}
         driver.start(0, params)
@@ -50,7 +50,7 @@ def test_a_close_that_hangs_costs_the_next_trial_nothing_but_another_worker(ray_
         lost = driver.outcome(1)
         assert not lost.counts_against_trial
         assert [text for text in notices(driver) if "trial 0: its close()" in text]
-        monkeypatch.setattr(ray_backend, "CLOSE_SECONDS", 60.0)  # this one's close() may take what it needs
+        monkeypatch.setattr(worker_pool, "CLOSE_SECONDS", 60.0)  # this one's close() may take what it needs
         driver.start(2, params, timeout=60.0)
         second = driver.outcome(2)
         assert isinstance(second, Result)
@@ -62,7 +62,7 @@ def test_a_close_that_hangs_costs_the_next_trial_nothing_but_another_worker(ray_
 
 @pytest.mark.exhaustive
 def test_a_trials_clock_stands_still_while_the_one_before_it_is_closed(ray_cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(ray_backend, "CLOSE_SECONDS", 1.0)
+    monkeypatch.setattr(worker_pool, "CLOSE_SECONDS", 1.0)
     with opened(tmp_path) as driver:
         params = {"x": 1.0, "folder": str(tmp_path), "hangs": 0}
         driver.start(0, params)
@@ -73,7 +73,7 @@ def test_a_trials_clock_stands_still_while_the_one_before_it_is_closed(ray_clust
 
 @pytest.mark.exhaustive
 def test_a_sweep_ends_though_its_last_objects_close_hangs(ray_cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(ray_backend, "CLOSE_SECONDS", 1.0)
+    monkeypatch.setattr(worker_pool, "CLOSE_SECONDS", 1.0)
     with opened(tmp_path) as driver:
         driver.start(0, {"x": 1.0, "folder": str(tmp_path), "hangs": 0})
         driver.outcome(0)
