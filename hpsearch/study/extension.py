@@ -17,12 +17,10 @@ def extension(stored: Sweep, requested: Sweep) -> Extended | None:
         SweepError: `requested` differs in anything else, or has less to do; the message lists the differences.
     """
     before, after = stored.early_terminate, requested.early_terminate
-    same_kind = before is not None and type(after) is type(before)
-    if same_kind and after and before:
-        requested = replace(requested, early_terminate=after.as_stored(before), read_back=True)
+    same_kind = before is not None and after is not None and type(after) is type(before)
     more = Extended(
         run_cap=requested.run_cap if _raises_run_cap(stored, requested) else None,
-        settings=dict(after.raised(before, stored.run_cap)) if same_kind and after and before else {},
+        settings=dict(after.raised(before, stored.run_cap)) if same_kind else {},
     )
     differences = extended(stored, more).difference(requested)
     if differences:
