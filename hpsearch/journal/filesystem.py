@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hpsearch.errors import StorageError
@@ -45,14 +45,10 @@ def filesystem_of(path: Path, mounts: Path = Path("/proc/mounts")) -> str:
     return kind
 
 
-def identity(path: Path | int) -> tuple[int, int] | None:
-    """Return a file's (device, inode), which don't depend on its name; None if the file doesn't exist.
-
-    Args:
-        path: Its path or descriptor.
-    """
+def identity(path: Path) -> tuple[int, int] | None:
+    """Return a file's (device, inode), which don't depend on its name; None if the file doesn't exist."""
     try:
-        status = path.stat() if isinstance(path, Path) else os.fstat(path)
+        status = path.stat()
     except OSError:
         return None
     return status.st_dev, status.st_ino
@@ -133,6 +129,14 @@ def writing(rule: str, advice: str = "") -> Iterator[None]:
         raise StorageError(f"{rule}, got: {error.strerror or error}{advice and f'. {advice}'}") from error
 
 
+def delete(path: Path) -> None:
+    """Delete a file or a folder, if it exists. A link is deleted, but not its target."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def put_in_place(content: bytes, target: Path) -> None:
     """Write a file atomically, by renaming a temporary one.
 
@@ -165,38 +169,6 @@ def size_of(paths: Iterable[Path]) -> int:
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
     return total
-
-
-@contextlib.contextmanager
-def sizes_beside(paths: Sequence[Path]) -> Iterator[Callable[[], list[int]]]:
-    """Count the bytes of each path in another process, concurrently with this one.
-
-    A thread would wait for the GIL at each of thousands of short calls.
-
-    Yields:
-        A function that waits for the result, and returns the bytes of each path.
-    """
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            os.close(reading)
-            with os.fdopen(writing, "w", encoding="ascii") as answer:
-                json.dump([size_of([path]) for path in paths], answer)
-        finally:
-            os._exit(0)  # skip the exit handlers, which belong to the parent
-    os.close(writing)
-    try:
-        with os.fdopen(reading, encoding="ascii") as answer:
-            yield lambda: _read(answer.read(), paths)
-    finally:
-        os.waitpid(child, 0)
-
-
-def _read(answer: str, paths: Sequence[Path]) -> list[int]:
-    """Read the result; if its process failed, compute it here."""
-    sizes: list[int] = json.loads(answer) if answer.endswith("]") else [size_of([path]) for path in paths]
-    return sizes
 
 
 def _bytes(entry: Path | os.DirEntry[str]) -> int:
