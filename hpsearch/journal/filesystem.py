@@ -45,10 +45,14 @@ def filesystem_of(path: Path, mounts: Path = Path("/proc/mounts")) -> str:
     return kind
 
 
-def identity(path: Path) -> tuple[int, int] | None:
-    """Return a file's (device, inode), which don't depend on its name; None if the file doesn't exist."""
+def identity(path: Path | int) -> tuple[int, int] | None:
+    """Return a file's (device, inode), which don't depend on its name; None if the file doesn't exist.
+
+    Args:
+        path: Its path or descriptor.
+    """
     try:
-        status = path.stat()
+        status = path.stat() if isinstance(path, Path) else os.fstat(path)
     except OSError:
         return None
     return status.st_dev, status.st_ino
@@ -90,17 +94,11 @@ def flush(study: Path, addresses: Iterable[str | None]) -> None:
     folders: set[Path] = set()
     for path in paths:
         if path.exists():
-            folders.update(_up_to(study.parent, path.parent))
+            folders.update(folder for folder in path.parents if folder.is_relative_to(study.parent))
             for inside in (path, *path.rglob("*")):
                 _flush(inside)
     for folder in folders:
         _flush(folder)
-
-
-def _up_to(top: Path, folder: Path) -> Iterator[Path]:
-    yield folder
-    if folder != top:
-        yield from _up_to(top, folder.parent)
 
 
 def _flush(path: Path) -> None:

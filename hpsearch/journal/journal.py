@@ -24,7 +24,6 @@ from hpsearch.events import Entry, Event, Finished, Saved, Steered
 from hpsearch.journal.event_codec import decode, decode_followed, encode, encode_followed
 from hpsearch.journal.file import (
     CHECKSUM,
-    FORMAT,
     INSERT,
     Row,
     connect,
@@ -36,16 +35,6 @@ from hpsearch.journal.file import (
     with_checksums,
 )
 from hpsearch.journal.filesystem import flush, identity, is_network_filesystem
-
-__all__ = [
-    "BEGINNING",
-    "FORMAT",
-    "LABELS",
-    "Journal",
-    "Position",
-    "Request",
-    "person",
-]
 
 Position = tuple[int, int]
 """Number and checksum of an event, which identify all events up to it."""

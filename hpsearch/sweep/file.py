@@ -12,17 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpsearch.config.checks import (
-    InvalidKey,
-    InvalidKeys,
-    KeyPath,
-    Mistakes,
-    at_least,
-    integer,
-    shown,
-    text,
-    under,
-)
+from hpsearch.config.checks import InvalidKey, InvalidKeys, KeyPath, Mistakes, at_least, integer, shown, text, under
 from hpsearch.config.import_paths import is_import_path, is_table
 from hpsearch.config.settings import NONE, settings_fields
 from hpsearch.errors import SweepError, TrainableError

@@ -13,7 +13,8 @@ import pytest
 
 from hpsearch.errors import JournalError, StudyInUseError
 from hpsearch.events import Event, Exhausted, Lost, Opened
-from hpsearch.journal.journal import FORMAT, Journal
+from hpsearch.journal.file import FORMAT
+from hpsearch.journal.journal import Journal
 
 STUDY = {"sweep": {"name": "s", "half": "\ud800"}, "created": 1.5}
 

@@ -51,7 +51,6 @@ def learning(method: str = "tpe", space: Space = NUMBERS, options: object = None
         (lambda: Search(startup=1.5), r"startup: must be"),  # type: ignore[arg-type]
         (lambda: Search(lag=0), r"lag: must be at least 1, got 0"),
         (lambda: Search(ahead="no"), r"ahead: must be"),  # type: ignore[arg-type]
-        (lambda: learning("curves"), r"method: must be another method than curves.*\n  write bohb"),
         (lambda: learning("bohb", max_iter=None), r"max_iter: or early_terminate is required where method is bohb"),
         (
             lambda: learning("cmaes", ONE_NUMBER),
