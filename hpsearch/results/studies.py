@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
-from multiprocessing import get_context
 from pathlib import Path
 
 from hpsearch.errors import HpsearchError, JournalError
@@ -152,6 +150,9 @@ def summarize(paths: Sequence[Path], now: float) -> list[StudySummary]:
         paths: The studies' directories.
         now: Current time, in seconds since the epoch.
     """
+    from concurrent.futures import ProcessPoolExecutor  # the other functions are needed by commands that must be quick
+    from multiprocessing import get_context
+
     # In another process: a thread would wait for the GIL at each of thousands of short calls.
     with ProcessPoolExecutor(1, get_context("fork")) as pool:
         sizes = pool.map(size_of, [[path] for path in paths])
