@@ -296,7 +296,8 @@ def test_the_page_of_the_sweep_file_tells_every_key():
 
     keys = [
         *sweep_file._READERS,
-        *sweep_file._DEPENDENT,
+        "parameters",
+        "constraints",
         *_distributions._PARAMETER_KEYS,
         *REFUSED_DISTRIBUTIONS,
         *(key for section in ("metric", "early_terminate") for key in HINTS[section] if key != "impute_while_running"),

@@ -23,17 +23,11 @@ class AtLeast:
     bound: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Duration:
-    """Seconds, more than 0; in a file also a text such as 90m."""
+HOW = object()
+"""Marks a setting of how a sweep runs, not of what it searches: a study can be resumed with another value."""
 
-
-@dataclass(frozen=True, slots=True)
-class _How:
-    """A setting of how a sweep runs, not of what it searches: a study can be resumed with another value."""
-
-
-HOW = _How()
+_DURATION_MARK = object()
+"""Marks seconds, more than 0; in a file also a text such as 90m."""
 
 NONE = "none"
 """Means the same as null: `--set limits.patience=none`."""
@@ -41,7 +35,7 @@ NONE = "none"
 _Check = Callable[[object, KeyPath], Any]
 
 Count = Annotated[int, AtLeast(1)]
-Seconds = Annotated[float, _Duration()]
+Seconds = Annotated[float, _DURATION_MARK]
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
 _UNIT_SECONDS = (86_400.0, 3_600.0, 60.0, 1.0)
@@ -137,7 +131,7 @@ def _field(setting: Field[Any], hint: Any) -> SettingsField:
 def _marked(field: SettingsField, mark: object) -> SettingsField:
     if isinstance(mark, AtLeast):
         return _around(field, partial(at_least, mark.bound), {**field.schema, "minimum": mark.bound})
-    if isinstance(mark, _Duration):
+    if mark is _DURATION_MARK:
         schema = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}
         return replace(field, check=partial(_positive, number), read=partial(_positive, read_duration), schema=schema)
     return replace(field, how=True) if mark is HOW else field

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.errors import HpsearchError
-from hpsearch.journal.filesystem import writing
+from hpsearch.journal.filesystem import delete, writing
 from hpsearch.results.study import BestTrial, Study
 from hpsearch.tables.formats import indented_json
 
@@ -75,12 +75,12 @@ def _save_folder(values: Mapping[str, Any], checkpoint: Path, folder: Path, forc
             _copy(checkpoint, partial)
             record.unlink(missing_ok=True)
             for old in {copy, *([folder / former] if former else [])}:
-                _delete(old)
+                delete(old)
             partial.rename(copy)
             partial.write_text(text, encoding="utf-8")
             partial.rename(record)
         finally:
-            _delete(partial)
+            delete(partial)
     return [record, copy]
 
 
@@ -98,13 +98,6 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copytree(source, target, symlinks=True)
     else:
         shutil.copy2(source, target)
-
-
-def _delete(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def is_one_file(target: Path) -> bool:
@@ -131,14 +124,14 @@ def save_file(values: Mapping[str, Any], checkpoint: Path, target: Path, force: 
             f"--save: {target} must be a file, as it ends in {target.suffix}, but is a folder: name another file"
         )
     if not force and os.path.lexists(target):
-        raise _exists_error(target)
+        raise HpsearchError(f"--save: {target} must not be there yet: name another file, or replace it with --force")
     state = _state_of(values, checkpoint, target)
     partial = target.with_name(f".{secrets.token_hex(4)}.partial")
     with writing(f"--save: {target} must be a file that can be written", "Name another."):
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             _write({**values, "state": state}, partial)
-            _move(partial, target, force)
+            partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)
 
@@ -175,20 +168,3 @@ def _write(record: Mapping[str, Any], path: Path) -> None:
             raise cause from error
         raise
     torch.load(path, weights_only=True, mmap=True, map_location="cpu")  # only a readable file is renamed
-
-
-def _move(partial: Path, target: Path, force: bool) -> None:
-    """Rename the file to its target. Without `force`, never replace a file that was created meanwhile."""
-    if force:
-        partial.replace(target)
-        return
-    try:
-        os.link(partial, target)
-    except OSError as error:  # the target exists by now, or the file system has no links
-        if os.path.lexists(target):
-            raise _exists_error(target) from error
-        partial.rename(target)
-
-
-def _exists_error(target: Path) -> HpsearchError:
-    return HpsearchError(f"--save: {target} must not be there yet: name another file, or replace it with --force")

@@ -29,7 +29,7 @@ from typing import Any
 
 from hpsearch.errors import JournalError, StorageError, StudyInUseError
 from hpsearch.journal.file import Row, is_file, no_study
-from hpsearch.journal.filesystem import identity, put_in_place
+from hpsearch.journal.filesystem import delete, identity, put_in_place
 from hpsearch.journal.journal import Journal
 from hpsearch.trainable.addresses import PACKS, is_pack, pack_of, path_of
 
@@ -48,10 +48,6 @@ _COPY = "copy.json"
 
 _RUN_LOCK_PATIENCE = 0.5
 """Seconds to wait for the lock, since `holder` holds it for a moment when it checks the lock."""
-
-
-_NEW = ".hpsearch-"
-"""Prefix of the name of a directory that is being created. The name ends with `.new`."""
 
 
 class StudyDirectory:
@@ -115,7 +111,8 @@ class StudyDirectory:
             with _new_directory(self.path.parent) as new:
                 Journal.create(new / JOURNAL, study, rows)
                 (new / "trials").mkdir()
-                (new / _WORKERS_LOCK).touch()
+                for lock in (_RUN_LOCK, _WORKERS_LOCK):
+                    (new / lock).touch()
                 if sweep_text is not None:
                     (new / "sweep.yaml").write_text(sweep_text, encoding="utf-8")
                 new.rename(self.path)
@@ -137,16 +134,14 @@ class StudyDirectory:
             ) from error
 
     @contextmanager
-    def running(self, owner: str, patience: float = _RUN_LOCK_PATIENCE) -> Iterator[Callable[[], None]]:
+    def running(self, owner: str, patience: float = _RUN_LOCK_PATIENCE) -> Iterator[None]:
         """Lock the study for this process, until the process ends in any way.
+
+        If the lock's file is deleted meanwhile, another process may come in; the journal then refuses one of them.
 
         Args:
             owner: `user@host:pid`, shown to a second process.
             patience: Seconds to wait for another process's lock.
-
-        Yields:
-            A function that raises StudyInUseError if the lock is lost: it was deleted, and another process may hold a
-            new one.
 
         Raises:
             StudyInUseError: A live process holds the lock.
@@ -160,9 +155,7 @@ class StudyDirectory:
             with self._writable():
                 # Created again if missing: some tools don't copy empty files.
                 lock = stack.enter_context(Lock(self.path / _RUN_LOCK, make=True))
-                # If the lock file is deleted, the directory is still locked, if the file system supports it.
-                directory = stack.enter_context(Lock(self.path))
-                if not lock.acquire(patience) or not _taken_where_possible(directory):
+                if not lock.acquire(patience):
                     raise StudyInUseError(
                         f"{self.path}: {lock.read() or 'another process'} runs this study now. Watch it with "
                         f"`hpsearch status {shlex.quote(str(self.path))}`, let it rest with "
@@ -170,17 +163,8 @@ class StudyDirectory:
                         f"`hpsearch stop {shlex.quote(str(self.path))}` and resume."
                     )
                 lock.write(owner)
-
-            def check() -> None:
-                if not lock.in_place():
-                    raise StudyInUseError(
-                        f"{lock.path}: this lock was deleted while its process ran the study, so another one may run "
-                        f"it now, and this one ends. See `hpsearch status {shlex.quote(str(self.path))}`, and resume "
-                        "when nobody runs it."
-                    )
-
             try:
-                yield check
+                yield
             finally:
                 with suppress(OSError):
                     lock.write("")
@@ -281,7 +265,8 @@ class StudyDirectory:
     def discard(self, checkpoints: Iterable[str]) -> None:
         """Delete the directories of checkpoints, and packs, if they exist."""
         for checkpoint in checkpoints:
-            _delete(self.path / path_of(checkpoint))
+            with suppress(OSError):  # a resumed study tries again
+                delete(self.path / path_of(checkpoint))
 
     def has_checkpoint(self, address: str) -> bool:
         """Return whether a checkpoint still exists, in its own directory or in a pack."""
@@ -290,20 +275,9 @@ class StudyDirectory:
 
     def remove_unnamed(self, named: Collection[str]) -> None:
         """Delete files of interrupted attempts: checkpoints that no event names, and output that wasn't moved."""
-        for path in self.unneeded(named):
-            _delete(path)
-        for log in self.trials.glob(f"{OUTPUT_AT_HAND}*"):
+        for path in (*self.unneeded(named), *self.trials.glob(f"{OUTPUT_AT_HAND}*")):
             with suppress(OSError):
-                log.unlink()
-
-
-def _delete(path: Path) -> None:
-    """Delete a file or a folder. Errors are ignored: a resumed study tries again."""
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with suppress(OSError):
-            path.unlink()
+                delete(path)
 
 
 def hold_as_worker(study: Path) -> Lock | None:
@@ -326,51 +300,14 @@ def next_directory(name: str, parent: Path = Path("runs"), taken: Collection[str
 
 @contextmanager
 def _new_directory(parent: Path) -> Iterator[Path]:
-    """Create a temporary directory that the caller fills and renames; it is deleted if the caller doesn't rename it.
-
-    It is locked in the meantime, so that other processes can check whether its creator is alive.
-    """
+    """Create a temporary directory that the caller fills and renames; it is deleted if the caller doesn't rename it."""
     parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(parent)
-    new, lock = _locked_directory(parent)
+    new = parent / f".hpsearch-{secrets.token_hex(8)}.new"
+    new.mkdir()
     try:
-        with lock:
-            yield new
+        yield new
     finally:
         shutil.rmtree(new, ignore_errors=True)
-
-
-def _locked_directory(parent: Path) -> tuple[Path, Lock]:
-    while True:
-        new = parent / f"{_NEW}{secrets.token_hex(8)}.new"
-        new.mkdir()
-        try:
-            lock = Lock(new / _RUN_LOCK, make=True)
-            if lock.acquire() and lock.in_place():
-                return new, lock
-            lock.close()
-        except FileNotFoundError:
-            pass
-        except BaseException:
-            shutil.rmtree(new, ignore_errors=True)
-            raise
-        # Another process took it for abandoned before it was locked.
-
-
-def _remove_abandoned(parent: Path) -> None:
-    """Delete temporary directories of processes that were killed while they created a study."""
-    for former in parent.glob(f"{_NEW}*.new"):
-        with suppress(OSError), Lock(former / _RUN_LOCK, make=True) as lock:
-            if lock.acquire():
-                shutil.rmtree(former, ignore_errors=True)
-
-
-def _taken_where_possible(directory: Lock) -> bool:
-    """Lock a directory; return True also if the file system can't lock directories, for example NFS."""
-    try:
-        return directory.acquire()
-    except OSError:
-        return True
 
 
 _held: set[Lock] = set()

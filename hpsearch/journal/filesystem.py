@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hpsearch.errors import StorageError
@@ -94,17 +94,11 @@ def flush(study: Path, addresses: Iterable[str | None]) -> None:
     folders: set[Path] = set()
     for path in paths:
         if path.exists():
-            folders.update(_up_to(study.parent, path.parent))
+            folders.update(folder for folder in path.parents if folder.is_relative_to(study.parent))
             for inside in (path, *path.rglob("*")):
                 _flush(inside)
     for folder in folders:
         _flush(folder)
-
-
-def _up_to(top: Path, folder: Path) -> Iterator[Path]:
-    yield folder
-    if folder != top:
-        yield from _up_to(top, folder.parent)
 
 
 def _flush(path: Path) -> None:
@@ -131,6 +125,14 @@ def writing(rule: str, advice: str = "") -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(f"{rule}, got: {error.strerror or error}{advice and f'. {advice}'}") from error
+
+
+def delete(path: Path) -> None:
+    """Delete a file or a folder, if it exists. A link is deleted, but not its target."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def put_in_place(content: bytes, target: Path) -> None:
@@ -165,38 +167,6 @@ def size_of(paths: Iterable[Path]) -> int:
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
     return total
-
-
-@contextlib.contextmanager
-def sizes_beside(paths: Sequence[Path]) -> Iterator[Callable[[], list[int]]]:
-    """Count the bytes of each path in another process, concurrently with this one.
-
-    A thread would wait for the GIL at each of thousands of short calls.
-
-    Yields:
-        A function that waits for the result, and returns the bytes of each path.
-    """
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            os.close(reading)
-            with os.fdopen(writing, "w", encoding="ascii") as answer:
-                json.dump([size_of([path]) for path in paths], answer)
-        finally:
-            os._exit(0)  # skip the exit handlers, which belong to the parent
-    os.close(writing)
-    try:
-        with os.fdopen(reading, encoding="ascii") as answer:
-            yield lambda: _read(answer.read(), paths)
-    finally:
-        os.waitpid(child, 0)
-
-
-def _read(answer: str, paths: Sequence[Path]) -> list[int]:
-    """Read the result; if its process failed, compute it here."""
-    sizes: list[int] = json.loads(answer) if answer.endswith("]") else [size_of([path]) for path in paths]
-    return sizes
 
 
 def _bytes(entry: Path | os.DirEntry[str]) -> int:

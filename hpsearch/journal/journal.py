@@ -24,7 +24,6 @@ from hpsearch.events import Entry, Event, Finished, Saved, Steered
 from hpsearch.journal.event_codec import decode, decode_followed, encode, encode_followed
 from hpsearch.journal.file import (
     CHECKSUM,
-    FORMAT,
     INSERT,
     Row,
     connect,
@@ -36,16 +35,6 @@ from hpsearch.journal.file import (
     with_checksums,
 )
 from hpsearch.journal.filesystem import flush, identity, is_network_filesystem
-
-__all__ = [
-    "BEGINNING",
-    "FORMAT",
-    "LABELS",
-    "Journal",
-    "Position",
-    "Request",
-    "person",
-]
 
 Position = tuple[int, int]
 """Number and checksum of an event, which identify all events up to it."""
@@ -60,9 +49,6 @@ _DAMAGED = (
 
 LABELS = ("tag", "untag", "note")
 """Verbs of labels. These requests need no answer."""
-
-_ADDED = ("by", "details")
-"""Columns that older journals lack. They are added with the first request."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +82,8 @@ class Journal:
         self._connection = connection
         self._path = path
         self._identity: tuple[int, int] | None = None  # None: it is read-only, or in memory
-        self._guard: Callable[[], None] = lambda: None
+        self.guard: Callable[[], None] = lambda: None
+        """Called before each commit; it raises if this process must no longer write."""
         self._synchronous = "NORMAL"
         self._writes = self._ready = False
         self._end: Position | None = None  # position of the last event that the writer has read or written
@@ -130,13 +117,12 @@ class Journal:
         return cls(connection, None)
 
     @classmethod
-    def open(cls, path: Path, *, durable: bool = False, guard: Callable[[], None] = lambda: None) -> Journal:
+    def open(cls, path: Path, *, durable: bool = False) -> Journal:
         """Open a journal to append to it.
 
         Args:
             path: Path of the file.
             durable: Whether committed events and their checkpoints must survive a power loss.
-            guard: Called before each commit; raises if this process must no longer write.
 
         Raises:
             JournalError: The journal doesn't exist, or this version can't read it.
@@ -146,7 +132,6 @@ class Journal:
         try:
             with explained(path):
                 journal._identity = identity(path)
-                journal._guard = guard
                 journal._synchronous = "FULL" if durable else "NORMAL"
                 journal._end = journal._newest()
                 (journal._last_request,) = connection.execute("SELECT coalesce(max(seq), 0) FROM requests").fetchone()
@@ -290,16 +275,6 @@ class Journal:
                 return None
             return self._rows(f"WHERE seq > {after[0]} ORDER BY seq LIMIT {limit}")
 
-    def guard_also(self, check: Callable[[], None]) -> None:
-        """Also call this function before each commit; it raises if this process must no longer write."""
-        former = self._guard
-
-        def both() -> None:
-            former()
-            check()
-
-        self._guard = both
-
     @property
     def end(self) -> Position | None:
         """Number and checksum of the last event that the writing process has read or written."""
@@ -329,14 +304,10 @@ class Journal:
             The request's number, for `answer`.
         """
         self.is_asked = True
-        connection = self._connection
         row = (time.time(), verb, by, json.dumps(details or {}, allow_nan=False))
         with explained(self._path), self._transaction():
-            for column in _ADDED:
-                if column not in self._request_columns():
-                    connection.execute(f"ALTER TABLE requests ADD COLUMN {column} TEXT NOT NULL DEFAULT ''")
             insert = "INSERT INTO requests (time, verb, by, details) VALUES (?, ?, ?, ?)"
-            number = connection.execute(insert, row).lastrowid
+            number = self._connection.execute(insert, row).lastrowid
         assert number is not None, "a row was inserted"
         return number
 
@@ -372,8 +343,7 @@ class Journal:
         """
         requests = []
         with explained(self._path):
-            added = ", ".join(_ADDED) if self._request_columns().issuperset(_ADDED) else "'', ''"
-            query = f"SELECT seq, time, verb, {added} FROM requests WHERE seq > ? ORDER BY seq"
+            query = "SELECT seq, time, verb, by, details FROM requests WHERE seq > ? ORDER BY seq"
             for seq, when, verb, by, details in self._connection.execute(query, (number,)).fetchall():
                 try:
                     parsed = json.loads(details) if details else {}
@@ -384,9 +354,6 @@ class Journal:
                     problem = f"request {seq} can't be read: {error}. The file was damaged; leave it anew."
                     raise JournalError(problem) from error
         return requests
-
-    def _request_columns(self) -> set[str]:
-        return {row[1] for row in self._connection.execute("PRAGMA table_info(requests)")}
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -410,7 +377,7 @@ class Journal:
                 f"{self._path}: this journal was moved or deleted while its study ran, so the study ends here. What "
                 "was committed is in it, wherever it lies now: go on there, with `hpsearch resume DIR`."
             )
-        self._guard()
+        self.guard()
 
     def _prepare(self) -> None:
         """Choose SQLite's journal mode, before the first event."""

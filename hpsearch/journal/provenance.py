@@ -62,13 +62,9 @@ def provenance(directory: Path) -> dict[str, Any]:
 def code_version() -> str:
     """Return the commit of hpsearch's own code, such as `1a2b3c4d-dirty`; its version if it isn't in a repository."""
     package = Path(__file__).parents[1]
-    if (
-        _git_output(package, "ls-files", "--error-unmatch", "__init__.py") is not None
-    ):  # tracked, not just ignored there
-        commit = _git_output(package, "describe", "--always", "--dirty", "--abbrev=8", "--exclude=*")
-        if commit is not None:
-            return commit
-    return _version("hpsearch") or "unknown"
+    is_tracked = _git_output(package, "ls-files", "--error-unmatch", "__init__.py") is not None
+    commit = _git_output(package, "describe", "--always", "--dirty", "--abbrev=8", "--exclude=*") if is_tracked else ""
+    return commit or _version("hpsearch") or "unknown"
 
 
 def identity_of(name: str, created: float, record: Mapping[str, Any]) -> str:

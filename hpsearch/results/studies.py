@@ -13,7 +13,7 @@ from pathlib import Path
 from hpsearch.errors import HpsearchError, JournalError
 from hpsearch.events import Entry
 from hpsearch.journal.directory import JOURNAL, StudyDirectory
-from hpsearch.journal.filesystem import put_in_place, sizes_beside
+from hpsearch.journal.filesystem import put_in_place, size_of
 from hpsearch.journal.history import RunningTime
 from hpsearch.journal.journal import Journal
 from hpsearch.journal.labels import Labels, labels_in
@@ -150,9 +150,14 @@ def summarize(paths: Sequence[Path], now: float) -> list[StudySummary]:
         paths: The studies' directories.
         now: Current time, in seconds since the epoch.
     """
-    with sizes_beside(paths) as sizes:
+    from concurrent.futures import ProcessPoolExecutor  # the other functions are needed by commands that must be quick
+    from multiprocessing import get_context
+
+    # In another process: a thread would wait for the GIL at each of thousands of short calls.
+    with ProcessPoolExecutor(1, get_context("fork")) as pool:
+        sizes = pool.map(size_of, [[path] for path in paths])
         summaries = [_summary(path, now) for path in paths]
-        return [replace(summary, size=size) for summary, size in zip(summaries, sizes(), strict=True)]
+        return [replace(summary, size=size) for summary, size in zip(summaries, sizes, strict=True)]
 
 
 def _summary(path: Path, now: float) -> StudySummary:

@@ -189,8 +189,8 @@ def run_study(
     try:
         with (
             storage_errors(study_dir),
-            study_dir.running(process_name()) as check,
-            Journal.open(study_dir.journal, durable=run.durable, guard=check) as journal,
+            study_dir.running(process_name()),
+            Journal.open(study_dir.journal, durable=run.durable) as journal,
             mirrored(study_dir, journal, run.display.note, run.display.wait) as mirror,
         ):
             history = list(journal.entries())

@@ -150,8 +150,8 @@ class Turns:
         with (
             self._lock,
             storage_errors(self._study_dir),
-            self._study_dir.running(process_name(), _PATIENCE) as check,
-            Journal.open(self._study_dir.journal, guard=check) as journal,
+            self._study_dir.running(process_name(), _PATIENCE),
+            Journal.open(self._study_dir.journal) as journal,
         ):
             yield journal
 
@@ -231,8 +231,8 @@ def steer_idle(study_dir: StudyDirectory, request: Request, where: str) -> Steer
     """
     with (
         storage_errors(study_dir),
-        study_dir.running(request.by) as check,
-        Journal.open(study_dir.journal, guard=check) as journal,
+        study_dir.running(request.by),
+        Journal.open(study_dir.journal) as journal,
     ):
         record = journal.study()
         sweep_state = SweepState(Sweep.from_json(record["sweep"]), past=stored_warm_start(record).past)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpsearch.decision import Decision, Rungs
-from hpsearch.errors import SweepError
 from hpsearch.objective import is_valid
 from hpsearch.trial import Report, Score, StateAt
 
@@ -117,14 +116,9 @@ class Scheduler(ABC):
         run_cap: Maximum number of trials; None: as many as the searcher suggests.
         ends: For each bracket, the iterations at which its rungs end (None: until the trainable returns), if they are
             known before a trial reaches them.
-
-    Raises:
-        SweepError: `run_cap` is less than 1.
     """
 
     def __init__(self, run_cap: int | None = None, ends: Sequence[Sequence[int | None]] = ()) -> None:
-        if run_cap is not None and run_cap < 1:
-            raise SweepError(f"`run_cap` must be at least 1, got {run_cap}")
         self._run_cap = run_cap
         self._ends = ends
         self._numbered = 0

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hpsearch.errors import SweepError
 from hpsearch.schedulers.base import Outcome
 
 Variant = Literal["paper", "table"]
@@ -47,16 +46,7 @@ def rung_count(min_iter: int, max_iter: int, eta: int) -> int:
 
     Powers are multiplied, because the quotient of two logarithms can be too small at an exact power: log 243 / log 3 <
     5 in floats.
-
-    Raises:
-        SweepError: The bounds or `eta` leave no rung to count.
     """
-    if eta < 2:
-        raise SweepError(f"early_terminate: `eta` must be at least 2 (1 of `eta` trials goes on), got {eta}")
-    if not 1 <= min_iter <= max_iter:
-        raise SweepError(
-            f"early_terminate: `1 <= min_iter <= max_iter` must hold, got min_iter={min_iter} and max_iter={max_iter}"
-        )
     count, length = 1, min_iter * eta
     while length <= max_iter:
         count, length = count + 1, length * eta
@@ -69,9 +59,6 @@ def rung_ends(min_iter: int, max_iter: int, eta: int, law: RungLaw = "geometric"
     `geometric` multiplies `min_iter` by `eta` while the product is below `max_iter`, and adds `max_iter`: 1, 3, 9, 27,
     50 for 1..50 by 3. `paper` divides `max_iter` and rounds down, as in Algorithm 1: 1, 5, 16, 50. If `max_iter` is
     `min_iter` times a power of `eta`, both are the same.
-
-    Raises:
-        SweepError: The bounds or `eta` leave no rung.
     """
     count = rung_count(min_iter, max_iter, eta)
     if law == "paper":
@@ -96,9 +83,6 @@ def hyperband_brackets(
 
     Source: Algorithm 1 of the paper, with R = max_iter / min_iter. There are as many brackets as rungs, s_max + 1.
     Bracket s has the last s + 1 rungs.
-
-    Raises:
-        SweepError: The bounds or `eta` leave no rung.
     """
     ends = rung_ends(min_iter, max_iter, eta, law)
     s_max = len(ends) - 1
@@ -121,15 +105,10 @@ def successive_halving_bracket(
         trials: Number of trials that start. By default, exactly one reaches the last rung. With fewer, rungs that
             would be empty are dropped, and no trial reaches `max_iter`.
         law: Where the rungs end.
-
-    Raises:
-        SweepError: The bounds, `eta` or `trials` leave no rung.
     """
     ends = rung_ends(min_iter, max_iter, eta, law)
     if trials is None:
         trials = eta ** (len(ends) - 1)
-    if trials < 1:
-        raise SweepError(f"early_terminate: `trials` must be at least 1, got {trials}")
     return _by_floor(ends, trials, eta)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpsearch.decision import Decision
-from hpsearch.errors import SweepError
 from hpsearch.schedulers.base import NewTrial, Outcome, Run, RungView, Scheduler, ran
 
 
@@ -19,8 +18,6 @@ class FullLength(Scheduler):
     """
 
     def __init__(self, max_iter: int | None, run_cap: int | None = None, repeats: int = 1) -> None:
-        if max_iter is not None and max_iter < 1:
-            raise SweepError(f"`max_iter` must be at least 1, got {max_iter}")
         super().__init__(run_cap, [[max_iter]])
         self._max_iter, self._repeats = max_iter, repeats
 

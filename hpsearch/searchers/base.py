@@ -164,7 +164,7 @@ class SearcherCapabilities:
 class Searcher(ABC):
     """Base class of searchers, which suggest configurations.
 
-    A searcher defines `suggest` and `observe`.
+    A searcher defines `suggest`, and `observe` if it learns.
     """
 
     kind: ClassVar[str]
@@ -248,7 +248,6 @@ class Searcher(ABC):
     def started(self, trial: Trial) -> None:
         """Add a trial that was created from a suggestion or a point to try; also called in a replay."""
 
-    @abstractmethod
     def observe(self, observation: Observation) -> None:
         """Learn from new reports of a trial; called only if `capabilities.learns`."""
 

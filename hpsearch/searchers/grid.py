@@ -5,15 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from hpsearch.config.checks import under
-from hpsearch.searchers.base import (
-    Observation,
-    Problem,
-    Searcher,
-    SearcherCapabilities,
-    Suggestion,
-    listed,
-    refuse_priors,
-)
+from hpsearch.searchers.base import Problem, Searcher, SearcherCapabilities, Suggestion, listed, refuse_priors
 
 
 class GridSearcher(Searcher):
@@ -45,9 +37,6 @@ class GridSearcher(Searcher):
         if number >= self._size:
             return None
         return Suggestion(self.problem.space.grid_point(number), "grid")
-
-    def observe(self, observation: Observation) -> None:
-        """Ignore the observation: suggestions depend only on their numbers."""
 
     @property
     def size(self) -> int:

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 
 from hpsearch.config.checks import InvalidKey, is_number, nearest
 from hpsearch.config.settings import AtLeast, Settings
-from hpsearch.searchers.base import Observation, Problem, Searcher, SearcherCapabilities, Suggestion, options_as
+from hpsearch.searchers.base import Problem, Searcher, SearcherCapabilities, Suggestion, options_as
 from hpsearch.seeds import draw_bits, explore_seed, perturb_seed
 from hpsearch.space import (
     Broken,
@@ -104,9 +104,6 @@ class PBTSearcher(Searcher):
     def suggest(self, number: int) -> Suggestion:
         """Sample the params of a first member."""
         return Suggestion(self.problem.space.draw(self.problem.seed, number), "random")
-
-    def observe(self, observation: Observation) -> None:
-        """Ignore the observation: suggestions depend only on their numbers."""
 
     def explore(self, number: int, parent: Trial) -> Suggestion:
         """Return the perturbed params of a parent."""

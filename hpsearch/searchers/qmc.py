@@ -6,7 +6,6 @@ from typing import ClassVar
 
 from hpsearch.config.checks import InvalidKey
 from hpsearch.searchers.base import (
-    Observation,
     Problem,
     Searcher,
     SearcherCapabilities,
@@ -61,9 +60,6 @@ class QMC(Searcher):
         position = {p.name: fraction for p, fraction in zip(moving, shares, strict=True)}
         params = self.problem.space.build(lambda p: p.distribution.quantile(position.get(p.name, 0.0)))
         return Suggestion(params, self.kind)
-
-    def observe(self, observation: Observation) -> None:
-        """Ignore the observation: suggestions depend only on their numbers."""
 
     @property
     def size(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from hpsearch.searchers.base import Observation, Searcher, SearcherCapabilities, Suggestion
+from hpsearch.searchers.base import Searcher, SearcherCapabilities, Suggestion
 from hpsearch.seeds import explore_seed
 from hpsearch.trial import Trial
 
@@ -18,9 +18,6 @@ class RandomSearcher(Searcher):
     def suggest(self, number: int) -> Suggestion:
         """Sample the params of trial `number`."""
         return Suggestion(self.problem.space.draw(self.problem.seed, number), "random")
-
-    def observe(self, observation: Observation) -> None:
-        """Ignore the observation: suggestions depend only on their numbers."""
 
     def explore(self, number: int, parent: Trial) -> Suggestion:
         """Sample all params again, from a separate stream, because `suggest` may be called with the same number."""

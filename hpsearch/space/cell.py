@@ -113,27 +113,15 @@ class Cell(Structure):
             }
         }
 
-    def canonical(self, nested: Nested) -> Nested:
-        """Return the canonical form of a nested cell: the same for all cells that are equal to it."""
-        if self.each == "edge" or len(nested) < self.nodes:
+    def canonical(self, nested: Nested) -> Value:
+        """Return a value that is the same for all nested cells that are equal to this one, and for no others."""
+        if self.inputs is None or len(nested) < self.nodes:
             return nested
-        assert self.inputs is not None
         nodes: list[Node] = [
             tuple((side["from"], json.dumps(side["operation"], sort_keys=True)) for side in sides)
             for sides in nested.values()
         ]
-        order = canonical_order(self.inputs, nodes)
-        number = {
-            **{node: node for node in range(self.inputs)},
-            **{old: new for new, old in enumerate(order, self.inputs)},
-        }
-        out: Nested = {}
-        for new, old in enumerate(order, self.inputs):
-            sides = [{**side, "from": number[side["from"]]} for side in nested[str(old)]]
-            out[str(new)] = sorted(
-                sides, key=lambda side: (side["from"], json.dumps(side["operation"], sort_keys=True))
-            )
-        return out
+        return canonical_code(self.inputs, nodes)
 
     def to_json(self) -> dict[str, Value]:
         """Return the cell as JSON."""
@@ -141,8 +129,8 @@ class Cell(Structure):
         return {"cell": self.operations[0].to_json(), "nodes": self.nodes, "each": self.each, **inputs}
 
 
-def canonical_order(inputs: int, nodes: Sequence[Node]) -> list[int]:
-    """Return an order of the nodes of a directed acyclic graph that makes isomorphic graphs equal.
+def canonical_code(inputs: int, nodes: Sequence[Node]) -> Sequence[Node]:
+    """Return the nodes of a directed acyclic graph in an order, and renumbered, so that isomorphic graphs are equal.
 
     An isomorphism fixes the inputs of the graph and all labels. The inputs of a node are unordered.
 
@@ -154,21 +142,13 @@ def canonical_order(inputs: int, nodes: Sequence[Node]) -> list[int]:
     Args:
         inputs: Number of nodes without inputs, numbered from 0.
         nodes: The other nodes, each after its inputs.
-
-    Returns:
-        The numbers of `nodes`, from `inputs` on, each after its inputs.
     """
-    best: tuple[_Code, list[int]] | None = None
     consumers: list[list[tuple[int, str]]] = [[] for _ in range(inputs + len(nodes))]
     for number, node in enumerate(nodes, inputs):
         for source, label in node:
             consumers[source].append((number, label))
-    for order in _orders(inputs, nodes, consumers, _refined(inputs, nodes, consumers, [0] * len(nodes))):
-        code = _code(inputs, nodes, order)
-        if best is None or code < best[0]:
-            best = code, order
-    assert best is not None
-    return best[1]
+    colours = _refined(inputs, nodes, consumers, [0] * len(nodes))
+    return min(_code(inputs, nodes, order) for order in _orders(inputs, nodes, consumers, colours))
 
 
 def _refined(

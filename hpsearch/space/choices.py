@@ -197,9 +197,7 @@ class Constant(Distribution):
         """Return a list of the single value."""
         return [own_copy(self.value)]
 
-    def every_value(self) -> list[Value]:
-        """Return a list of the single value."""
-        return self.grid()
+    every_value = grid
 
     def accept(self, value: object) -> Value:
         """Return the constant if `value` equals it."""

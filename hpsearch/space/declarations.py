@@ -211,8 +211,15 @@ _CONVERSIONS: Mapping[str, Callable[[str, Any], Distribution]] = {
 
 def is_wandbs(config: Mapping[Any, object]) -> bool:
     """Return whether a mapping is one parameter in W&B's notation, not a group."""
-    is_group = any(isinstance(value, Distribution | Structure | When) for value in config.values())
-    return not is_group and any(key in config for key in _WANDB_KEYS)
+    return any(key in config for key in _WANDB_KEYS) and not _declares(config)
+
+
+def _declares(config: Mapping[Any, object]) -> bool:
+    """Return whether a mapping is a group: it contains a distribution, also in an inner group."""
+    return any(
+        _declares(value) if isinstance(value, Mapping) else isinstance(value, Distribution | Structure | When)
+        for value in config.values()
+    )
 
 
 def _refuse_wandb(config: Mapping[object, object], path: KeyPath) -> None:

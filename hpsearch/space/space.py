@@ -20,15 +20,7 @@ from hpsearch.space.distribution import Distribution, own_copy
 from hpsearch.space.enumeration import Enumeration
 from hpsearch.space.expressions import ABSENT, Expression
 from hpsearch.space.mutation import Mutations
-from hpsearch.space.numbers import (
-    IntUniform,
-    LogIntUniform,
-    LogNormal,
-    LogUniform,
-    Normal,
-    Uniform,
-    ZeroOrLogUniform,
-)
+from hpsearch.space.numbers import IntUniform, LogIntUniform, LogNormal, LogUniform, Normal, Uniform, ZeroOrLogUniform
 from hpsearch.space.parameter import Declared, Parameter, ParameterGroup, Structure
 from hpsearch.space.structures import Chain, Choice, Repeat
 from hpsearch.space.tree import MissingParameter, nested, nested_value

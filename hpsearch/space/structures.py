@@ -130,10 +130,6 @@ class Copies(Numeric):
         """Return one more or one less."""
         return self._next_to(value, bits % 2 == 0)
 
-    def neighbours(self, value: Value) -> list[Value]:
-        """Return one less and one more."""
-        return [near for near in (value - 1, value + 1) if self.min <= near <= _MOST_COPIES]
-
     def grid(self) -> list[Value]:
         """Raise an InvalidKey: the numbers are unbounded."""
         raise InvalidKey(("max",), "is required for a grid over a repeated block", add=((), "max: 4"))

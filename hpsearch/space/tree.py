@@ -207,20 +207,6 @@ class Tree:
                     return node
         return None
 
-    def _is_prefix(self, parts: tuple[str, ...], declared: Sequence[Declared]) -> bool:
-        """Return whether these are the first parts of a flat name."""
-        for item in declared:
-            prefix = item.parts
-            if parts == prefix[: len(parts)]:
-                return True
-            remaining = parts[len(prefix) :]
-            entered = None
-            if parts[: len(prefix)] == prefix and isinstance(item.holds, Structure):
-                entered = item.holds.enter(remaining)
-            if entered is not None and self._is_prefix(remaining[entered[3] :], entered[2]):
-                return True
-        return False
-
     def unnested(
         self, params: Mapping[str, object], key: KeyPath = (), path: tuple[str, ...] = ()
     ) -> Iterator[tuple[KeyPath, str, object]]:
@@ -242,7 +228,7 @@ class Tree:
                 yield from self._unnested_structure(structure, value, here, inner_path)
             elif self.find(name) is not None:
                 yield here, name, value
-            elif isinstance(value, Mapping) and self._is_prefix(tuple(name.split(".")), self.declared):
+            elif isinstance(value, Mapping) and value:
                 yield from self.unnested(value, here, inner_path)
             else:
                 raise InvalidKey(here, "isn't a parameter", nearest(name, self.some_names()))

@@ -361,7 +361,7 @@ def mirrored(
         yield None
         return
     mirror = Mirror(Bucket(url), study_dir, journal, say, wait)
-    journal.guard_also(mirror.check)
+    journal.guard = mirror.check
     try:
         yield mirror
     finally:

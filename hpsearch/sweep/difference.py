@@ -26,19 +26,12 @@ def difference(stored: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     Settings of how it runs, and the source, are not compared.
     """
     lines = [f"{key}: {before} in the study, {after} here" for key, (before, after) in differing(stored, new).items()]
-    paths = [
-        {".".join(item["path"]): item["path"] for item in sweep["parameters"] if "path" in item}
-        for sweep in (stored, new)
-    ]
-    lines += [
-        f"parameters.{name}: {_path_text(path)} in the study, {_path_text(paths[1][name])} here"
-        for name, path in paths[0].items()
-        if name in paths[1] and paths[1][name] != path
-    ]
     if lines:
         return lines
     # The order of parameters determines the order of a grid, and of columns.
-    orders = [", ".join(names) for names in paths]
+    orders = [
+        ", ".join(".".join(item["path"]) for item in sweep["parameters"] if "path" in item) for sweep in (stored, new)
+    ]
     return [] if orders[0] == orders[1] else [f"parameters: {orders[0]} in the study, {orders[1]} here"]
 
 
@@ -74,7 +67,10 @@ def _leaves(sweep: Mapping[str, Any], width_counts: bool) -> dict[KeyPath, Value
     for item in sweep["parameters"]:
         if "path" in item:
             name = ".".join(item["path"])
-            out |= {("parameters", name, key): value for key, value in item.items() if key != "path"}
+            # A dot in a name and a group have the same flat name, and different nested params.
+            path = {"path": item["path"]} if item["path"] != name.split(".") else {}
+            config = {key: value for key, value in item.items() if key != "path"} | path
+            out |= {("parameters", name, key): value for key, value in config.items()}
     for index, point in enumerate(sweep["points_to_try"]):
         key: KeyPath = ("points_to_try", index)
         out |= {(*key, name): value for name, value in point.items()} if point else {key: {}}
@@ -111,11 +107,6 @@ def _equal(value: object, other: object) -> bool:
     if value is _ABSENT or other is _ABSENT:
         return value is other
     return json.dumps(value, sort_keys=True) == json.dumps(other, sort_keys=True)
-
-
-def _path_text(path: Sequence[str]) -> str:
-    *groups, name = path
-    return f"{name} in the group {'.'.join(groups)}" if groups else f"the name {name}"
 
 
 def _text(value: object) -> str:

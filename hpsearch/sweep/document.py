@@ -58,16 +58,6 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_constructor(_INT, _Loader.construct_integer)
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """Location of a key."""
-
-    line: int
-    """From 1."""
-    indent: int | None
-    """Column of the keys inside, from 0; None if the value is not a block mapping."""
-
-
 @dataclass
 class Document:
     """A parsed file."""
@@ -75,17 +65,18 @@ class Document:
     name: str
     """Name of the file, as given by the user."""
     value: object
-    marks: dict[KeyPath, Mark] = field(default_factory=dict)
+    lines: dict[KeyPath, int] = field(default_factory=dict)
+    """Line of each key, from 1."""
 
-    def mark(self, path: KeyPath) -> Mark:
-        """Return the location of a key, or of the nearest enclosing section in the file."""
-        while path and path not in self.marks:
+    def line(self, path: KeyPath) -> int:
+        """Return the line of a key, or of the nearest enclosing section in the file."""
+        while path and path not in self.lines:
             path = path[:-1]
-        return self.marks.get(path, Mark(1, None))
+        return self.lines.get(path, 1)
 
     def located(self, error: InvalidKey | InvalidKeys) -> SweepError:
         """Return the error with the file and the line of each mistake."""
-        lines = (f"{self.name}:{self.mark(mistake.key).line}: {mistake}" for mistake in error.mistakes)
+        lines = (f"{self.name}:{self.line(mistake.key)}: {mistake}" for mistake in error.mistakes)
         return SweepError("\n".join(lines))
 
 
@@ -164,7 +155,7 @@ def parse_document(
     except RecursionError:
         raise SweepError(f"{name}:1: must not be nested deeper than {_DEEPEST} levels") from None
     except InvalidKey as error:
-        raise SweepError(f"{name}:{document.mark(error.key).line}: {error}") from None
+        raise SweepError(f"{name}:{document.line(error.key)}: {error}") from None
     finally:
         if loader is not None:
             loader.dispose()
@@ -188,34 +179,27 @@ class _Builder:
 
     def __init__(self, loader: _Loader, document: Document, lines: Sequence[int] | None) -> None:
         self._loader = loader
-        self._lines = lines
-        self._marks = document.marks
-        self._open: set[int] = set()
+        self._numbers = lines
+        self._lines = document.lines
         self._count = 0
 
-    def _mark(self, node: yaml.Node, indent: int | None) -> Mark:
+    def _line(self, node: yaml.Node) -> int:
         line: int = node.start_mark.line
-        return Mark(line + 1 if self._lines is None else self._lines[min(line, len(self._lines) - 1)], indent)
+        return line + 1 if self._numbers is None else self._numbers[min(line, len(self._numbers) - 1)]
 
     def build(self, node: yaml.Node, path: KeyPath) -> object:
-        self._marks.setdefault(path, self._mark(node, _indent(node)))
+        self._lines.setdefault(path, self._line(node))
         self._add(1, path)
         if len(path) > _DEEPEST:
             raise InvalidKey(path[:3], f"must not be nested deeper than {_DEEPEST} levels")
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
-        if id(node) in self._open:
-            raise InvalidKey(path, "must not contain itself (an alias inside its own anchor)")
         kind = "seq" if isinstance(node, yaml.SequenceNode) else "map"
         if node.tag != f"tag:yaml.org,2002:{kind}":
             raise InvalidKey(path, f"must be plain YAML, got the tag {shown(node.tag)}")
-        self._open.add(id(node))
-        try:
-            if kind == "seq":
-                return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
-            return self._mapping(node, path)
-        finally:
-            self._open.discard(id(node))
+        if kind == "seq":
+            return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
+        return self._mapping(node, path)
 
     def _add(self, values: int, path: KeyPath) -> None:
         self._count += values
@@ -224,23 +208,23 @@ class _Builder:
 
     def _refused(self, node: yaml.Node, path: KeyPath, problem: str, advice: str = "") -> InvalidKey:
         """Return the error of a key at this node's line, instead of where the key was first seen."""
-        self._marks[path] = self._mark(node, None)
+        self._lines[path] = self._line(node)
         return InvalidKey(path, problem, advice)
 
     def _mapping(self, node: yaml.Node, path: KeyPath) -> dict[str, object]:
         out: dict[str, object] = {}
         for name, key, value in self._pairs(node, path):
             if name in out:
-                first = self._marks[(*path, name)].line
+                first = self._lines[(*path, name)]
                 raise self._refused(key, (*path, name), f"must not be repeated, got it again (first in line {first})")
             out[name] = self._entry(key, value, (*path, name))
-        for name, key, value in self._merged(node, path, 0):
+        for name, key, value in self._merged(node, path):
             if name not in out:
                 out[name] = self._entry(key, value, (*path, name))
         return out
 
     def _entry(self, key: yaml.Node, value: yaml.Node, path: KeyPath) -> object:
-        self._marks[path] = self._mark(key, _indent(value))
+        self._lines[path] = self._line(key)
         return self.build(value, path)
 
     def _pairs(self, node: yaml.Node, path: KeyPath) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
@@ -254,10 +238,8 @@ class _Builder:
                 raise self._refused(key, path, f"must have strings as keys, got {shown(name)}{written}")
             yield name, key, value
 
-    def _merged(self, node: yaml.Node, path: KeyPath, depth: int) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
+    def _merged(self, node: yaml.Node, path: KeyPath) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
         """Yield the same for the keys that `<<` merges; if a key is repeated, the first counts."""
-        if depth > _DEEPEST:
-            raise InvalidKey(path, f"must not merge (<<) more than {_DEEPEST} levels deep")
         for key, value in node.value:
             if key.tag != _MERGE:
                 continue
@@ -267,7 +249,7 @@ class _Builder:
                     raise self._refused(key, path, "must merge (<<) a mapping or a list of mappings")
                 self._add(1 + len(source.value), path)
                 yield from self._pairs(source, path)
-                yield from self._merged(source, path, depth + 1)
+                yield from self._merged(source, path)
 
     def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> object:
         if node.tag == _FORMER_NUMBER:
@@ -283,11 +265,3 @@ class _Builder:
             kind = node.tag.rsplit(":", 1)[-1]
             reason = str(error).splitlines()[0][:100] if str(error) else type(error).__name__
             raise self._refused(node, path, f"must be a valid {kind} or a string in quotes; {reason}") from None
-
-
-def _indent(node: yaml.Node) -> int | None:
-    """Return the column of the keys of a block mapping; None for other values."""
-    if not isinstance(node, yaml.MappingNode) or node.flow_style or not node.value:
-        return None
-    column: int = node.value[0][0].start_mark.column
-    return column

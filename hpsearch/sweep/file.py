@@ -12,19 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpsearch.config.checks import (
-    InvalidKey,
-    InvalidKeys,
-    KeyPath,
-    Mistakes,
-    at_least,
-    integer,
-    key_text,
-    plain,
-    shown,
-    text,
-    under,
-)
+from hpsearch.config.checks import InvalidKey, InvalidKeys, KeyPath, Mistakes, at_least, integer, shown, text, under
 from hpsearch.config.import_paths import is_import_path, is_table
 from hpsearch.config.settings import NONE, settings_fields
 from hpsearch.errors import SweepError, TrainableError
@@ -52,7 +40,6 @@ from hpsearch.sweep.reader import (
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.wandb import BAND_KEYS, HINTS, IGNORED, METRIC_IGNORED, as_bands, wandb_notes
 from hpsearch.trainable.macros import check_names
-from hpsearch.trial import Params
 
 _REQUIRED = {"parameters": "parameters: {lr: {min: 0.001, max: 0.1}}"}
 """Required top-level keys, and the line to add."""
@@ -71,12 +58,6 @@ _TOOLS: Mapping[str, Callable[[Mapping[Any, object]], bool]] = {
 }
 """Other tools, and whether a file is one of theirs."""
 
-_LIKELY_SPAN = 27
-"""Ratio of max_iter to min_iter for three rungs with eta 3."""
-
-_EPOCHS = re.compile(r"(?:n_?|nb_?|num_?|max_?|total_?|train_?|training_?)*(?:epochs?|iterations?)", re.IGNORECASE)
-"""Names of parameters that set how long a trial trains."""
-
 
 class SweepFile:
     """A parsed sweep file with overrides applied.
@@ -93,7 +74,7 @@ class SweepFile:
         value = document.value
         if isinstance(value, Mapping) and (inside := without_wrapper(value)) is not value:
             document.value = inside
-            document.marks = {key[1:]: mark for key, mark in document.marks.items() if key[:1] == (WRAPPER,)}
+            document.lines = {key[1:]: line for key, line in document.lines.items() if key[:1] == (WRAPPER,)}
         self._document = document
         self._overrides = apply_overrides(document, overrides)
 
@@ -135,7 +116,7 @@ class SweepFile:
         return f"{self._document.name}:{self._line(key)}"
 
     def _line(self, key: KeyPath | str) -> int:
-        return self._document.mark(dotted_path(self._document.value, key)).line
+        return self._document.line(dotted_path(self._document.value, key))
 
 
 def _refuse_other_tools(document: Document) -> None:
@@ -203,12 +184,7 @@ def sweep_from_mapping(
     if isinstance(value, Mapping):  # keys with the prefix x- are for anchors
         value = {key: item for key, item in without_wrapper(value).items() if not str(key).startswith("x-")}
     table = KeyReader(value, (), TOP_KEYS, HINTS[""])
-    kinds: dict[str, Kind[Any]] = {
-        **_READERS,
-        "early_terminate": or_none(functools.partial(_early_terminate, table)),
-        "parameters": functools.partial(_parameters, table),
-    }
-    values = table.read(kinds, _REQUIRED)
+    values = table.read({**_READERS, "parameters": functools.partial(_parameters, table)}, _REQUIRED)
     if "loggers" in values:
         if "observers" in values:
             both = InvalidKey(("loggers",), "is another word for observers, which is here, too", "keep one of them")
@@ -248,7 +224,7 @@ def _metric(value: object, path: KeyPath) -> Metric | tuple[Metric, ...]:
     def read(metric: object, path: KeyPath) -> Metric:
         if isinstance(metric, Mapping):
             metric = {key: item for key, item in metric.items() if key not in METRIC_IGNORED}
-        return section(Metric, metric, path, HINTS["metric"], example=lambda key, table: "loss")
+        return section(Metric, metric, path, HINTS["metric"], example="loss")
 
     if not isinstance(value, list | tuple):
         return read(value, path)
@@ -275,7 +251,7 @@ def _method(value: object, path: KeyPath) -> str:
     return name
 
 
-def _early_terminate(top: KeyReader, value: object, path: KeyPath) -> EarlyTerminate:
+def _early_terminate(value: object, path: KeyPath) -> EarlyTerminate:
     """Read the section `early_terminate`; its `type` determines the other keys."""
     if isinstance(value, EarlyTerminate):
         return value
@@ -289,7 +265,7 @@ def _early_terminate(top: KeyReader, value: object, path: KeyPath) -> EarlyTermi
     for key in {key for owner in KNOWN.values() for key in settings_fields(owner)} - settings_fields(settings).keys():
         owners = " and ".join(other for other, owner in KNOWN.items() if key in settings_fields(owner))
         hints[key] = f"it has no meaning for {kind}; it belongs to {owners}"
-    return section(settings, value, path, hints, ("type",), functools.partial(_likely, top))
+    return section(settings, value, path, hints, ("type",), "27")
 
 
 def _wandbs_hyperband(bands: dict[str, Any], path: KeyPath) -> Bands:
@@ -307,46 +283,6 @@ def _wandbs_hyperband(bands: dict[str, Any], path: KeyPath) -> Bands:
         ) from None
 
 
-def _likely(top: KeyReader, key: str, table: KeyReader) -> str:
-    """Return an example value for a missing key. For `max_iter`, it is derived from parameters or other keys."""
-    if key != "max_iter":
-        return "..."
-    if (epochs := _epochs(top.value.get("parameters"))) is not None:
-        return str(epochs)
-    iterations, least = top.value.get("max_iter"), table.value.get("min_iter")
-    if isinstance(iterations, int) and iterations >= 1:
-        return str(iterations)
-    return str(least * _LIKELY_SPAN if isinstance(least, int) and least >= 1 else _LIKELY_SPAN)
-
-
-def _epochs(parameters: object) -> int | None:
-    """Return the largest number of epochs among the parameters; None if no parameter has such a name."""
-    if not isinstance(parameters, Mapping):
-        return None
-    for name, config in parameters.items():
-        if not isinstance(config, Mapping):
-            continue
-        if "parameters" in config and (inside := _epochs(config["parameters"])) is not None:
-            return inside
-        values = config.get("values")
-        candidates = [config.get("value"), config.get("max"), *(values if isinstance(values, list) else [])]
-        numbers = [
-            value for value in candidates if isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        ]
-        if numbers and _EPOCHS.fullmatch(str(name).rsplit(".", 1)[-1].replace("-", "_")):
-            return max(numbers)
-    return None
-
-
-def _points_to_try(value: object, path: KeyPath) -> tuple[Params, ...]:
-    points: list[Params] = []
-    for index, point in enumerate(listed(value, path)):
-        if not isinstance(point, Mapping):
-            raise InvalidKey((*path, index), f"must be a mapping of names to values, got {shown(point)}")
-        points.append(plain(point, (*path, index)))
-    return tuple(points)
-
-
 def _repeats(value: object, path: KeyPath) -> Repeats:
     """Read the section `repeats`, or its number `n` alone."""
     if value == NONE:
@@ -360,13 +296,14 @@ _READERS: Mapping[str, Kind[Any]] = {
     "metric": _metric,
     "outcome_constraints": _outcome_constraints,
     "method": _method,
+    "early_terminate": or_none(_early_terminate),
     "name": text,
     "trainable": _import_path,
     "program": text,
     "command": words,
     "max_iter": or_none(integer),
     "run_cap": or_none(integer),
-    "points_to_try": _points_to_try,
+    "points_to_try": listed,
     **{
         name: functools.partial(section, SECTIONS[name])
         for name in ("resources", "search", "scaling", "parallel", "limits", "checkpoints")
@@ -380,10 +317,7 @@ _READERS: Mapping[str, Kind[Any]] = {
 }
 """Readers of the top-level keys that do not depend on other keys."""
 
-_DEPENDENT = ("parameters", "constraints", "early_terminate")
-"""Top-level keys that depend on other keys."""
-
-TOP_KEYS = tuple(dict.fromkeys(("metric", "method", *_DEPENDENT, *_READERS, *IGNORED)))
+TOP_KEYS = tuple(dict.fromkeys(("metric", "method", "parameters", "constraints", *_READERS, *IGNORED)))
 """All top-level keys, except those with the prefix `x-`."""
 
 
@@ -400,19 +334,6 @@ def _located(error: InvalidKey, document: Document, overrides: Sequence[Override
     if override is not None:
         location = f"{document.name}: --set {override.text}"
     else:
-        location = f"{document.name}:{document.mark(key).line}"
-    message = f"{location}: {InvalidKey(key, error.problem, error.advice)}"
-    if error.add is None:
-        return message
-    return f"{message}\n{_line_to_add(dotted_path(document.value, error.add[0]), error.add[1], document)}"
-
-
-def _line_to_add(section: KeyPath, line: str, document: Document) -> str:
-    """Return the advice to add a line, with its indentation."""
-    if not section:
-        return f"  add at the top level:\n{' ' * (document.mark(()).indent or 0)}{line}"
-    mark = document.mark(section)
-    where = f"{key_text(section)} (line {mark.line})"
-    if mark.indent is None:
-        return f"  add inside the braces of {where}: {line}"
-    return f"  add under {where}:\n{' ' * mark.indent}{line}"
+        location = f"{document.name}:{document.line(key)}"
+    add = None if error.add is None else (dotted_path(document.value, error.add[0]), error.add[1])
+    return f"{location}: {InvalidKey(key, error.problem, error.advice, add)}"

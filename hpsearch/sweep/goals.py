@@ -78,23 +78,16 @@ def check_ranking(
     why = next((why for why, needs_metric in needing.items() if needs_metric), None)
     if not objective.goals and why is not None:
         raise InvalidKey(("metric",), f"is required where {why}", add=((), "metric: {name: loss, goal: minimize}"))
-    key = None if searcher is None else searcher.capabilities.unsupported_key(objective)
-    if key is not None:
+    if searcher is not None and (key := searcher.capabilities.unsupported_key(objective)) is not None:
+        problem = f"must be {_REQUIRED[key]} where method is {method}, which learns from one number"
         learning = {name: entry.capabilities for name, entry in SEARCHERS.items() if entry.capabilities.learns}
         able = [name for name, capabilities in learning.items() if not capabilities.unsupported_key(objective)]
-        raise InvalidKey(
-            (key,),
-            f"must be {_REQUIRED[key]} where method is {method}, which learns from one number",
-            f"take one of {', '.join(able)}, or a method that doesn't learn, such as random",
-        )
-    key = None if early is None else early.capabilities.unsupported_key(objective)
-    if early is not None and key is not None:
+        advice = f"take one of {', '.join(able)}, or a method that doesn't learn, such as random"
+        raise InvalidKey((key,), problem, advice)
+    if early is not None and (key := early.capabilities.unsupported_key(objective)) is not None:
         able = [kind for kind, entry in SCHEDULERS.items() if not entry.capabilities.unsupported_key(objective)]
-        raise InvalidKey(
-            (key,),
-            f"must be {_REQUIRED[key]} where early_terminate is of type {early.kind}, which compares single numbers",
-            f"take one of {', '.join(able)}",
-        )
+        where = f"where early_terminate is of type {early.kind}, which compares single numbers"
+        raise InvalidKey((key,), f"must be {_REQUIRED[key]} {where}", f"take one of {', '.join(able)}")
 
 
 def check_forks(

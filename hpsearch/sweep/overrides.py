@@ -59,8 +59,8 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> list[Overri
         _put(document, path, parse_value(value, prefix), prefix)
         if is_integer:
             ranges[path[:-1]] = prefix
-        for inside in [marked for marked in document.marks if marked[: len(path)] == path]:
-            del document.marks[inside]
+        for inside in [known for known in document.lines if known[: len(path)] == path]:
+            del document.lines[inside]
         out.append(Override(override, path))
     for path, prefix in ranges.items():
         _check_still_whole(document.value, path, prefix)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Never, TypeGuard, cast, overload
 
@@ -10,11 +10,9 @@ from hpsearch.config.checks import InvalidKey, KeyPath, Mistakes, at_least, inte
 from hpsearch.space import Categorical, Cell, Chain, Choice, Distribution, Repeat, Space
 from hpsearch.space.declarations import When, declare, is_wandbs
 from hpsearch.space.expressions import Expression
-from hpsearch.space.parameter import Declared, ParameterGroup, Structure
+from hpsearch.space.parameter import Declared, Structure
 from hpsearch.sweep.distributions import read_distribution
 from hpsearch.sweep.reader import KeyReader, listed
-
-_DEEPEST_GROUP = 15
 
 
 def read_parameters(value: object, path: KeyPath, constraints: tuple[Expression, ...] = ()) -> Space:
@@ -23,10 +21,7 @@ def read_parameters(value: object, path: KeyPath, constraints: tuple[Expression,
     Raises:
         InvalidKey: A parameter or a constraint is wrong.
     """
-    mistakes = Mistakes()
-    declared = _group(value, path, mistakes)
-    mistakes.raise_collected()
-    return space_of_declared(declared, constraints, path)
+    return space_of_declared(declare(_group(value, path), path), constraints, path)
 
 
 def space_of(parameters: object, constraints: object = ()) -> Space:
@@ -41,8 +36,7 @@ def space_of(parameters: object, constraints: object = ()) -> Space:
     """
     path: KeyPath = ("parameters",)
     expressions = read_constraints(constraints, ("constraints",))
-    declared = declare(_with_distributions(parameters, path) if isinstance(parameters, Mapping) else parameters, path)
-    return space_of_declared(declared, expressions, path)
+    return space_of_declared(declare(_in_python(parameters, path), path), expressions, path)
 
 
 class SpaceField:
@@ -75,11 +69,11 @@ def read_declared(names: tuple[str, ...], config: object, path: KeyPath) -> tupl
     Raises:
         InvalidKey: The parameter is wrong.
     """
-    mistakes = Mistakes()
     *groups, name = names
-    declared = tuple(_declared({name: config}, (*path, *groups), tuple(groups), mistakes))
-    mistakes.raise_collected()
-    return declared
+    declared = _group({name: config}, (*path, *groups))
+    for group in reversed(groups):
+        declared = {group: declared}
+    return declare(declared, path)
 
 
 def space_of_declared(declared: tuple[Declared, ...], constraints: tuple[Expression, ...], path: KeyPath) -> Space:
@@ -94,25 +88,23 @@ def space_of_declared(declared: tuple[Declared, ...], constraints: tuple[Express
         raise error if error.key[:1] == ("constraints",) else error.under(path) from None
 
 
-def _with_distributions(parameters: Mapping[str, Any], path: KeyPath) -> dict[str, Any]:
+def _in_python(parameters: object, path: KeyPath) -> dict[str, Any]:
     """Return parameters with those in W&B's notation converted to distributions.
 
     A mapping is in that notation if it has one of its keys, and contains no distribution and no structure.
     """
-    out: dict[str, Any] = {}
+    if not isinstance(parameters, Mapping):
+        raise InvalidKey(path, f"must be a mapping of names to distributions, got {shown(parameters)}")
+    converted: dict[str, Any] = {}
     for name, config in parameters.items():
         here = (*path, name)
         if not isinstance(config, Mapping):
-            out[name] = config
-        elif not is_wandbs(config):
-            out[name] = _with_distributions(config, here)
-        elif isinstance(config.get("parameters"), Mapping):
-            KeyReader(config, here, ("parameters",)).mistakes.raise_collected()
-            out[name] = _with_distributions(config["parameters"], (*here, "parameters"))
+            converted[name] = config
         else:
-            distribution, condition = read_distribution(config, here), config.get("when")
-            out[name] = distribution if condition is None else When(condition, distribution)
-    return out
+            converted[name] = (
+                _parameter_or_group(config, here, _in_python) if is_wandbs(config) else _in_python(config, here)
+            )
+    return converted
 
 
 def read_constraints(value: object, path: KeyPath) -> tuple[Expression, ...]:
@@ -125,38 +117,29 @@ def read_constraints(value: object, path: KeyPath) -> tuple[Expression, ...]:
     return tuple(_expression(text, (*path, index)) for index, text in enumerate(texts))
 
 
-def _group(value: object, path: KeyPath, mistakes: Mistakes, may_be_empty: bool = False) -> tuple[Declared, ...]:
+def _group(value: object, path: KeyPath, may_be_empty: bool = False) -> dict[str, Any]:
+    """Return the parameters of a group of a sweep file, as `declare` takes them."""
     if may_be_empty and value is None:
-        return ()
+        return {}
     if not isinstance(value, Mapping):
         raise InvalidKey(path, f"must be a mapping of names to parameters, got {shown(value)}")
     if not value and not may_be_empty:
         raise InvalidKey(path, "must hold at least one parameter, got none")
-    return tuple(_declared(value, path, (), mistakes))
-
-
-def _declared(
-    value: Mapping[Any, object], path: KeyPath, names: tuple[str, ...], mistakes: Mistakes
-) -> Iterator[Declared]:
-    if len(names) > _DEEPEST_GROUP:
-        raise InvalidKey(path, f"must not be nested deeper than {_DEEPEST_GROUP} groups")
+    parameters, mistakes = {}, Mistakes()
     for name, config in value.items():
-        if not isinstance(name, str):
-            raise InvalidKey(path, f"must have strings as keys, got {shown(name)}")
-        here, names_here = (*path, name), (*names, name)
         with mistakes.collect():
-            when = _expression(config["when"], (*here, "when")) if _has(config, "when") else None
-            if not _has(config, "parameters"):
-                yield Declared(names_here, _read_parameter(config, here), when)
-                continue
-            KeyReader(config, here, ("parameters", "when")).mistakes.raise_collected()
-            inside, beneath = config["parameters"], (*here, "parameters")
-            if when is not None:
-                yield Declared(names_here, ParameterGroup(_group(inside, beneath, mistakes)), when)
-            elif not isinstance(inside, Mapping) or not inside:
-                _group(inside, beneath, mistakes)
-            else:
-                yield from _declared(inside, beneath, names_here, mistakes)
+            parameters[name] = _parameter_or_group(config, (*path, name), _group)
+    mistakes.raise_collected()
+    return parameters
+
+
+def _parameter_or_group(config: object, path: KeyPath, read_group: Callable[[object, KeyPath], object]) -> object:
+    if _has(config, "parameters"):
+        KeyReader(config, path, ("parameters", "when")).mistakes.raise_collected()
+        inside = read_group(config["parameters"], (*path, "parameters"))
+    else:
+        inside = _read_parameter(config, path)
+    return When(_expression(config["when"], (*path, "when")).text, inside) if _has(config, "when") else inside
 
 
 def _has(config: object, key: str) -> TypeGuard[Mapping[str, object]]:
@@ -185,9 +168,7 @@ def _read_parameter(config: object, path: KeyPath) -> Distribution | Structure:
         raise InvalidKey(
             (*path, unused), f"has no meaning with {kind}{keys_text}", nearest(str(unused), form.keys or [kind])
         )
-    mistakes = Mistakes()
-    inside = form.read(config[kind], (*path, kind), mistakes)
-    mistakes.raise_collected()
+    inside = form.read(config[kind], (*path, kind))
     table = KeyReader(config, path, (kind, "when", *form.keys))
     for key, example in form.required.items():
         table.require(key, f"{key}: {example}")
@@ -203,36 +184,39 @@ def _read_parameter(config: object, path: KeyPath) -> Distribution | Structure:
         raise InvalidKey((*path, "length"), error.problem) from None
 
 
-def _branches(value: object, path: KeyPath, mistakes: Mistakes) -> Mapping[str, tuple[Declared, ...]]:
+def _branches(value: object, path: KeyPath) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         advice = f"write values: {list(value)}, of values without parameters" if isinstance(value, list) else ""
         raise InvalidKey(path, f"must be a mapping of branches to their parameters, got {shown(value)}", advice)
     if not value:
         raise InvalidKey(path, "must hold at least one branch, got none")
-    return {name: _group(inside, (*path, name), mistakes, may_be_empty=True) for name, inside in value.items()}
+    branches, mistakes = {}, Mistakes()
+    for name, inside in value.items():
+        with mistakes.collect():
+            branches[name] = _group(inside, (*path, name), may_be_empty=True)
+    mistakes.raise_collected()
+    return branches
 
 
-def _operations(value: object, path: KeyPath, mistakes: Mistakes) -> tuple[Declared, ...]:
+def _operations(value: object, path: KeyPath) -> Categorical | Choice:
     """Read a set of operations: a list, or a mapping of names to their parameters."""
     try:
-        if isinstance(value, Mapping):
-            return (Declared((), Choice(_branches(value, path, mistakes))),)
-        return (Declared((), Categorical(listed(value, path))),)
+        return Choice(_branches(value, path)) if isinstance(value, Mapping) else Categorical(listed(value, path))
     except InvalidKey as error:
         raise error if error.key[: len(path)] == path else error.under(path) from None
 
 
-def _block(value: object, path: KeyPath, mistakes: Mistakes) -> tuple[Declared, ...]:
+def _block(value: object, path: KeyPath) -> object:
     """Read a repeated block: one parameter, or a group under `parameters`."""
     if _has(value, "when"):
         raise InvalidKey((*path, "when"), "must not be given in a block", "put it next to repeat")
     if _has(value, "parameters"):
         KeyReader(value, path, ("parameters",)).mistakes.raise_collected()
-        return _group(value["parameters"], (*path, "parameters"), mistakes)
+        return _group(value["parameters"], (*path, "parameters"))
     if _is_bare_group(value):
         names = ", ".join(map(str, value))
         raise InvalidKey(path, "must be one parameter, or hold a group", f"put {names} under a key parameters")
-    return (Declared((), _read_parameter(value, path)),)
+    return _read_parameter(value, path)
 
 
 def _is_bare_group(value: object) -> TypeGuard[Mapping[str, object]]:
@@ -247,7 +231,7 @@ class _StructureForm:
     """The other keys of a structure, and how to read and build it."""
 
     make: Callable[..., Structure]
-    read: Callable[[object, KeyPath, Mistakes], Any]
+    read: Callable[[object, KeyPath], Any]
     keys: tuple[str, ...] = ()
     required: Mapping[str, str] = field(default_factory=dict)
 

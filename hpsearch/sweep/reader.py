@@ -148,7 +148,7 @@ def section(
     path: KeyPath,
     hints: Mapping[str, str] | None = None,
     also: Sequence[str] = (),
-    example: Callable[[str, KeyReader], str] = lambda key, table: "...",
+    example: str = "...",
 ) -> S:
     """Return the settings of a section. All mistakes are reported at once.
 
@@ -158,7 +158,7 @@ def section(
         path: Path of the section.
         hints: Advice for unknown keys that users write.
         also: Further keys of the section.
-        example: Returns an example value for a missing key, from the key and the table.
+        example: Example value for a missing key.
     """
     if isinstance(value, settings):
         return value
@@ -167,5 +167,5 @@ def section(
         word_for = {key: NONE for key, field in fields.items() if field.none_is_word}
         value = {key: word_for.get(key) if item is None else item for key, item in value.items()}
     table = KeyReader(value, path, (*also, *fields), hints)
-    required = {key: f"{key}: {example(key, table)}" for key, field in fields.items() if field.required}
+    required = {key: f"{key}: {example}" for key, field in fields.items() if field.required}
     return table.build(settings, **table.read({key: field.read for key, field in fields.items()}, required))

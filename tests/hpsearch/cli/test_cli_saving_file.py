@@ -150,21 +150,6 @@ def test_what_is_no_one_state_is_refused_and_the_way_out_told(tmp_path, make):
     assert left_in(tmp_path) == before
 
 
-def test_what_came_there_in_between_stays(tmp_path, monkeypatch):
-    checkpoint, target = checkpoint_of(tmp_path, {"a": 1}), tmp_path / "best.pt"
-    save = torch.save
-
-    def meanwhile(*given: Any) -> None:
-        save(*given)
-        target.write_text("another's")
-
-    monkeypatch.setattr(torch, "save", meanwhile)
-    with pytest.raises(HpsearchError, match="must not be there yet"):
-        save_file(TOLD, checkpoint, target)
-    assert target.read_text() == "another's"
-    assert left_in(tmp_path) == ["best.pt", "state.pt"]
-
-
 @pytest.mark.exhaustive
 def test_a_full_disk_leaves_what_was_there(tmp_path):
     """With a limit on the size of files, as a disk that is full: the former file stays, and nothing beside it."""

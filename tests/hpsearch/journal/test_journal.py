@@ -13,7 +13,8 @@ import pytest
 
 from hpsearch.errors import JournalError, StudyInUseError
 from hpsearch.events import Event, Exhausted, Lost, Opened
-from hpsearch.journal.journal import FORMAT, Journal
+from hpsearch.journal.file import FORMAT
+from hpsearch.journal.journal import Journal
 
 STUDY = {"sweep": {"name": "s", "half": "\ud800"}, "created": 1.5}
 
@@ -175,19 +176,6 @@ def test_a_request_is_for_the_process_that_writes_then_and_for_no_later_one(path
         assert [one.verb for one in journal.all_requests()] == ["stop", "go"]
 
 
-def test_a_journal_whose_requests_had_no_author_gets_one_with_the_next_that_is_left(path):
-    with sqlite3.connect(path) as connection:
-        connection.executescript("""
-            DROP TABLE requests;
-            CREATE TABLE requests (seq INTEGER PRIMARY KEY, time REAL NOT NULL, verb TEXT NOT NULL);
-            INSERT INTO requests (time, verb) VALUES (1.5, 'stop');
-        """)
-    with Journal.read(path) as journal:
-        assert [(one.time, one.verb, one.by, one.details) for one in journal.all_requests()] == [(1.5, "stop", "", {})]
-        journal.request("pause", by="me@here:1")
-        assert [(one.verb, one.by) for one in journal.all_requests()] == [("stop", ""), ("pause", "me@here:1")]
-
-
 def test_labels_are_left_for_no_process(path):
     with Journal.open(path) as journal, Journal.read(path) as other:
         for verb in ("tag", "stop", "note", "untag"):
@@ -337,7 +325,8 @@ def test_the_guard_is_asked_before_each_commit_and_each_look_at_requests(path):
     def refuse() -> None:
         raise StudyInUseError("not yours")
 
-    with Journal.open(path, guard=refuse) as journal:
+    with Journal.open(path) as journal:
+        journal.guard = refuse
         with pytest.raises(StudyInUseError, match="not yours"):
             journal.append([Exhausted()])
         with pytest.raises(StudyInUseError, match="not yours"):

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.errors import SweepError
 from hpsearch.schedulers.brackets import (
     Bracket,
     Rung,
@@ -191,20 +190,3 @@ def test_upcoming_equals_counting_bracket_by_bracket(limits, variant, begun, tri
 
 def test_upcoming_of_a_billion_trials_is_arithmetic():
     assert upcoming(hyperband_brackets(27), 0, 3, 49 * 10**9, None) == (49 * 10**9, 357 * 10**9)
-
-
-@pytest.mark.parametrize(("min_iter", "max_iter"), [(0, 9), (10, 9), (-1, -1)])
-def test_bounds_without_a_rung_are_refused(min_iter, max_iter):
-    with pytest.raises(SweepError, match=f"min_iter={min_iter} and max_iter={max_iter}"):
-        hyperband_brackets(max_iter, min_iter)
-
-
-@pytest.mark.parametrize("eta", [1, 0, -3])
-def test_an_eta_that_keeps_everyone_is_refused(eta):
-    with pytest.raises(SweepError, match=rf"`eta` must be at least 2 .* got {eta}"):
-        successive_halving_bracket(9, 1, eta)
-
-
-def test_successive_halving_of_no_trials_is_refused():
-    with pytest.raises(SweepError, match="`trials` must be at least 1, got 0"):
-        successive_halving_bracket(9, 1, 3, trials=0)

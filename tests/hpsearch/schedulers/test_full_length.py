@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from hpsearch.decision import Decision
-from hpsearch.errors import SweepError
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, RungView, Wait
 from hpsearch.schedulers.full import FullLength
 
@@ -94,9 +93,3 @@ def test_calls_out_of_turn_are_refused():
         scheduler.observe(Outcome(0, 2, 0.5))
     with pytest.raises(ValueError, match="must follow a `NewTrial`"):
         scheduler.exhausted()
-
-
-@pytest.mark.parametrize(("max_iter", "run_cap"), [(0, 3), (3, 0)])
-def test_a_bound_of_nothing_is_refused(max_iter, run_cap):
-    with pytest.raises(SweepError, match="must be at least 1, got 0"):
-        FullLength(max_iter, run_cap)

@@ -9,10 +9,9 @@ from math import nan
 import pytest
 
 from hpsearch.decision import Decision
-from hpsearch.errors import SweepError
 from hpsearch.objective import Metric, Objective
 from hpsearch.schedulers.base import Answer, Done, NewTrial, Outcome, Run, RungView, Wait
-from hpsearch.schedulers.brackets import Bracket, hyperband_brackets, successive_halving_bracket
+from hpsearch.schedulers.brackets import hyperband_brackets, successive_halving_bracket
 from hpsearch.schedulers.halving import BracketScheduler
 
 MAXIMIZE = Objective(Metric("score", "maximize"))
@@ -353,17 +352,3 @@ def test_calls_out_of_turn_are_refused():
     assert plain(scheduler.next()) == Run(2, 3)
     with pytest.raises(ValueError, match="not in its first segment"):
         scheduler.exhausted()
-
-
-@pytest.mark.parametrize(
-    ("cycle", "bounds", "message"),
-    [
-        ((), {}, "at least one bracket"),
-        ((Bracket(()),), {}, "at least one rung"),
-        (hyperband_brackets(9), {"run_cap": 0}, "`run_cap` must be at least 1, got 0"),
-        (hyperband_brackets(9), {"brackets": 0}, "`brackets` must be at least 1, got 0"),
-    ],
-)
-def test_a_sweep_of_nothing_is_refused(cycle, bounds, message):
-    with pytest.raises(SweepError, match=message):
-        BracketScheduler(cycle, 3, MAXIMIZE, **bounds)

@@ -93,6 +93,6 @@ def test_a_searcher_that_does_not_explore_says_so():
         GridSearcher(problem_of(space)).explore(1, Trial(0, {"x": 1}, 1, "grid"))
 
 
-def test_a_searcher_defines_what_it_suggests_and_observes():
-    assert Searcher.__abstractmethods__ == {"suggest", "observe"}
+def test_a_searcher_defines_what_it_suggests():
+    assert Searcher.__abstractmethods__ == {"suggest"}
     assert {type(searcher.capabilities) for searcher in KNOWN.values()} == {SearcherCapabilities}

@@ -74,7 +74,7 @@ def clients(folder: Path, *, is_local: bool = True) -> Iterator[TestClient]:
 def held(study: Path) -> Iterator[None]:
     """Let the study look as if a process ran it."""
     place = StudyDirectory(study)
-    with place.running("ann@box:7") as check, Journal.open(place.journal, guard=check) as journal:
+    with place.running("ann@box:7"), Journal.open(place.journal) as journal:
         journal.append([Opened("inline", 1, "ann@box:7", "hpsearch resume")])
         yield
 
@@ -370,7 +370,7 @@ def test_answers_reach_the_clients(tmp_path: Path):
     path = searched(tmp_path / "one", run_cap=2, early_terminate=None, max_iter=1).directory
     place, study = StudyDirectory(path), ServedStudy(path)
     study.want()
-    with place.running("ann@box:7") as check, Journal.open(place.journal, guard=check) as journal:
+    with place.running("ann@box:7"), Journal.open(place.journal) as journal:
         journal.append([Opened("inline", 1, "ann@box:7", "hpsearch resume")])
         number = study.request("prune", {"trials": [0]})
         assert study.answers() == {}

@@ -24,7 +24,7 @@ _FEW = 500
 
 def not_few(space: Space) -> bool:
     """Whether there are many points, or many that conditions and constraints leave out."""
-    return space._every.bound > _FEW
+    return space._every._count(space.declared, ()) > _FEW
 
 
 def drawn(space: Space, seed: int, number: int) -> dict[str, Any] | None:

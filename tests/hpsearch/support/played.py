@@ -59,5 +59,5 @@ def played(source: Path, place: Path, who: str = "ann@box:4711", end: float | No
         record, entries = journal.study(), list(journal.entries())
     study = StudyDirectory(place)
     study.create(record, None)
-    with study.running(who) as check, Journal.open(study.journal, guard=check) as journal:
+    with study.running(who), Journal.open(study.journal) as journal:
         yield Player(journal, entries, time.time() if end is None else end)

@@ -169,7 +169,7 @@ def test_values_inside_are_set_from_the_command_line(load):
         ("  r: {repeat: {values: [1], when: lr > 1}}", "8: parameters.r.repeat.when: must not be given in a block"),
         ("  r: {chain: conv, max: 2}", "8: parameters.r.chain: must be a list, got 'conv'"),
         ("  r: {chain: [conv], max: two}", "8: parameters.r.max: must be an integer, got 'two'"),
-        ("  c: {cell: [a, b]}", "8: parameters.c.nodes: is required\n  add inside the braces"),
+        ("  c: {cell: [a, b]}", "8: parameters.c.nodes: is required\n  add under parameters.c:  nodes: 4"),
         ("  c: {cell: [a], nodes: 1}", "8: parameters.c.nodes: must be between 2, the input and the output, and 20"),
         ("  c: {cell: [a], nodes: 3, inputs: 2}", "8: parameters.c.inputs: must not be given where each is edge"),
         ("  c: {cell: [a], nodes: 3, each: edges}", "8: parameters.c.each: must be edge or node, got 'edges'"),

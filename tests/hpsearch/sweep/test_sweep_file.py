@@ -178,7 +178,7 @@ def test_parameters_become_distributions(write, text, distribution):
         (
             "    min: 0.1\n",
             "",
-            "sweep.yaml:7: parameters.lr.min: is required\n  add under parameters.lr (line 7):\n    min: 0",
+            "sweep.yaml:7: parameters.lr.min: is required\n  add under parameters.lr:  min: 0",
         ),
         (
             "    min: 0.1\n",
@@ -253,8 +253,7 @@ def test_nested_parameters_are_named_as_they_stand_in_the_file(write):
     key = "parameters.opt.parameters.adam.parameters.beta"
     assert message.splitlines() == [
         f"sweep.yaml:15: {key}.points: is required for a grid over a continuous parameter",
-        f"  add under {key} (line 15):",
-        "            points: 5",
+        f"  add under {key}:  points: 5",
     ]
 
 
@@ -393,7 +392,7 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_its_lines(write
         (b"a: b\nc: \xe9\n", "sweep.yaml:2: must be UTF-8 text, got the byte 0xe9"),
         ("a: b\nc: \x00\n", "sweep.yaml:2: must be text, got the character 0x00"),
         ("a: [1, 2\n", "sweep.yaml:2: must be valid YAML: while parsing a flow sequence"),
-        ("a: &a [*a]\n", "sweep.yaml:1: a[0]: must not contain itself"),
+        ("a: &a [*a]\n", "sweep.yaml:1: a[0][0]: must not be nested deeper than 40 levels"),
         ("a: *b\n", "sweep.yaml:1: must be valid YAML: found undefined alias 'b'"),
         ("a: &a\n  <<: *a\n", "sweep.yaml:"),
         (BOMB, "sweep.yaml:"),
@@ -509,5 +508,5 @@ def test_a_sweep_under_a_lone_key_sweep_is_that_sweep(write):
     assert problem_of(write(wrapped.replace("min: 0.1", "min: 2"))).startswith("sweep.yaml:11: parameters.lr.max: must")
     assert "sweep.yaml:2: sweep: isn't a known key\n  put the keys" in problem_of(write(wrapped + "method: random\n"))
     without = wrapped[: wrapped.index("  parameters:")]
-    assert problem_of(write(without)).startswith("sweep.yaml:2: parameters: is required\n  add at the top level:\n  ")
+    assert problem_of(write(without)).startswith("sweep.yaml:2: parameters: is required\n  add at the top level:  ")
     assert sweep_from_mapping({"sweep": {"method": "random", "parameters": {"x": {"value": 1}}}}).method == "random"

@@ -189,11 +189,8 @@ def test_a_mistake_in_wandbs_hyperband_names_the_key_that_stands_there(load):
     )
 
 
-def test_what_else_lacks_max_iter_is_told_the_files_own_epochs(load):
-    text = WANDB.replace("type: hyperband\n  max_iter: 27\n", "type: asha\n  min_iter: 3\n")
-    assert load(text).endswith("\n  max_iter: 10")
-    assert load(text.replace("epochs:\n    value: 10", "trainer.max_epochs:\n    values: [5, 40]")).endswith(": 40")
-    assert load(text.replace("epochs:", "depth:")).endswith("\n  max_iter: 81")
+def test_what_else_lacks_max_iter_is_told_so_with_an_example(load):
+    assert load(WANDB.replace("type: hyperband\n  max_iter: 27\n", "type: asha\n")).endswith("  max_iter: 27")
 
 
 @pytest.mark.parametrize(
@@ -313,7 +310,7 @@ def test_a_metric_is_needed_where_something_goes_by_it(load):
     plain = bare.replace("early_terminate:\n  type: hyperband\n  max_iter: 27\n", "")
     assert load(plain).metric is None
     assert load(plain.replace("random", "bayes")).startswith(
-        "sweep.yaml:2: metric: is required where method is bayes, which goes by it\n  add at the top level:\nmetric: "
+        "sweep.yaml:2: metric: is required where method is bayes, which goes by it\n  add at the top level:  metric: "
     )
 
 
@@ -321,8 +318,8 @@ def test_a_metric_is_needed_where_something_goes_by_it(load):
 def test_the_lines_to_add_make_a_range(load, name):
     text = WANDB.replace("    value: 10\n", f"    distribution: {name}\n")
     for _ in ("min", "max"):
-        line = load(text).splitlines()[-1]
-        text = text.replace(f"{name}\n", f"{name}\n{line}\n", 1)
+        line = load(text).rpartition(":  ")[-1]
+        text = text.replace(f"{name}\n", f"{name}\n    {line}\n", 1)
     assert load(text).parameters.names[0] == "epochs"
 
 
