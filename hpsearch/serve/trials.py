@@ -12,7 +12,8 @@ from urllib.parse import urlencode
 
 from hpsearch.errors import HpsearchError
 from hpsearch.objective import Objective
-from hpsearch.page.charts import Chart, Linear, Log, Marked, scale_of
+from hpsearch.page.charts.chart import Chart
+from hpsearch.page.charts.scales import Linear, Log, Marked, scale_of
 from hpsearch.page.html import Section, SectionTable, escaped
 from hpsearch.results.over_time import over_iterations
 from hpsearch.results.study import load
@@ -22,8 +23,8 @@ from hpsearch.tables.formats import param_cell
 from hpsearch.tables.layout import one_line
 from hpsearch.tables.outline import outline
 from hpsearch.tables.selection import Fields, where
-from hpsearch.tables.trial_columns import Columns, TrialColumn
-from hpsearch.tables.trial_page import TrialPage, trial_page
+from hpsearch.tables.trial_columns import Columns, sorted_rows
+from hpsearch.tables.trial_page import TrialPage, origin_facts, trial_page
 from hpsearch.tables.wording import counted, duration, number, numbers
 from hpsearch.trial import Report, TrialRow, TrialState
 from hpsearch.watch.live_study import LiveStudy
@@ -97,7 +98,7 @@ def trials_part(live: LiveStudy, base: str, query: TableQuery) -> str:
             problem = f'<p class="problem" role="alert">{escaped(str(error).removeprefix("--where: "))}</p>'
     if query.state:
         rows = [row for row in rows if row.state == query.state]
-    rows = _ordered(rows, column, query.descending)
+    rows = sorted_rows(rows, column, query.descending)
     pages = max(1, math.ceil(len(rows) / ROWS))
     page = min(query.page, pages)
     shown = rows[(page - 1) * ROWS : page * ROWS]
@@ -122,17 +123,6 @@ def trials_part(live: LiveStudy, base: str, query: TableQuery) -> str:
 
     table = table_html("Trials", heads, lines, column.head, query.descending != is_maximized, link)
     return f"{problem}<p>Trials: {where_to}.{_pages(query, base, page, pages)}</p>{table}"
-
-
-def _ordered(rows: Sequence[TrialRow], column: TrialColumn, descending: bool) -> Sequence[TrialRow]:
-    keyed = [(column.sorts_by(row), row) for row in rows]
-    having = [
-        row
-        for _, row in sorted(
-            (pair for pair in keyed if pair[0] is not None), key=lambda pair: (pair[0], pair[1].number)
-        )
-    ]
-    return [*(reversed(having) if descending else having), *(row for key, row in keyed if key is None)]
 
 
 def filters(query: TableQuery, base: str) -> str:
@@ -182,13 +172,8 @@ def trial_part(path: Path, number_: int) -> str:
             for goal, value in zip(study.sweep.objective.goals, row.values, strict=False)
         ),
         ("ran", escaped(f"{counted(row.iterations, 'iteration')} in {duration(row.seconds)}")),
-        ("origin", escaped(row.origin)),
+        *((name, escaped(text)) for name, text in origin_facts(row)),
     ]
-    if row.parent is not None:
-        at = "" if row.inherited is None else f" at iteration {row.inherited}"
-        facts.append(("forked", escaped(f"from trial {row.parent}{at}")))
-    if row.reverted:
-        facts.append(("taken back", escaped(one_line(row.reverted))))
     saved = (
         escaped(str(page.checkpoint)) if page.checkpoint else "none: none was saved with its value, or it was deleted"
     )

@@ -47,6 +47,13 @@ class TrialColumn:
         return key if key is None or self.key is None else self.key(row)
 
 
+def sorted_rows(rows: Sequence[TrialRow], column: TrialColumn, descending: bool) -> list[TrialRow]:
+    """Sort trials by a column; equal ones by number. Those without a value come last, by number, in either order."""
+    keyed = [(column.sorts_by(row), row.number, row) for row in rows]
+    having = sorted((item for item in keyed if item[0] is not None), key=lambda item: item[:2], reverse=descending)
+    return [row for _, _, row in having] + [row for key, _, row in keyed if key is None]
+
+
 class Columns:
     """The columns of a sweep. Trials with other parameters add columns.
 

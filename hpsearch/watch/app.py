@@ -31,7 +31,7 @@ from hpsearch.tables.trial_columns import Columns
 from hpsearch.tables.trial_page import TrialPage, page_lines, trial_page
 from hpsearch.tables.wording import amount_of, best_parts, by_state, counted, duration, front_line, params_line
 from hpsearch.trial import TrialState
-from hpsearch.watch.live_study import LOOK_SECONDS, LiveStudy, Looked, Looking, Tail
+from hpsearch.watch.live_study import DONE, LOOK_SECONDS, LiveStudy, Looked, Looking, Tail
 from hpsearch.watch.trial_table import TrialTable
 
 
@@ -150,14 +150,6 @@ class TrialScreen(Screen[None]):
             self.query_one(Static).update(Text(text))
 
 
-_DONE: Mapping[str, str] = {
-    "pause": "paused: running trials end at their next reports, and nothing new starts",
-    "resume": "goes on",
-    "stop": "ends at the next reports of its trials",
-    "prune": "pruned; what runs of it ends at its next report",
-}
-
-
 class News(Message):
     """The result of a poll, or why the study can't be read."""
 
@@ -263,9 +255,7 @@ class WatchApp(App[None]):
                 self._looking.soon(anew=True)
             return
         self._problem = ""
-        if anew:
-            self._table.begin(Columns(self.study.sweep))
-        self._table.changed(changed, self._best(), anew)
+        self._table.changed(changed, self._best(), Columns(self.study.sweep) if anew else None)
         if isinstance(self.screen, TrialScreen):
             self.screen.news(anew or self.screen.trial in changed)
 
@@ -342,7 +332,7 @@ class WatchApp(App[None]):
             if answer is not None and answer.refused:
                 self.notify(f"{verb} was refused: {answer.refused}", severity="warning")
             elif answer is not None:
-                self.notify(_DONE[verb])
+                self.notify(DONE[verb])
             elif not self.study.is_live:
                 self.notify(f"the process ended before it could {verb}", severity="warning")
             else:
