@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -102,7 +102,7 @@ class View:
                     study.sweep,
                     self._hparams,
                     name,
-                    _HasRun(study.count, frozenset(numbers) if self.left_out else None),
+                    _has_run(study.count, frozenset(numbers) if self.left_out else None),
                     name if several else None,
                 ),
             )
@@ -235,16 +235,9 @@ class View:
         self._files.summary(self._followed[0].runs.name, self._studies[0].created, page)
 
 
-@dataclass(frozen=True, slots=True)
-class _HasRun:
-    """Decides which trials get a run: some of the existing ones, and all new ones."""
-
-    existing: int
-    chosen: Collection[int] | None
-    """Existing trials that get a run; None: all."""
-
-    def __call__(self, trial: int) -> bool:
-        return self.chosen is None or trial >= self.existing or trial in self.chosen
+def _has_run(existing: int, chosen: Collection[int] | None) -> Callable[[int], bool]:
+    """Return a function that tells which trials get a run: all new ones, and of the existing ones those chosen."""
+    return lambda trial: chosen is None or trial >= existing or trial in chosen
 
 
 def _folder(run: str) -> str:
