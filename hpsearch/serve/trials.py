@@ -18,7 +18,7 @@ from hpsearch.page.html import Section, SectionTable, escaped
 from hpsearch.results.over_time import over_iterations
 from hpsearch.results.study import load
 from hpsearch.results.trial_logs import logs_of
-from hpsearch.serve.pages import Head, facts_html, sections_html, state_html, table_html
+from hpsearch.serve.pages import facts_html, sections_html, state_html, table_html
 from hpsearch.tables.formats import param_cell
 from hpsearch.tables.layout import one_line
 from hpsearch.tables.outline import outline
@@ -113,7 +113,7 @@ def trials_part(live: LiveStudy, base: str, query: TableQuery) -> str:
         lines.append(line)
     first = (page - 1) * ROWS
     where_to = f"{first + 1:,} to {first + len(shown):,} of {len(rows):,}" if shown else "none"
-    heads = [Head(each.head, each.is_text) for each in columns.all]
+    heads = [(each.head, each.is_text) for each in columns.all]
     # The best values come first, which are the largest ones if the metric is maximized.
     is_maximized = any(goal.name == column.head and goal.goal == "maximize" for goal in live.sweep.objective.goals)
 

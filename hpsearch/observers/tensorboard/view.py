@@ -32,7 +32,7 @@ from hpsearch.observers.tensorboard.study_runs import (
 )
 from hpsearch.observers.tensorboard.trial_runs import metrics_of
 from hpsearch.results.comparison import AXES, Axis, same_but_for_seed
-from hpsearch.results.course import CourseSoFar, Moment
+from hpsearch.results.course import Course, Moment
 from hpsearch.results.importance import importance_of
 from hpsearch.results.samples import spread
 from hpsearch.results.study import Study, load
@@ -306,7 +306,7 @@ class OverSeeds:
         courses: Course of each study.
     """
 
-    def __init__(self, files: EventFiles, run: str, objective: Objective, courses: Sequence[CourseSoFar]) -> None:
+    def __init__(self, files: EventFiles, run: str, objective: Objective, courses: Sequence[Course]) -> None:
         self._files, self._run, self._objective, self._courses = files, run, objective, courses
         better = {best(goal.name if objective.several else None): goal.goal == "maximize" for goal in objective.goals}
         self._more_is_better: Mapping[str, bool] = {**better, FRONT: True, HYPERVOLUME: True}
@@ -315,7 +315,7 @@ class OverSeeds:
 
     def flush(self) -> None:
         """Write new values."""
-        now = [course.now for course in self._courses]
+        now = [course.end for course in self._courses]
         if now == self._last_moments:
             return
         self._last_moments = now
@@ -344,7 +344,7 @@ class OverSeeds:
             self._files.scalars(self._run, when, step, list(zip(tags, three, strict=True)))
 
 
-def _steps(course: CourseSoFar, axis: Axis, end: int) -> set[int]:
+def _steps(course: Course, axis: Axis, end: int) -> set[int]:
     """Return the steps at and just before each change of a study's best value, and the end, to draw a step curve."""
     changes = {amount_of(moment, axis) for moment in course.changes}
     return {step for step in (*changes, *(step - 1 for step in changes), end) if 0 <= step <= end}
