@@ -23,7 +23,7 @@ from hpsearch.tables.formats import param_cell
 from hpsearch.tables.layout import one_line
 from hpsearch.tables.outline import outline
 from hpsearch.tables.selection import Fields, where
-from hpsearch.tables.trial_columns import Columns, sorted_rows
+from hpsearch.tables.trial_columns import Columns, in_order
 from hpsearch.tables.trial_page import TrialPage, origin_facts, trial_page
 from hpsearch.tables.wording import counted, duration, number, numbers
 from hpsearch.trial import Report, TrialRow, TrialState
@@ -85,9 +85,7 @@ def trials_part(live: LiveStudy, base: str, query: TableQuery) -> str:
     """
     columns = Columns(live.sweep)
     columns.see(live.rows)
-    goals = [column for column in columns.all if column.key is not None]
-    plain = goals[0] if len(goals) == 1 else columns.all[0]
-    column = next((column for column in columns.all if column.head == query.sort), plain)
+    column = next((column for column in columns.all if column.head == query.sort), columns.first)
     rows: Sequence[TrialRow] = live.rows
     problem = ""
     if query.where:
@@ -98,7 +96,8 @@ def trials_part(live: LiveStudy, base: str, query: TableQuery) -> str:
             problem = f'<p class="problem" role="alert">{escaped(str(error).removeprefix("--where: "))}</p>'
     if query.state:
         rows = [row for row in rows if row.state == query.state]
-    rows = sorted_rows(rows, column, query.descending)
+    numbered = in_order({row.number: column.sorts_by(row) for row in rows}, query.descending)
+    rows = [live.rows[trial] for trial in numbered]
     pages = max(1, math.ceil(len(rows) / ROWS))
     page = min(query.page, pages)
     shown = rows[(page - 1) * ROWS : page * ROWS]

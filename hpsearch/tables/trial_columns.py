@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -223,11 +223,10 @@ def sort_key(value: Value) -> Any:
     return 1, 0, value if isinstance(value, str) else repr(value)
 
 
-def sorted_rows(rows: Sequence[TrialRow], column: TrialColumn, descending: bool) -> list[TrialRow]:
-    """Sort trials by a column; equal ones by number. Those without a value come last, by number, in either order."""
-    keyed = [(column.sorts_by(row), row.number, row) for row in rows]
-    having = sorted((item for item in keyed if item[0] is not None), key=lambda item: item[:2], reverse=descending)
-    return [row for _, _, row in having] + [row for key, _, row in keyed if key is None]
+def in_order(keys: Mapping[int, Any], descending: bool) -> list[int]:
+    """Return the numbers of trials by their sort keys; those without a key come last, by number, in either order."""
+    having = sorted(((key, trial) for trial, key in keys.items() if key is not None), reverse=descending)
+    return [trial for _, trial in having] + sorted(trial for trial, key in keys.items() if key is None)
 
 
 class Columns:
@@ -247,6 +246,12 @@ class Columns:
         self._asynchronous = bool(sweep.strategies.asynchronous)
         self.all = self._build()
         """All columns, in order."""
+
+    @property
+    def first(self) -> TrialColumn:
+        """The column that trials are sorted by at first: the goal if there is one, else the number."""
+        goals = [column for column in self.all if column.reported is not None]
+        return goals[0] if len(goals) == 1 else self.all[0]
 
     def see(self, rows: Iterable[TrialRow]) -> bool:
         """Update the columns for new or changed rows, and return whether the columns changed."""

@@ -16,7 +16,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from hpsearch.tables.layout import display_width, one_line, padded
-from hpsearch.tables.trial_columns import Columns, TrialColumn, sorted_rows
+from hpsearch.tables.trial_columns import Columns, TrialColumn, in_order
 from hpsearch.trial import TrialRow, TrialState
 
 GAP = 3
@@ -141,12 +141,10 @@ class TrialTable(ScrollView, can_focus=True):
         self._window: tuple[object, Window] | None = None
         self._version = 0
         self._columns.see(rows)
-        goals = [column for column in columns.all if column.key is not None]
-        self._sorted = goals[0] if len(goals) == 1 else columns.all[0]
-        self._descending = False
-        self.numbers = [row.number for row in sorted_rows(rows, self._sorted, False)]
+        self.numbers: list[int] = []
         """All trials, in the order of the lines."""
-        self.cursor = self.numbers[0] if rows else None
+        self._sort(columns.first)
+        self.cursor = self.numbers[0] if self.numbers else None
         """Number of the trial that the cursor is on; None if there are no trials."""
 
     @property
@@ -158,11 +156,13 @@ class TrialTable(ScrollView, can_focus=True):
         """Update new or changed rows, and the best trials. With other columns all rows are new."""
         if not trials and columns is None and best == self._best:
             return
-        self._columns, former = columns or self._columns, self._sorted
+        self._columns = columns or self._columns
         if self._columns.see(self._rows if columns else [self._rows[trial] for trial in trials]) or columns:
-            same = (column for column in self._columns.all if column.head == former.head)
-            self._sorted = next(same, self._columns.all[0])
-        self._sort(self._sorted, self._descending)
+            same = (column for column in self._columns.all if column.head == self._sorted.head)
+            self._sort(next(same, self._columns.all[0]), self._descending)
+        else:
+            self._keys.update((trial, self._sorted.sorts_by(self._rows[trial])) for trial in trials)
+            self.numbers = in_order(self._keys, self._descending)
         self._best = best
         if self.cursor is None or self.cursor >= len(self._rows):
             self.cursor = self.numbers[0] if self.numbers else None
@@ -265,7 +265,8 @@ class TrialTable(ScrollView, can_focus=True):
 
     def _sort(self, column: TrialColumn, descending: bool = False) -> None:
         self._sorted, self._descending = column, descending
-        self.numbers = [row.number for row in sorted_rows(self._rows, column, descending)]
+        self._keys = {row.number: column.sorts_by(row) for row in self._rows}
+        self.numbers = in_order(self._keys, descending)
 
     def _visible_window(self) -> Window:
         """Return the visible part of the table. It is computed once for all lines."""

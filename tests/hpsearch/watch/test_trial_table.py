@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpsearch.space import Space, Uniform
 from hpsearch.tables.layout import display_width
-from hpsearch.tables.trial_columns import Columns, TrialColumn, sorted_rows
+from hpsearch.tables.trial_columns import Columns, TrialColumn, in_order
 from hpsearch.trial import TrialRow, TrialState
 from hpsearch.watch.trial_table import GAP, Window, window_of
 from tests.hpsearch.support.scripted import sweep_of
@@ -85,21 +85,22 @@ def test_columns_come_with_the_trials_that_have_them():
     assert not columns.see([replace(row(0, []), params={"x": 0.5})])
     assert columns.see([replace(row(1, []), params={"x": 0.5, "momentum": 0.9}, width=2, parent=0)])
     assert {column.head for column in columns.all} - set(heads) == {"momentum", "width", "parent"}
+    assert columns.first.head == "loss"
 
 
 @given(st.lists(VALUES, max_size=8), st.booleans())
 def test_each_trial_has_one_place_and_those_with_equal_values_are_in_order(values, descending):
     rows = [valued(number, value) for number, value in enumerate(values)]
-    found = sorted_rows(rows, VALUED, descending)
-    assert sorted(row.number for row in found) == list(range(len(rows)))
-    keys = [VALUED.sorts_by(row) for row in found]
-    having = [(key, row.number) for key, row in zip(keys, found, strict=True) if key is not None]
+    keys = {row.number: VALUED.sorts_by(row) for row in rows}
+    found = in_order(keys, descending)
+    assert sorted(found) == list(range(len(rows)))
+    having = [(keys[trial], trial) for trial in found if keys[trial] is not None]
     assert having == sorted(having, reverse=descending)
-    assert keys[len(having) :] == [None] * (len(rows) - len(having))
+    assert [keys[trial] for trial in found[len(having) :]] == [None] * (len(rows) - len(having))
 
 
 def test_those_without_a_value_come_last_either_way():
     values = [None, 2.0, math.nan, 1.0]
     rows = [valued(number, value) for number, value in enumerate(values)]
     for descending, expected in [(False, [3, 1, 0, 2]), (True, [1, 3, 0, 2])]:
-        assert [row.number for row in sorted_rows(rows, VALUED, descending)] == expected
+        assert in_order({row.number: VALUED.sorts_by(row) for row in rows}, descending) == expected
