@@ -60,7 +60,7 @@ def test_it_fits_and_each_line_is_as_wide_as_the_others(heads, cells, room, skip
 
 
 def test_columns_that_were_wide_stay_wide():
-    widths, column = {}, text_column("x", 0, True)
+    widths, column = dict[str, int](), text_column("x", 0, True)
     first = window_of([row(0, ["a longer text"])], [column], widths, 80)
     second = window_of([row(1, ["short"])], [column], widths, 80)
     assert width_of(first) == width_of(second) == len("a longer text")
