@@ -14,8 +14,9 @@ import numpy as np
 from hpsearch.benchmark.rows import RunRow, Values, hits_of, regret_of, runs_of
 from hpsearch.benchmark.runs import Results, RunCourse, hits_at, regret_at
 from hpsearch.benchmark.suite import Suite
-from hpsearch.page.charts import Chart, Linear, scale_of
+from hpsearch.page.charts.chart import Chart
 from hpsearch.page.charts.picture import series
+from hpsearch.page.charts.scales import Linear, scale_of
 
 _RESAMPLES = 2000
 

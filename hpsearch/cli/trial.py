@@ -12,8 +12,8 @@ from hpsearch.results.over_time import Stage
 from hpsearch.tables.formats import csv_text, indented_json, json_text, param_cells
 from hpsearch.tables.layout import WHOLE, Column, Screen, screen_of, table_text
 from hpsearch.tables.outline import constants_of
+from hpsearch.tables.trial_columns import value_columns
 from hpsearch.tables.trial_page import page_lines, page_record, trial_page
-from hpsearch.tables.trials import value_columns
 from hpsearch.tables.wording import numbers
 
 

@@ -5,7 +5,6 @@ A new observer is its own file here and a line in `config/observer_names.py`.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 
 from hpsearch.config.checks import InvalidKey, shown
@@ -13,9 +12,8 @@ from hpsearch.config.import_paths import import_object, installing, is_installed
 from hpsearch.config.observer_names import KNOWN_OBSERVERS, OPTIONAL
 from hpsearch.errors import SweepError, exception_line
 from hpsearch.observers.base import Observed, Observer
-from hpsearch.observers.thread import Making
 
-__all__ = ["find_observer", "make_observer", "making_of"]
+__all__ = ["find_observer", "make_observer"]
 
 
 def find_observer(name: str, search_path: Sequence[str] = ()) -> Callable[[Observed], Observer]:
@@ -38,17 +36,10 @@ def find_observer(name: str, search_path: Sequence[str] = ()) -> Callable[[Obser
         raise InvalidKey(key, str(error)) from error
     if not callable(make):
         raise InvalidKey(key, f"must lead to a class of observers, got {shown(make)}")
-    if isinstance(make, type):
-        _check_class(key, make)
-    try:
-        signature = inspect.signature(make)
-    except (TypeError, ValueError):  # some callables written in C have no signature
-        return make
-    try:
-        signature.bind(None)
-    except TypeError as error:
-        problem = f"must take one argument, what it observes, but takes {signature}"
-        raise InvalidKey(key, problem, f"{make.__name__}(observed): {error}") from error
+    if isinstance(make, type) and not issubclass(make, Observer):
+        raise InvalidKey(key, f"must be derived from hpsearch.observers.base.Observer, but {make.__name__} isn't")
+    if missing := sorted(getattr(make, "__abstractmethods__", ())):
+        raise InvalidKey(key, f"must define {' and '.join(missing)}, which {getattr(make, '__name__', name)} doesn't")
     return make
 
 
@@ -58,34 +49,12 @@ def make_observer(name: str, observed: Observed, search_path: Sequence[str] = ()
     Raises:
         InvalidKey: `find_observer` raised it, the factory raised an error, or it returned something else.
     """
-    return _construct(name, find_observer(name, search_path), observed)
-
-
-def making_of(name: str, observed: Observed, search_path: Sequence[str] = ()) -> Making:
-    """Return an observer's factory; see `make_observer`.
-
-    Raises:
-        InvalidKey: There is no such observer; see `find_observer`.
-    """
     make = find_observer(name, search_path)
-    kind = make if isinstance(make, type) else Observer
-    return Making(getattr(make, "__name__", name), lambda: _construct(name, make, observed), kind)
-
-
-def _construct(name: str, make: Callable[[Observed], object], observed: Observed) -> Observer:
     key = ("observers", name)
     try:
-        observer = make(observed)
+        observer: object = make(observed)
     except (Exception, SystemExit) as error:  # any exception of the user's class; SystemExit would end the sweep
         raise InvalidKey(key, f"must be made of what it observes, but raised {exception_line(error)}") from error
     if not isinstance(observer, Observer):
         raise InvalidKey(key, f"must make a hpsearch.observers.base.Observer, got a {type(observer).__name__}")
     return observer
-
-
-def _check_class(key: tuple[str, ...], kind: type) -> None:
-    if not issubclass(kind, Observer):
-        raise InvalidKey(key, f"must be derived from hpsearch.observers.base.Observer, but {kind.__name__} isn't")
-    missing = sorted(getattr(kind, "__abstractmethods__", ()))
-    if missing:
-        raise InvalidKey(key, f"must define {' and '.join(missing)}, which {kind.__name__} doesn't")

@@ -112,7 +112,6 @@ class MLflowObserver(TrialLog):
 
     def _open(self) -> MlflowClient:
         from mlflow import MlflowClient
-        from mlflow.exceptions import MlflowException
 
         for noisy in ("mlflow.store.db.utils", "mlflow.store.db.base_sql_model", "alembic"):
             logging.getLogger(noisy).setLevel(logging.WARNING)  # they log each step of creating a database
@@ -124,16 +123,8 @@ class MLflowObserver(TrialLog):
         name = self._directory.name
         # There are no artifacts, but MLflow would set their location to the current folder.
         artifacts = None if address else (self._directory / "mlartifacts").as_uri()
-        if (experiment := client.get_experiment_by_name(name)) is not None:
-            self._experiment = experiment.experiment_id
-            return client
-        try:
-            self._experiment = client.create_experiment(name, artifacts)
-        except MlflowException:  # another process may have created it
-            experiment = client.get_experiment_by_name(name)
-            if experiment is None:
-                raise
-            self._experiment = experiment.experiment_id
+        known = client.get_experiment_by_name(name)
+        self._experiment = client.create_experiment(name, artifacts) if known is None else known.experiment_id
         return client
 
     def _tags(self, trial: EndedTrial) -> dict[str, str]:

@@ -196,22 +196,29 @@ class PlainLines(Display):
 
 def _picture(snapshot: Snapshot) -> RenderableType:
     """Draw a snapshot for a terminal."""
+    head, *lines = _lines(snapshot)
+    if not snapshot.rungs:
+        return Group(head, *lines)
+    table = _rung_table(rung_rows(snapshot.rungs, MOST_RUNG_ROWS), snapshot.resource or "iterations")
+    return Group(head, table, *lines)
+
+
+def _lines(snapshot: Snapshot, ended: bool = False) -> Iterator[Text]:
+    """Return a snapshot as lines, for terminals and notebooks. A sweep that has ended neither works nor waits."""
     head = Text.assemble((snapshot.name, "bold"), f"  {snapshot.objective.aim}", no_wrap=True)
     head.append(f"  {duration(snapshot.elapsed)}", "cyan")
-    if snapshot.remaining is not None:
+    if snapshot.remaining is not None and not ended:
         head.append(f", ~{duration(snapshot.remaining)} left")
-    lines: list[RenderableType] = [head]
-    if snapshot.rungs:
-        lines.append(_rung_table(rung_rows(snapshot.rungs, MOST_RUNG_ROWS), snapshot.resource or "iterations"))
-    lines.append(Text(trials_of(snapshot), no_wrap=True, overflow="ellipsis"))
-    lines.append(Text(work_of(snapshot), no_wrap=True, overflow="ellipsis"))
-    if snapshot.waiting is not None and snapshot.waiting[1] >= LONG_WAIT:
-        reason, seconds = snapshot.waiting
-        lines.append(Text(f"{reason}  {duration(seconds)}", "cyan", no_wrap=True))
-    lines.extend(_best(snapshot))
+    yield head
+    yield Text(trials_of(snapshot), no_wrap=True, overflow="ellipsis")
+    if not ended:
+        yield Text(work_of(snapshot), no_wrap=True, overflow="ellipsis")
+        if snapshot.waiting is not None and snapshot.waiting[1] >= LONG_WAIT:
+            reason, seconds = snapshot.waiting
+            yield Text(f"{reason}  {duration(seconds)}", "cyan", no_wrap=True)
+    yield from _best(snapshot)
     for trial, message in list(snapshot.failures)[-MOST_FAILURES:]:
-        lines.append(Text(f"trial {trial} failed: {shortened(message, 200)}", "red", no_wrap=True))
-    return Group(*lines)
+        yield Text(f"trial {trial} failed: {shortened(message, 200)}", "red", no_wrap=True)
 
 
 def _rung_table(rows: Sequence[RungRow], unit: str) -> Table:
@@ -227,20 +234,22 @@ def _rung_table(rows: Sequence[RungRow], unit: str) -> Table:
     return table
 
 
-def _best(snapshot: Snapshot) -> list[RenderableType]:
-    objective = snapshot.objective
-    if not snapshot.leaders:
-        return [Text(f"no {objective.title} yet", "dim")]
-    if objective.several:
-        return [Text(f"front {front_line(snapshot.leaders, objective)}", no_wrap=True, overflow="ellipsis")]
-    best = snapshot.leaders[0]
+def _best(snapshot: Snapshot) -> Iterator[Text]:
+    objective, leaders = snapshot.objective, snapshot.leaders
+    if not objective.goals:
+        return
+    if not leaders or objective.several:
+        front = f"{'front ' if objective.several else ''}{front_line(leaders, objective)}"
+        yield Text(front, "" if leaders else "dim", no_wrap=True, overflow="ellipsis")
+        return
+    best = leaders[0]
     title, value, trial = best_parts(best, objective)
-    head = Text.assemble(f"best {title} ", (value, "bold green" if best.feasible else "yellow"), trial)
+    yield Text.assemble(f"best {title} ", (value, "bold green" if best.feasible else "yellow"), trial)
+    yield Text(shortened(f"  {params_line(best.params)}", 400))
     # With `metric.scope: best` the value may be from an earlier iteration, whose other metrics aren't known here.
     metrics = best.metrics if best.value_iteration in (0, best.iterations) else {}
-    further = {name: value for name, value in metrics.items() if name != objective.title}
-    reported = [Text(shortened(f"  reports {params_line(further)}", 400), "dim")] if further else []
-    return [head, Text(shortened(f"  {params_line(best.params)}", 400)), *reported]
+    if further := {name: value for name, value in metrics.items() if name != objective.title}:
+        yield Text(shortened(f"  reports {params_line(further)}", 400), "dim")
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,28 +406,28 @@ def snapshot_html(snapshot: Snapshot | None, waits: str = "", ended: bool = Fals
         waits: What the sweep waits for, and for how long; empty if nothing blocks it.
         ended: Whether the sweep has ended.
     """
-    lines = [] if snapshot is None else list(_lines_html(snapshot, ended))
+    lines = []
+    if snapshot is not None:
+        lines = list(map(_line_html, _lines(snapshot, ended)))
+        if not ended:
+            lines.insert(1, _bar(snapshot))
+            lines += [_table_html(snapshot.running, snapshot.objective)] if snapshot.running else []
     if waits:
-        lines.append(_line_html(f"<i>{escape(waits)}</i>"))
+        lines.append(_line_html(Text(waits, "cyan")))
     return f'<div style="line-height:1.5;white-space:pre-wrap;font-variant-numeric:tabular-nums">{"".join(lines)}</div>'
 
 
-def _lines_html(snapshot: Snapshot, ended: bool) -> Iterator[str]:
-    remaining = "" if ended or snapshot.remaining is None else f", ~{duration(snapshot.remaining)} left"
-    head = f"<b>{escape(snapshot.name)}</b>  {escape(snapshot.objective.aim)}"
-    yield _line_html(f"{head}  {escape(duration(snapshot.elapsed) + remaining)}")
-    if not ended:
-        yield _bar(snapshot)
-    yield _line_html(escape(trials_of(snapshot)))
-    if not ended:
-        yield _line_html(escape(work_of(snapshot)))
-    if not ended and snapshot.waiting is not None and snapshot.waiting[1] >= LONG_WAIT:
-        yield _line_html(f"<i>{escape(snapshot.waiting[0])}  {escape(duration(snapshot.waiting[1]))}</i>")
-    yield from _best_html(snapshot)
-    for trial, message in list(snapshot.failures)[-MOST_FAILURES:]:
-        yield _line_html(f"trial {trial} failed: {escape(shortened(message, 200))}", "color:#cf222e")
-    if not ended and snapshot.running:
-        yield _table_html(snapshot.running, snapshot.objective)
+_CSS = {"cyan": "font-style:italic", "dim": "opacity:0.75", "red": "color:#cf222e"}
+"""The styles of lines, for light and dark pages."""
+
+
+def _line_html(line: Text) -> str:
+    html = ""
+    for part in line.divide(sorted({at for span in line.spans for at in (span.start, span.end)})):
+        is_bold = any("bold" in str(span.style) for span in part.spans)
+        html += f"<b>{escape(part.plain)}</b>" if is_bold else escape(part.plain)
+    style = _CSS.get(str(line.style), "")
+    return f'<div style="{style}">{html}</div>'
 
 
 def _bar(snapshot: Snapshot) -> str:
@@ -427,19 +436,6 @@ def _bar(snapshot: Snapshot) -> str:
         return ""
     done, total = min(snapshot.iterations, snapshot.total[1]), snapshot.total[1]
     return f'<progress value="{done}" max="{total}" style="width:24em" aria-label="iterations"></progress>'
-
-
-def _best_html(snapshot: Snapshot) -> Iterator[str]:
-    objective, leaders = snapshot.objective, snapshot.leaders
-    if not objective.goals:
-        return
-    if not leaders or objective.several:
-        yield _line_html(f"{'front ' if objective.several else ''}{escape(front_line(leaders, objective))}")
-        return
-    best = leaders[0]
-    title, value, trial = best_parts(best, objective)
-    yield _line_html(f"best {escape(title)} <b>{value}</b>{escape(trial)}")
-    yield _line_html(escape(shortened(params_line(best.params), 400)), "opacity:0.75")
 
 
 def _table_html(running: Sequence[Running], objective: Objective) -> str:
@@ -461,7 +457,3 @@ def _row_html(kind: str, cells: Sequence[str]) -> str:
     styles = ["text-align:right"] * (len(cells) - 1) + ["text-align:left"]
     html = (f'<{kind} style="{style}">{escape(cell)}</{kind}>' for cell, style in zip(cells, styles, strict=True))
     return f"<tr>{''.join(html)}</tr>"
-
-
-def _line_html(html: str, style: str = "") -> str:
-    return f'<div style="{style}">{html}</div>' if style else f"<div>{html}</div>"

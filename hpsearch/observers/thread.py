@@ -6,10 +6,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 
-from hpsearch.errors import HpsearchError, exception_line
 from hpsearch.observers.base import Observer, Record
 from hpsearch.schedulers.base import RungView
 from hpsearch.trial import Report
@@ -18,40 +17,29 @@ _BURST_SECONDS = 1.0
 """Seconds between two batches of events for an observer, which flushes after each batch. Every wake-up of its thread
 slows down the sweep's thread, and a short trial's file is opened once instead of four times."""
 
+MAKING_SECONDS = 30.0
+"""Longest time that the creation of an observer may take, in seconds. Meanwhile nothing runs."""
+
 _Call = Callable[[Observer], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Making:
-    """The factory of an observer, which is called on the observer's thread."""
-
-    name: str
-    make: Callable[[], Observer]
-    kind: Observer | type[Observer]
-    """Provides `deadline`, `remedy` and `keeps` until the observer is created."""
-
-    @classmethod
-    def existing(cls, observer: Observer) -> Making:
-        """Wrap an existing observer."""
-        return cls(type(observer).__name__, lambda: observer, observer)
 
 
 class ObserverThread:
     """Creates an observer and passes events to it, in order, on its own thread.
 
-    An observer that raises an exception, or exceeds its deadline in one call, is reported once and dropped. Its
-    creation counts as a call.
+    An observer that raises an exception, or exceeds its deadline in one call, is reported once and dropped.
     """
 
-    def __init__(self, making: Making, say: Callable[[str], None]) -> None:
-        """Start the thread.
+    def __init__(self, make: Callable[[], Observer], say: Callable[[str], None]) -> None:
+        """Start the thread, and wait until the observer is created.
 
         Args:
-            making: The observer's factory.
+            make: Creates the observer, on its thread.
             say: Called once if the observer is dropped, from the observer's thread or the caller's.
+
+        Raises:
+            TimeoutError: The creation takes longer than `MAKING_SECONDS`.
+            Exception: Any exception that the creation raises.
         """
-        self.name = making.name
-        self._kind = making.kind
         self._say = say
         self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
         self._closing = threading.Event()
@@ -61,36 +49,20 @@ class ObserverThread:
         self._last_seq = 0
         self._called_at: float | None = None
         """Start time of the current call."""
-        self._began = time.monotonic()
-        self._is_made = threading.Event()
-        self._mistake: BaseException | None = None
-        """Exception that the observer's creation raised while `await_made` waited for it."""
-        self._is_awaited = True
-        self._is_made_late = False
-        name = f"hpsearch-observer-{self.name}"
-        self._thread = threading.Thread(target=self._work, args=[making.make], name=name, daemon=True)
+        made: Future[Observer] = Future()
+        self._thread = threading.Thread(target=self._work, args=(make, made), name="hpsearch-observer", daemon=True)
         self._thread.start()
+        try:
+            self._observer = made.result(MAKING_SECONDS)
+        except BaseException:
+            self._gone = True
+            raise
+        self.name = type(self._observer).__name__
 
     @property
     def keeps(self) -> bool:
         """Whether the observer's output persists: see `Observer.keeps`."""
-        return self._kind.keeps
-
-    def await_made(self, until: float) -> bool:
-        """Wait until the observer is created, and return whether it is. If not, creation continues during the sweep.
-
-        Args:
-            until: End of the wait, on the monotonic clock.
-
-        Raises:
-            Exception: Any exception that the creation raised by then.
-        """
-        is_made = self._is_made.wait(max(until - time.monotonic(), 0.0))
-        with self._lock:
-            self._is_awaited = False
-        if self._mistake is not None:
-            raise self._mistake
-        return is_made
+        return self._observer.keeps
 
     def abandon(self) -> None:
         """Drop the observer without closing it."""
@@ -117,28 +89,19 @@ class ObserverThread:
         self._begin()
         self._closing.set()
         self._calls.put(_wake)
-        self._is_made_late = not self._is_made.is_set()
-        return (self._began if self._is_made_late else time.monotonic()) + self._kind.deadline
+        return time.monotonic() + self._observer.deadline
 
     def end_close(self, until: float) -> None:
-        """Wait until all events are passed on and the observer is closed, or drop it at its deadline.
-
-        If the observer is still being created, its deadline starts again after its creation.
-        """
-        if self._is_made_late and self._is_made.wait(max(until - time.monotonic(), 0.0)):
-            until = time.monotonic() + self._kind.deadline
+        """Wait until all events are passed on and the observer is closed, or drop it at its deadline."""
         if not self._gone:
             self._thread.join(max(until - time.monotonic(), 0.0))
-        if self._thread.is_alive() and not self._is_made.is_set():
-            self._drop(f"making it took longer than its deadline of {self._kind.deadline:g} s")
-        elif self._thread.is_alive():
-            self._drop(f"it hadn't taken everything {self._kind.deadline:g} s after the end of the sweep")
+        if self._thread.is_alive():
+            self._drop(f"it hadn't taken everything {self._observer.deadline:g} s after the end of the sweep")
 
     def _put(self, call: _Call) -> None:
         called_at = self._called_at
-        if called_at is not None and time.monotonic() - called_at > self._kind.deadline:
-            activity = "one call" if self._is_made.is_set() else "making it"
-            self._drop(f"{activity} took longer than its deadline of {self._kind.deadline:g} s")
+        if called_at is not None and time.monotonic() - called_at > self._observer.deadline:
+            self._drop(f"one call took longer than its deadline of {self._observer.deadline:g} s")
         if not self._gone:
             self._begin()
             self._calls.put(call)
@@ -156,10 +119,13 @@ class ObserverThread:
         if record.seq > self._last_seq:
             observer.observe(record)
 
-    def _work(self, make: Callable[[], Observer]) -> None:
-        observer = self._make(make)
-        if observer is None:
+    def _work(self, make: Callable[[], Observer], made: Future[Observer]) -> None:
+        try:
+            observer = make()
+        except BaseException as error:  # a SystemExit would end the thread without a word
+            made.set_exception(error)
             return
+        made.set_result(observer)
         while not self._gone and not (self._closing.is_set() and self._calls.empty()):
             self._deliver(observer, self._calls.get())
             self._closing.wait(_BURST_SECONDS)
@@ -167,23 +133,6 @@ class ObserverThread:
                 self._deliver(observer, self._calls.get())
             self._deliver(observer, lambda observer: observer.flush())
         self._deliver(observer, lambda observer: observer.close())
-
-    def _make(self, make: Callable[[], Observer]) -> Observer | None:
-        self._called_at = time.monotonic()
-        try:
-            observer = make()
-        except BaseException as error:  # a SystemExit would end the thread without a word
-            with self._lock:
-                if self._is_awaited:
-                    self._gone, self._mistake = True, error
-            self._drop(str(error) if isinstance(error, HpsearchError) else exception_line(error))
-            return None
-        else:
-            self._kind = observer
-            return observer
-        finally:
-            self._called_at = None
-            self._is_made.set()
 
     def _deliver(self, observer: Observer, call: _Call) -> None:
         if self._gone:
@@ -205,7 +154,7 @@ class ObserverThread:
             with suppress(queue.Empty):
                 self._calls.get_nowait()
         self._calls.put(_wake)
-        self._say(f"{self.name} stopped: {why}. The sweep continues without it; {self._kind.remedy}.")
+        self._say(f"{self.name} stopped: {why}. The sweep continues without it; {self._observer.remedy}.")
 
 
 def _wake(observer: Observer) -> None:

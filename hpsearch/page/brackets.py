@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from hpsearch.events import Finished, Started
-from hpsearch.page.charts import Key, Picture, legend, width_of
-from hpsearch.page.charts.picture import Box, Ink, Shape, Words
+from hpsearch.page.charts.chart import Key, legend
+from hpsearch.page.charts.picture import Box, Ink, Picture, Shape, Words, width_of
 from hpsearch.page.endings import has_rungs, rung_inks, rung_title
 from hpsearch.page.html import Section, SectionTable
 from hpsearch.results.study import Study

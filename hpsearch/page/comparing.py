@@ -9,8 +9,9 @@ from dataclasses import astuple
 from itertools import pairwise
 from pathlib import Path
 
-from hpsearch.page.charts import Chart, Linear, Picture, scale_of_good
-from hpsearch.page.charts.picture import save_pictures, series
+from hpsearch.page.charts.chart import Chart
+from hpsearch.page.charts.picture import Picture, save_pictures, series
+from hpsearch.page.charts.scales import Linear, scale_of_good
 from hpsearch.page.html import Section, SectionTable
 from hpsearch.results.comparison import AXES, Axis, Comparison, Side
 from hpsearch.tables.comparison import (

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from hpsearch.objective import hypervolume
-from hpsearch.page.charts import FAR, Chart, Linear, Picture, scale_of
+from hpsearch.page.charts.chart import Chart
+from hpsearch.page.charts.picture import Picture
+from hpsearch.page.charts.scales import FAR, Linear, scale_of
 from hpsearch.page.html import Section, SectionTable
 from hpsearch.page.trials import table_of
 from hpsearch.results.best import reference_point

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from hpsearch.page.charts import STYLE, Picture, svg
+from hpsearch.page.charts.picture import STYLE, Picture, svg
 
 _PHONE = 358.0
 """Width of a page on a phone without margins, in pixels."""

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpsearch.page.charts import Picture, width_of
-from hpsearch.page.charts.picture import SERIES, Area, Ink, Line, Point, Shape, Words
+from hpsearch.page.charts.picture import SERIES, Area, Ink, Line, Picture, Point, Shape, Words, width_of
 from hpsearch.page.html import Section, SectionTable
 from hpsearch.page.layered import Layout, layered
 from hpsearch.results.study import Study

@@ -15,8 +15,7 @@ from hpsearch.config.masking import MASK
 from hpsearch.errors import HpsearchError
 from hpsearch.objective import Metric
 from hpsearch.page.brackets import brackets
-from hpsearch.page.charts import Picture
-from hpsearch.page.charts.picture import save_pictures
+from hpsearch.page.charts.picture import Picture, save_pictures
 from hpsearch.page.comparing import beside
 from hpsearch.page.goals import front
 from hpsearch.page.html import Section, SectionTable, fragment, page

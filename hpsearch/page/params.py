@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpsearch.objective import Metric
-from hpsearch.page.charts import Key, Names, Picture, Scale, between, fitted, legend, scale_of, width_of
-from hpsearch.page.charts.picture import Box, Line, Point, Shape, Words
+from hpsearch.page.charts.chart import Key, legend
+from hpsearch.page.charts.picture import Box, Line, Picture, Point, Shape, Words, fitted, width_of
+from hpsearch.page.charts.scales import Names, Scale, between, scale_of
 from hpsearch.page.html import Section
 from hpsearch.results.importance import importance_of
 from hpsearch.results.study import Study

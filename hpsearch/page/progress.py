@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from hpsearch.objective import Metric, values_of
-from hpsearch.page.charts import Chart, Linear, Log, Marked, scale_of_good
+from hpsearch.page.charts.chart import Chart
 from hpsearch.page.charts.picture import SERIES, Ink
+from hpsearch.page.charts.scales import Linear, Log, Marked, scale_of_good
 from hpsearch.page.endings import Endings, endings_of, rung_inks
 from hpsearch.page.goals import evenly, growth
 from hpsearch.page.html import Section, SectionTable

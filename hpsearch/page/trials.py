@@ -13,8 +13,8 @@ from hpsearch.tables.groups import by_strategy
 from hpsearch.tables.outline import outline
 from hpsearch.tables.repeats import lead_text
 from hpsearch.tables.status import failures_by_kind
-from hpsearch.tables.trials import repeat_cells
-from hpsearch.tables.wording import counted, first_of, numbers
+from hpsearch.tables.trial_columns import OWN, SHOWN, goal_columns, repeat_columns
+from hpsearch.tables.wording import counted, first_of
 from hpsearch.trial import Params, TrialRow
 
 _MOST_ROWS = 20
@@ -52,22 +52,16 @@ def table_of(study: Study, rows: Sequence[TrialRow], checkpoints: bool = False) 
         rows: The trials, at least one.
         checkpoints: Whether to show the paths of checkpoints.
     """
-    goals, endings = study.sweep.objective.goals, endings_of(study)
+    objective, endings = study.sweep.objective, endings_of(study)
     points = [outline(row.params, study.sweep.parameters) for row in rows]
     names = list(dict.fromkeys(name for point in points for name in point))
     params = {name: param_cells(name, points) for name in names}
     fixed = [name for name in names if len(rows) > 1 and _is_same(name, points)]
-    columns: list[tuple[str, Sequence[str]]] = [
-        ("trial", [str(row.number) for row in rows]),
-        ("state", [str(row.state) for row in rows]),
-        ("iterations", [str(row.iterations) for row in rows]),
-    ]
-    for index, goal in enumerate(goals):
-        columns.append((goal.name, numbers([row.values[index] if row.values else None for row in rows])))
-    columns += [(column.head, column.cells) for column in repeat_cells(rows, study.sweep.objective)]
+    first = [OWN["trial"], OWN["state"], OWN["iterations"], *goal_columns(objective), *repeat_columns(rows, objective)]
+    columns: list[tuple[str, Sequence[str]]] = [(column.head, column.cells(rows)) for column in first]
     columns += [(name, cells) for name, cells in params.items() if name not in fixed]
     if any(row.asynchronous for row in rows):
-        columns.append(("asynchronous", ["yes" if row.asynchronous else "" for row in rows]))
+        columns.append(("asynchronous", SHOWN["asynchronous"].cells(rows)))
     if endings.brackets:
         columns.append(("bracket", [endings.bracket(row) for row in rows]))
     columns.append(("why it ended", [endings.why(row) for row in rows]))

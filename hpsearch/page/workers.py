@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hpsearch.events import Ended, Failed, Finished, Lost, Opened, Reverted, Started, Steered
-from hpsearch.page.charts import Key, Linear, Picture, legend
-from hpsearch.page.charts.chart import ROW
-from hpsearch.page.charts.picture import Box, Ink, Line, Words
+from hpsearch.page.charts.chart import ROW, Key, legend
+from hpsearch.page.charts.picture import Box, Ink, Line, Picture, Words
+from hpsearch.page.charts.scales import Linear
 from hpsearch.page.endings import has_rungs, rung_inks
 from hpsearch.page.html import Section
 from hpsearch.results.study import Study

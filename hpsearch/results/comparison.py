@@ -14,7 +14,7 @@ from typing import Literal
 
 from hpsearch.errors import HpsearchError
 from hpsearch.journal.directory import StudyDirectory
-from hpsearch.objective import Objective, OutcomeConstraint, hypervolume, values_of
+from hpsearch.objective import Objective, hypervolume, values_of
 from hpsearch.results.best import reference_point
 from hpsearch.results.course import Course, Moment
 from hpsearch.results.samples import Spread, mean_of_pairs, mean_of_two, signed_rank, spread
@@ -208,11 +208,11 @@ def compare(*given: Study | str | Path) -> Comparison:
             raise HpsearchError(
                 f"{study.directory}: expected different studies, got this one twice{there}; name it once"
             )
-        aimed, got = first.sweep.objective, study.sweep.objective
-        if _aims(aimed) != _aims(got):
+        aimed, got = _aim(first.sweep.objective), _aim(study.sweep.objective)
+        if aimed != got:
             raise HpsearchError(
-                f"{study.directory}: expected a study that is to {_aim(aimed)}, as {first.directory} is, got one that "
-                f"is to {_aim(got)}; compare those apart"
+                f"{study.directory}: expected a study that is to {aimed}, as {first.directory} is, got one that is to "
+                f"{got}; compare those apart"
             )
     objective = first.sweep.objective
     if not objective.goals:
@@ -272,15 +272,11 @@ def _is_same(study: Study, other: Study) -> bool:
     return is_known or study.directory.resolve() == other.directory.resolve()
 
 
-def _aims(objective: Objective) -> tuple[list[tuple[str, str, str]], set[OutcomeConstraint]]:
-    return [(goal.name, goal.goal, goal.scope) for goal in objective.goals], set(objective.constraints)
-
-
 def _aim(objective: Objective) -> str:
     """Return a description of an objective. Equal descriptions mean comparable objectives."""
     best = [goal.name for goal in objective.goals if goal.scope == "best"]
     aim = objective.aim + (f", of all reports of a trial the best {' and '.join(best)}" if best else "")
-    return aim + (f", where {' and '.join(map(str, objective.constraints))}" if objective.constraints else "")
+    return aim + (f", where {' and '.join(sorted(map(str, objective.constraints)))}" if objective.constraints else "")
 
 
 def _references(objectives: Iterable[Objective]) -> dict[str, float]:

@@ -31,25 +31,15 @@ class Moment:
     """Start-up seconds of all processes in total: until workers, searchers and Ray had started."""
 
 
-@dataclass(frozen=True, slots=True)
 class Course:
-    """The course of a study."""
-
-    changes: tuple[Moment, ...]
-    """Every change of the front. The front can change if a trial saves a checkpoint, ends a segment, fails, is retried
-    or is reverted."""
-    end: Moment
-    """The latest state."""
-
-
-class CourseSoFar:
-    """A course that is updated by events."""
+    """The course of a study. Its entries update it."""
 
     def __init__(self) -> None:
         self.changes: list[Moment] = []
-        """Every change of the front so far."""
-        self.now = Moment(0.0, 0, 0, 0.0, ())
-        """The current state."""
+        """Every change of the front so far. The front can change if a trial saves a checkpoint, ends a segment, fails,
+        is retried or is reverted."""
+        self.end = Moment(0.0, 0, 0, 0.0, ())
+        """The latest state."""
         self._running = RunningTime()
         self._starts = True
         """Whether the process that runs the sweep is still starting: it hasn't started a segment."""
@@ -66,15 +56,15 @@ class CourseSoFar:
             journaled: State of the study after the entry.
         """
         seconds, starting = self._time(entry, journaled.is_ask_tell)
-        front = self.now.front
+        front = self.end.front
         if isinstance(entry.event, Saved | Finished | Failed | Retried | Reverted):
             front = journaled.records.front()
-        changed = front is not self.now.front and front != self.now.front
-        iterations = self.now.iterations + max(0, journaled.iterations - self._counted)
+        changed = front is not self.end.front and front != self.end.front
+        iterations = self.end.iterations + max(0, journaled.iterations - self._counted)
         self._counted = journaled.iterations
-        self.now = Moment(entry.time, len(journaled.records), iterations, seconds, front, starting)
+        self.end = Moment(entry.time, len(journaled.records), iterations, seconds, front, starting)
         if changed:
-            self.changes.append(self.now)
+            self.changes.append(self.end)
 
     def _time(self, entry: Entry, is_told: bool) -> tuple[float, float]:
         """Return (running seconds, start-up seconds) so far."""
@@ -86,13 +76,13 @@ class CourseSoFar:
         if began and self._began is None:
             self._began = entry.time
         if is_told:  # unknown processes run the trials, so the running time is unknown
-            return max(self.now.seconds, entry.time - self._began) if self._began is not None else 0.0, 0.0
-        return self.now.seconds + passed * (not starts), self.now.starting + passed * starts
+            return max(self.end.seconds, entry.time - self._began) if self._began is not None else 0.0, 0.0
+        return self.end.seconds + passed * (not starts), self.end.starting + passed * starts
 
 
 def course(sweep: Sweep, entries: Iterable[Entry]) -> Course:
     """Return the course of a study from its journal."""
-    journaled, so_far = JournaledState(sweep), CourseSoFar()
+    journaled, found = JournaledState(sweep), Course()
     for entry in journaled.read(entries):
-        so_far.take(entry, journaled)
-    return Course(tuple(so_far.changes), so_far.now)
+        found.take(entry, journaled)
+    return found

@@ -127,26 +127,18 @@ def _shares_of(sweep: Sweep, rows: Sequence[TrialRow], values: Sequence[float]) 
 
 
 def _scale(parameter: OptunaParameter, values: Sequence[Value]) -> tuple[BaseDistribution, Sequence[Value]]:
-    """Scale numbers to fractions of their range, or to steps from its lower end. The trees stay the same.
+    """Scale numbers to fractions of their range. The trees stay the same.
 
     Trees use 32-bit floats, which can't represent 1e300, or distinguish 1e9 from 1e9 + 1.
     """
     from optuna.distributions import FloatDistribution, IntDistribution
 
     distribution = parameter.distribution
-    if isinstance(distribution, FloatDistribution | IntDistribution) and (
-        distribution.log or distribution.step is None
-    ):
-        beyond = 0.5 if isinstance(distribution, IntDistribution) else 0.0  # so that each integer covers the same width
-        ends = [distribution.low - beyond, distribution.high + beyond]
-        numbers = [*ends, *(float(value) for value in values)]
+    if isinstance(distribution, FloatDistribution | IntDistribution):
+        beyond = (distribution.step or 0) / 2  # so that each step covers the same width
+        numbers = [distribution.low - beyond, distribution.high + beyond, *map(float, values)]
         shares = _shares([math.log(number) for number in numbers] if distribution.log else numbers)
         return FloatDistribution(0.0, 1.0), shares[2:]
-    if isinstance(distribution, FloatDistribution | IntDistribution):
-        step = distribution.step or 1
-        last = round((distribution.high - distribution.low) / step)
-        steps = [min(max(round((value - distribution.low) / step), 0), last) for value in values]
-        return IntDistribution(0, last), steps
     return parameter.distribution, [parameter.value(value) for value in values]
 
 

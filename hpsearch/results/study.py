@@ -456,9 +456,7 @@ class Study:
 
     def plot_history(self) -> Picture:
         """Plot every trial's value and the best so far; with several goals the hypervolume of the Pareto front."""
-        from hpsearch.page.page import plot
-
-        return plot(self, "history")
+        return self._plot("history")
 
     def plot_curves(self, metric: str | None = None) -> Picture:
         """Plot the learning curves, coloured by the trial's last rung.
@@ -466,21 +464,15 @@ class Study:
         Args:
             metric: A metric of the objective; None: the first one.
         """
-        from hpsearch.page.page import plot
-
-        return plot(self, "curves", metric)
+        return self._plot("curves", metric)
 
     def plot_front(self) -> Picture:
         """Plot the Pareto front of several goals."""
-        from hpsearch.page.page import plot
-
-        return plot(self, "front")
+        return self._plot("front")
 
     def plot_parameters(self) -> Picture:
         """Plot the trials as parallel coordinates of their parameters."""
-        from hpsearch.page.page import plot
-
-        return plot(self, "parameters")
+        return self._plot("parameters")
 
     def plot_importance(self, metric: str | None = None) -> Picture:
         """Plot the parameter importances, by fANOVA.
@@ -488,21 +480,20 @@ class Study:
         Args:
             metric: A metric of the objective; None: the first one.
         """
-        from hpsearch.page.page import plot
-
-        return plot(self, "importance", metric)
+        return self._plot("importance", metric)
 
     def plot_brackets(self) -> Picture:
         """Plot the number of trials and the workers per trial over the rungs of each bracket."""
-        from hpsearch.page.page import plot
-
-        return plot(self, "brackets")
+        return self._plot("brackets")
 
     def plot_workers(self) -> Picture:
         """Plot what the workers ran over time."""
+        return self._plot("workers")
+
+    def _plot(self, name: str, metric: str | None = None) -> Picture:
         from hpsearch.page.page import plot
 
-        return plot(self, "workers")
+        return plot(self, name, metric)
 
     def _repr_html_(self) -> str:
         """Show the study in a notebook."""

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
+from hpsearch.config.checks import InvalidKey
 from hpsearch.config.observer_names import check_observer, check_once
 from hpsearch.errors import HpsearchError, exception_line
 from hpsearch.events import Changed, Entry
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Journal
 from hpsearch.journal.provenance import identity_of
-from hpsearch.observers import find_observer, make_observer, making_of
+from hpsearch.observers import find_observer, make_observer
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.display import Display
-from hpsearch.observers.thread import Making, ObserverThread, close_all
+from hpsearch.observers.thread import MAKING_SECONDS, ObserverThread, close_all
 from hpsearch.study.change import spaces_of
 from hpsearch.study.journaled_state import JournaledState
 from hpsearch.study.standing import Standing
 from hpsearch.study.trial_records import TERMINAL
 from hpsearch.sweep.reader import listed
 from hpsearch.sweep.sweep import Sweep
-
-_MAKING_SECONDS = 5.0
-"""Seconds that a sweep waits for the creation of its observers, so that errors are reported before anything runs."""
 
 
 def observed_of(
@@ -90,33 +88,30 @@ def observers_of(
 ) -> Iterator[list[ObserverThread]]:
     """Create the observers, each on its own thread; those that the block hasn't closed are dropped.
 
-    An observer that takes longer than five seconds is created while the sweep runs, and then receives everything.
-
     Args:
         requested: Names, import paths and observers.
         observed: The study.
-        display: Shows waits and dropped observers.
+        display: Shows dropped observers.
         search_path: Folders for import paths.
 
     Raises:
-        InvalidKey: One of them can't be created.
+        InvalidKey: One of them can't be created, or not within `MAKING_SECONDS`.
     """
-    makings = [
-        making_of(observer, observed, search_path) if isinstance(observer, str) else Making.existing(observer)
-        for observer in requested
-    ]
     with ExitStack() as stack:
-        threads = [ObserverThread(making, display.note) for making in makings]
-        for thread in threads:
-            stack.callback(thread.abandon)
-        until = time.monotonic() + _MAKING_SECONDS
-        slow = [thread.name for thread in threads if not thread.await_made(until)]
-        if slow:
-            display.note(
-                f"{' and '.join(slow)}: not created within {_MAKING_SECONDS:g} s; the sweep begins without waiting, "
-                "and the observer receives all events once it is created"
-            )
+        threads = []
+        for observer in requested:
+            make = partial(_observer, observer, observed, search_path)
+            try:
+                threads.append(ObserverThread(make, display.note))
+            except TimeoutError as error:
+                problem = f"must be made of what it observes within {MAKING_SECONDS:g} s, and wasn't"
+                raise InvalidKey(("observers", str(observer)), problem, "connect to servers in `seen`") from error
+            stack.callback(threads[-1].abandon)
         yield threads
+
+
+def _observer(requested: str | Observer, observed: Observed, search_path: Sequence[str]) -> Observer:
+    return make_observer(requested, observed, search_path) if isinstance(requested, str) else requested
 
 
 def records_of(entries: Iterable[Entry]) -> Iterator[Record]:

@@ -25,7 +25,7 @@ from starlette.responses import (
 from starlette.routing import Route
 
 from hpsearch.errors import HpsearchError
-from hpsearch.page.charts import STYLE
+from hpsearch.page.charts.picture import STYLE
 from hpsearch.page.html import PAGE_STYLE, escaped
 from hpsearch.serve.live import ServedStudy, Studies
 from hpsearch.serve.pages import (
@@ -37,11 +37,12 @@ from hpsearch.serve.pages import (
     sign_in_page,
     studies_part,
 )
-from hpsearch.serve.steering import DONE, read_request, steering_part, trial_buttons
+from hpsearch.serve.steering import read_request, steering_part, trial_buttons
 from hpsearch.serve.trials import TableQuery, filters, log_part, log_stamp, trial_part, trials_part
 from hpsearch.serving.access import ROLES, Access, Policy, Rule, Tokens
 from hpsearch.tables.wording import counted
 from hpsearch.trial import TrialState
+from hpsearch.watch.live_study import DONE
 
 _TICK = 5.0
 """Seconds after which estimates of the time left are shown anew."""
@@ -115,28 +116,23 @@ class _Pages:
         return [
             Route("/", self.home),
             Route("/live", self.home_live),
-            Route("/parts/studies", self.studies_fragment),
+            Route("/parts/studies", lambda request: HTMLResponse(self._studies_html(request))),
             Route(study, self.study),
-            Route(f"{study}/live", self.study_live),
-            Route(f"{study}/parts/{{name}}", self.study_fragment),
-            Route(f"{study}/requests", self.steer, methods=["POST"]),
             Route(trial, self.trial),
-            Route(f"{trial}/live", self.trial_live),
-            Route(f"{trial}/parts/{{name}}", self.trial_fragment),
+            *(Route(f"{base}/live", self.live) for base in (study, trial)),
+            *(Route(f"{base}/parts/{{name}}", self.fragment) for base in (study, trial)),
+            Route(f"{study}/requests", self.steer, methods=["POST"]),
             Route("/static/{name}", self.static),
-            Route("/sign-in", self.show_sign_in),
+            Route("/sign-in", lambda _: HTMLResponse(sign_in_page())),
             Route("/sign-in", self.sign_in, methods=["POST"]),
             Route("/sign-out", self.sign_out, methods=["POST"]),
         ]
 
-    async def static(self, request: Request) -> Response:
+    def static(self, request: Request) -> Response:
         found = self._static.get(request.path_params["name"])
         if found is None:
             raise HTTPException(404, "there is no such file")
         return Response(found[1], media_type=found[0])
-
-    async def show_sign_in(self, request: Request) -> Response:
-        return HTMLResponse(sign_in_page())
 
     async def sign_in(self, request: Request) -> Response:
         token = dict(await _fields(request)).get("token", "").strip()
@@ -153,19 +149,16 @@ class _Pages:
         )
         return answer
 
-    async def sign_out(self, request: Request) -> Response:
+    def sign_out(self, request: Request) -> Response:
         answer = RedirectResponse("/", 303)
         answer.delete_cookie(self._tokens.cookie_name, httponly=True, samesite="strict", secure=self._is_secure)
         return answer
 
-    async def home(self, request: Request) -> Response:
+    def home(self, request: Request) -> Response:
         versions = self._home_versions()
         inside = part("studies", "/parts/studies", self._studies_html(request), versions["studies"], query=True)
         body = f"<h1>Studies in {escaped(str(self._studies.folder))}</h1>{inside}"
         return HTMLResponse(shell("hpsearch", body, live="/live", may_steer=_may_steer(request)))
-
-    async def studies_fragment(self, request: Request) -> Response:
-        return HTMLResponse(self._studies_html(request))
 
     def _studies_html(self, request: Request) -> str:
         studies = self._studies
@@ -177,7 +170,7 @@ class _Pages:
         versions = ",".join(f"{key}.{study.version}" for key, study in studies.items())
         return {"studies": _short(f"{versions} {_tick() if runs else ''}")}
 
-    async def home_live(self, request: Request) -> Response:
+    def home_live(self, request: Request) -> Response:
         return self._events(lambda: {"parts": self._home_versions()})
 
     def _study(self, request: Request) -> ServedStudy:
@@ -187,10 +180,7 @@ class _Pages:
             raise HTTPException(404, f"There is no study {request.path_params['key']!r} in {self._studies.folder}.")
         return found
 
-    async def study(self, request: Request) -> Response:
-        return await run_in_threadpool(self._study_page, request)
-
-    def _study_page(self, request: Request) -> Response:
+    def study(self, request: Request) -> Response:
         study, base = self._study(request), _base(request)
         title = study.line.name or study.path.name
         query = TableQuery.read(request.query_params)
@@ -208,14 +198,18 @@ class _Pages:
         if name in ("curves", "charts", "trial") or not study.is_read:
             waits = "" if name in ("steering", "log") else f'<p class="soft">Reading the {_WAITS[name]} ...</p>'
             return part(name, source, waits, query=name == "trials")
-        if "trial" in request.path_params:
-            version, inside = self._trial_versions(study, request.path_params["trial"]), self._trial_html(request, name)
-        else:
-            version, inside = self._study_versions(study), self._study_html(request, name)
-        return part(name, source, inside, version["parts"][name], query=name == "trials")
+        version = self._versions(request, study)["parts"][name]
+        return part(name, source, self._html(request, name), version, query=name == "trials")
 
-    async def study_fragment(self, request: Request) -> Response:
-        return HTMLResponse(await run_in_threadpool(self._study_html, request, request.path_params["name"]))
+    def fragment(self, request: Request) -> Response:
+        return HTMLResponse(self._html(request, request.path_params["name"]))
+
+    def live(self, request: Request) -> Response:
+        study = self._study(request)
+        return self._events(lambda: self._versions(request, study), study)
+
+    def _html(self, request: Request, name: str) -> str:
+        return self._trial_html(request, name) if "trial" in request.path_params else self._study_html(request, name)
 
     def _study_html(self, request: Request, name: str) -> str:
         study, base = self._study(request), _base(request)
@@ -230,7 +224,8 @@ class _Pages:
                 return trials_part(live, base, TableQuery.read(request.query_params))
         raise HTTPException(404, "there is no such part")
 
-    def _study_versions(self, study: ServedStudy) -> dict[str, Any]:
+    def _versions(self, request: Request, study: ServedStudy) -> dict[str, Any]:
+        """Return the version of each part of the page of a study or a trial, and the answers to requests."""
         line = study.line
         runs = line.workers is not None
         failed = bool(line.counts.get(TrialState.FAILED))
@@ -241,20 +236,21 @@ class _Pages:
             "curves": f"{study.slow_version}",
             "charts": f"{study.slow_version}",
         }
+        if (number := request.path_params.get("trial")) is not None:
+            with study.reading() as live:
+                state = live.rows[number].state if number < len(live.rows) else ""
+            parts = {
+                "trial": f"{study.slow_version}",
+                "steering": f"{state}.{runs}",
+                "log": log_stamp(study.path, number),
+            }
         answers = {
             number: {"text": answer.refused or DONE.get(answer.verb, answer.verb), "refused": bool(answer.refused)}
             for number, answer in study.answers().items()
         }
         return {"parts": parts, "answers": answers, "runs": runs}
 
-    async def study_live(self, request: Request) -> Response:
-        study = await run_in_threadpool(self._study, request)
-        return self._events(lambda: self._study_versions(study), study)
-
-    async def trial(self, request: Request) -> Response:
-        return await run_in_threadpool(self._trial_page, request)
-
-    def _trial_page(self, request: Request) -> Response:
+    def trial(self, request: Request) -> Response:
         study, number = self._study(request), request.path_params["trial"]
         base, count = _base(request), sum(study.line.counts.values())
         if study.is_read and number >= count:
@@ -268,9 +264,6 @@ class _Pages:
         body = f'<h1>Trial {number}</h1><p class="crumbs">{crumbs}</p>{parts}'
         heading = f"Trial {number} of {title}: hpsearch"
         return HTMLResponse(shell(heading, body, live=f"{base}/live", may_steer=_may_steer(request)))
-
-    async def trial_fragment(self, request: Request) -> Response:
-        return HTMLResponse(await run_in_threadpool(self._trial_html, request, request.path_params["name"]))
 
     def _trial_html(self, request: Request, name: str) -> str:
         study, number = self._study(request), request.path_params["trial"]
@@ -287,21 +280,6 @@ class _Pages:
         if name == "log":
             return log_part(study.path, number)
         raise HTTPException(404, "there is no such part")
-
-    def _trial_versions(self, study: ServedStudy, number: int) -> dict[str, Any]:
-        with study.reading() as live:
-            state = live.rows[number].state if number < len(live.rows) else ""
-        about = self._study_versions(study)
-        about["parts"] = {
-            "trial": f"{study.slow_version}",
-            "steering": f"{state}.{about['runs']}",
-            "log": log_stamp(study.path, number),
-        }
-        return about
-
-    async def trial_live(self, request: Request) -> Response:
-        study, number = await run_in_threadpool(self._study, request), request.path_params["trial"]
-        return self._events(lambda: self._trial_versions(study, number), study)
 
     def _events(self, versions: _Versions, study: ServedStudy | None = None) -> Response:
         return StreamingResponse(self._changes(versions, study), media_type="text/event-stream")

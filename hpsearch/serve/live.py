@@ -113,12 +113,7 @@ class ServedStudy:
         if self._live is None:
             self._live = LiveStudy(looked)
         else:
-            try:
-                self._live.take(looked)
-            except JournalError:
-                # The study may have counted as killed while its lock couldn't be read.
-                self._forget()
-                self._live = LiveStudy(self._tail.look())
+            self._live.take(looked)
         self._labels = labels_of(self._study_dir)
         self.line = self._summary(self._live)
 

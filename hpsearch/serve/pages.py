@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -131,22 +130,9 @@ def _clock(when: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(when)) if when else ""
 
 
-@dataclass(frozen=True)
-class Head:
-    """A column of a table that links sort."""
-
-    name: str
-    is_text: bool = False
-
-
-def _cell(head: Head, cell: str) -> str:
-    kind = "" if head.is_text else ' class="number"'
-    return f"<td{kind}>{cell}</td>"
-
-
 def table_html(
     label: str,
-    heads: Sequence[Head],
+    heads: Sequence[tuple[str, bool]],
     rows: Sequence[Sequence[str]],
     sort: str,
     descending: bool,
@@ -156,25 +142,26 @@ def table_html(
 
     Args:
         label: The table's name, for screen readers.
-        heads: The columns.
+        heads: Name of each column, and whether it holds text.
         rows: Cells as HTML. The first cell of each row is its header.
         sort: Name of the column that the rows are sorted by.
         descending: Whether in descending order.
         link: Returns the address that a column's head leads to.
     """
     cells = []
-    for index, head in enumerate(heads):
-        order = ("descending" if descending else "ascending") if head.name == sort else ""
+    for index, (name, is_text) in enumerate(heads):
+        order = ("descending" if descending else "ascending") if name == sort else ""
         aria = f' aria-sort="{order}"' if order else ""
         arrow = f'<span aria-hidden="true"> {"▼" if descending else "▲"}</span>' if order else ""
-        kind = "" if head.is_text or not index else ' class="number"'
+        kind = "" if is_text or not index else ' class="number"'
         cells.append(
-            f'<th scope="col"{aria}{kind}><a id="sort-{index}" data-same href="{escaped(link(head.name))}">'
-            f"{escaped(head.name)}{arrow}</a></th>"
+            f'<th scope="col"{aria}{kind}><a id="sort-{index}" data-same href="{escaped(link(name))}">'
+            f"{escaped(name)}{arrow}</a></th>"
         )
+    kinds = ["" if is_text else ' class="number"' for _, is_text in heads[1:]]
     lines = []
     for first, *rest in rows:
-        inside = "".join(map(_cell, heads[1:], rest))
+        inside = "".join(f"<td{kind}>{cell}</td>" for kind, cell in zip(kinds, rest, strict=True))
         lines.append(f'<tr><th scope="row">{first}</th>{inside}</tr>')
     return (
         f'<div class="wide scroll" tabindex="0" role="region" aria-label="{escaped(label)}"><table class="rows">'
@@ -247,7 +234,7 @@ def studies_part(
     told = "".join(f'<p class="problem">{escaped(problem)}</p>' for problem in problems)
     if not rows:
         return f"{told}<p>No study in {escaped(str(folder))} so far. <code>hpsearch run</code> makes one.</p>"
-    heads = [Head(name, name in _TEXTS) for name in _STUDY_KEYS]
+    heads = [(name, name in _TEXTS) for name in _STUDY_KEYS]
 
     def link(name: str) -> str:
         down = not descending if name == sort else name == "started"

@@ -161,16 +161,3 @@ def _button(action: str, verb: str, text: str, question: str = "", fields: Mappi
     return (
         f'<form data-request="{escaped(action)}"{asks}>{inputs}<button id="do-{verb}">{escaped(text)}</button></form>'
     )
-
-
-DONE: Mapping[str, str] = {
-    "pause": "paused: running trials end at their next reports, and nothing new starts",
-    "resume": "resumed",
-    "stop": "stopping at the next reports of its trials",
-    "cancel": "cancelled",
-    "prune": "pruned: what runs of it ends at its next report",
-    "retry": "failed trials run again as soon as workers are free",
-    "extend": "extended",
-    "add": "added: the next new trials use these configurations",
-}
-"""The message that a browser shows once a request was carried out."""

@@ -12,18 +12,19 @@ from urllib.parse import urlencode
 
 from hpsearch.errors import HpsearchError
 from hpsearch.objective import Objective
-from hpsearch.page.charts import Chart, Linear, Log, Marked, scale_of
+from hpsearch.page.charts.chart import Chart
+from hpsearch.page.charts.scales import Linear, Log, Marked, scale_of
 from hpsearch.page.html import Section, SectionTable, escaped
 from hpsearch.results.over_time import over_iterations
 from hpsearch.results.study import load
 from hpsearch.results.trial_logs import logs_of
-from hpsearch.serve.pages import Head, facts_html, sections_html, state_html, table_html
+from hpsearch.serve.pages import facts_html, sections_html, state_html, table_html
 from hpsearch.tables.formats import param_cell
 from hpsearch.tables.layout import one_line
 from hpsearch.tables.outline import outline
 from hpsearch.tables.selection import Fields, where
-from hpsearch.tables.trial_columns import Columns, TrialColumn
-from hpsearch.tables.trial_page import TrialPage, trial_page
+from hpsearch.tables.trial_columns import Columns, in_order
+from hpsearch.tables.trial_page import TrialPage, origin_facts, trial_page
 from hpsearch.tables.wording import counted, duration, number, numbers
 from hpsearch.trial import Report, TrialRow, TrialState
 from hpsearch.watch.live_study import LiveStudy
@@ -84,9 +85,7 @@ def trials_part(live: LiveStudy, base: str, query: TableQuery) -> str:
     """
     columns = Columns(live.sweep)
     columns.see(live.rows)
-    goals = [column for column in columns.all if column.key is not None]
-    plain = goals[0] if len(goals) == 1 else columns.all[0]
-    column = next((column for column in columns.all if column.head == query.sort), plain)
+    column = next((column for column in columns.all if column.head == query.sort), columns.first)
     rows: Sequence[TrialRow] = live.rows
     problem = ""
     if query.where:
@@ -97,7 +96,8 @@ def trials_part(live: LiveStudy, base: str, query: TableQuery) -> str:
             problem = f'<p class="problem" role="alert">{escaped(str(error).removeprefix("--where: "))}</p>'
     if query.state:
         rows = [row for row in rows if row.state == query.state]
-    rows = _ordered(rows, column, query.descending)
+    numbered = in_order({row.number: column.sorts_by(row) for row in rows}, query.descending)
+    rows = [live.rows[trial] for trial in numbered]
     pages = max(1, math.ceil(len(rows) / ROWS))
     page = min(query.page, pages)
     shown = rows[(page - 1) * ROWS : page * ROWS]
@@ -112,7 +112,7 @@ def trials_part(live: LiveStudy, base: str, query: TableQuery) -> str:
         lines.append(line)
     first = (page - 1) * ROWS
     where_to = f"{first + 1:,} to {first + len(shown):,} of {len(rows):,}" if shown else "none"
-    heads = [Head(each.head, each.is_text) for each in columns.all]
+    heads = [(each.head, each.is_text) for each in columns.all]
     # The best values come first, which are the largest ones if the metric is maximized.
     is_maximized = any(goal.name == column.head and goal.goal == "maximize" for goal in live.sweep.objective.goals)
 
@@ -122,17 +122,6 @@ def trials_part(live: LiveStudy, base: str, query: TableQuery) -> str:
 
     table = table_html("Trials", heads, lines, column.head, query.descending != is_maximized, link)
     return f"{problem}<p>Trials: {where_to}.{_pages(query, base, page, pages)}</p>{table}"
-
-
-def _ordered(rows: Sequence[TrialRow], column: TrialColumn, descending: bool) -> Sequence[TrialRow]:
-    keyed = [(column.sorts_by(row), row) for row in rows]
-    having = [
-        row
-        for _, row in sorted(
-            (pair for pair in keyed if pair[0] is not None), key=lambda pair: (pair[0], pair[1].number)
-        )
-    ]
-    return [*(reversed(having) if descending else having), *(row for key, row in keyed if key is None)]
 
 
 def filters(query: TableQuery, base: str) -> str:
@@ -182,13 +171,8 @@ def trial_part(path: Path, number_: int) -> str:
             for goal, value in zip(study.sweep.objective.goals, row.values, strict=False)
         ),
         ("ran", escaped(f"{counted(row.iterations, 'iteration')} in {duration(row.seconds)}")),
-        ("origin", escaped(row.origin)),
+        *((name, escaped(text)) for name, text in origin_facts(row)),
     ]
-    if row.parent is not None:
-        at = "" if row.inherited is None else f" at iteration {row.inherited}"
-        facts.append(("forked", escaped(f"from trial {row.parent}{at}")))
-    if row.reverted:
-        facts.append(("taken back", escaped(one_line(row.reverted))))
     saved = (
         escaped(str(page.checkpoint)) if page.checkpoint else "none: none was saved with its value, or it was deleted"
     )

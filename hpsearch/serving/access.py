@@ -276,6 +276,8 @@ class Policy:
             return Refusal(403, f"Origin: must be the page of this server, got {origin!r}")
         roles = self._roles(values, is_from_page=origin is not None or method in ("GET", "HEAD"), now=now)
         rule = self.rule(method, path)
+        if "transfer-encoding" in values:
+            return Refusal(411, "Content-Length: must be sent, as a body in chunks could have any length")
         length = values.get("content-length", "0")
         if not length.isdecimal() or int(length) > rule.most_bytes:
             return Refusal(413, f"the body must have at most {rule.most_bytes:,} bytes, got {length}")
@@ -351,37 +353,7 @@ class Access:
             await _refuse(checked, send_safely, location)
             return
         scope[ROLES] = checked
-        await _limited(self._app, self._policy.rule(method, path).most_bytes, scope, receive, send_safely)
-
-
-async def _limited(app: App, most_bytes: int, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-    """Call an application. If a body without a length is too long, the application sees the client disconnect."""
-    read, is_refused, has_begun = 0, False, False
-
-    async def receive_limited() -> Message:
-        nonlocal read, is_refused
-        if is_refused:
-            return {"type": "http.disconnect"}
-        message = await receive()
-        read += len(message.get("body", b""))
-        if read <= most_bytes:
-            return message
-        is_refused = True
-        if not has_begun:
-            await _refuse(Refusal(413, f"the body must have at most {most_bytes:,} bytes"), send)
-        return {"type": "http.disconnect"}
-
-    async def send_unless_refused(message: Message) -> None:
-        nonlocal has_begun
-        if not is_refused:
-            has_begun = True
-            await send(message)
-
-    try:
-        await app(scope, receive_limited, send_unless_refused)
-    except Exception:
-        if not is_refused:
-            raise
+        await self._app(scope, receive, send_safely)
 
 
 def _wants_page(scope: Mapping[str, Any]) -> bool:

@@ -38,8 +38,6 @@ class Listen:
     """File with the certificate's private key; None: it is in the certificate's file."""
     insecure: bool = False
     """Whether other machines may send requests without TLS."""
-    extra: str = "serve"
-    """The extra that an error names if uvicorn isn't installed."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 1 << 16:
@@ -84,7 +82,7 @@ def running(app: App, listen: Listen) -> Iterator[int]:
         HpsearchError: Nothing can listen there, or uvicorn isn't installed.
     """
     if not is_installed("uvicorn"):
-        raise HpsearchError(f"{listen.extra}: needs uvicorn, which isn't installed: {installing(listen.extra)}")
+        raise HpsearchError(f"a server needs uvicorn, which isn't installed: {installing('serve')}")
     import uvicorn
 
     _check_certificate(listen)

@@ -13,7 +13,8 @@ from hpsearch.space.expressions import ABSENT
 from hpsearch.sweep.parallel import STRATEGY
 from hpsearch.tables.formats import csv_text, json_text, param_cell
 from hpsearch.tables.layout import Column
-from hpsearch.tables.selection import Field, best_first
+from hpsearch.tables.selection import best_first
+from hpsearch.tables.trial_columns import TrialColumn
 from hpsearch.tables.wording import duration, number, numbers
 from hpsearch.trial import TrialRow, TrialState, Value
 
@@ -36,7 +37,7 @@ class Group:
     """Median running time of the trials that ended without failure, in seconds."""
 
 
-def groups_of(rows: Sequence[TrialRow], field: Field, objective: Objective) -> list[Group]:
+def groups_of(rows: Sequence[TrialRow], field: TrialColumn, objective: Objective) -> list[Group]:
     """Group trials by equal values. Groups are in the order of their best trials.
 
     Args:
@@ -73,11 +74,13 @@ def by_strategy(study: Study) -> list[Column]:
     if len(sweep.strategies.possible) < 2:
         return []
     # Doesn't read the parameter itself, which a condition may make inactive.
-    field = Field(STRATEGY, STRATEGY, lambda row: sweep.strategies.of(row.params)["strategy"])
+    field = TrialColumn(STRATEGY, lambda row: sweep.strategies.of(row.params)["strategy"])
     return group_columns(groups_of(study.trials, field, sweep.objective), field, sweep.objective, times=True)
 
 
-def group_columns(groups: Sequence[Group], field: Field, objective: Objective, times: bool = False) -> list[Column]:
+def group_columns(
+    groups: Sequence[Group], field: TrialColumn, objective: Objective, times: bool = False
+) -> list[Column]:
     """Return groups as the columns of a table for a terminal.
 
     Args:
@@ -106,18 +109,18 @@ def group_columns(groups: Sequence[Group], field: Field, objective: Objective, t
     return columns
 
 
-def groups_to_csv(groups: Sequence[Group], field: Field, objective: Objective, times: bool = False) -> str:
+def groups_to_csv(groups: Sequence[Group], field: TrialColumn, objective: Objective, times: bool = False) -> str:
     r"""Return groups as CSV with `\n` line ends. None becomes an empty field."""
     entries = [_entry(group, field, objective, times) for group in groups]
     return csv_text(entries[0] if entries else [field.name], [list(entry.values()) for entry in entries])
 
 
-def groups_to_json(groups: Sequence[Group], field: Field, objective: Objective, times: bool = False) -> str:
+def groups_to_json(groups: Sequence[Group], field: TrialColumn, objective: Objective, times: bool = False) -> str:
     """Return groups as a JSON array of objects, one per line."""
     return json_text(_entry(group, field, objective, times) for group in groups)
 
 
-def _entry(group: Group, field: Field, objective: Objective, times: bool) -> dict[str, Value]:
+def _entry(group: Group, field: TrialColumn, objective: Objective, times: bool) -> dict[str, Value]:
     goals = [goal.name for goal in objective.goals]
     return {
         field.name: None if group.value is ABSENT else group.value,

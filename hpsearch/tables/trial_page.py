@@ -163,17 +163,7 @@ def page_lines(page: TrialPage, pasted: str, log_lines: int, screen: Screen) -> 
     yield f"state       {_state(page)}"
     if page.cut is not None and row.state is TrialState.STOPPED:
         yield from _told_cut(page.cut, study.sweep.objective.goals[0].name)
-    if row.reverted:
-        yield f"taken back  {one_line(row.reverted)}"
-    if row.repeated is not None:
-        yield f"repeats     configuration {row.repeated.configuration}, as its repeat {row.repeated.repeat}"
-    if row.asynchronous:
-        yield "repeats     never: its workers didn't wait for each other"
-    if row.parent is not None:
-        yield f"forked      from trial {row.parent}" + (
-            "" if row.inherited is None else f" at iteration {row.inherited}"
-        )
-    yield f"origin      {row.origin}"
+    yield from (f"{name:<11} {text}" for name, text in origin_facts(row))
     names = [goal.name for goal in study.sweep.objective.goals]
     for name, reached in zip(names, row.values, strict=False):
         yield f"{name:<11} {reached!r} after iteration {row.value_iteration}"
@@ -201,6 +191,20 @@ def page_lines(page: TrialPage, pasted: str, log_lines: int, screen: Screen) -> 
     if row.parent is not None:
         more.append(f"hpsearch lineage {pasted} {row.number}")
     yield from (f"{head:<11} {command}" for head, command in zip(("more", "", ""), more, strict=False))
+
+
+def origin_facts(row: TrialRow) -> Iterator[tuple[str, str]]:
+    """Return (name, text) pairs on where a trial came from, and whether it can be repeated."""
+    if row.reverted:
+        yield "taken back", one_line(row.reverted)
+    if row.repeated is not None:
+        yield "repeats", f"configuration {row.repeated.configuration}, as its repeat {row.repeated.repeat}"
+    if row.asynchronous:
+        yield "repeats", "never: its workers didn't wait for each other"
+    if row.parent is not None:
+        at = "" if row.inherited is None else f" at iteration {row.inherited}"
+        yield "forked", f"from trial {row.parent}{at}"
+    yield "origin", row.origin
 
 
 def _state(page: TrialPage) -> str:

@@ -10,18 +10,32 @@ only present if needed: `feasible` with outcome constraints; `code` if trials ra
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from hpsearch.objective import Metric, Objective
 from hpsearch.results.segments import SegmentRow
+from hpsearch.space.expressions import ABSENT
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.tables.formats import csv_text, frame_of, json_text, param_cells
 from hpsearch.tables.layout import WHOLE, Column, Screen, one_line, table_text
-from hpsearch.tables.wording import LONGEST_CELL, duration, numbers, shortened
-from hpsearch.trial import Report, TrialRow, TrialState, Value
+from hpsearch.tables.trial_columns import (
+    OWN,
+    SHOWN,
+    TrialColumn,
+    breaks_column,
+    goal_columns,
+    in_cell,
+    item_column,
+    metric_names,
+    note_names,
+    repeat_columns,
+    trial_columns,
+    value_columns,
+)
+from hpsearch.tables.wording import duration
+from hpsearch.trial import Report, TrialRow, Value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,6 +52,9 @@ _AGAIN = {
     "wider": "runs again on twice as many workers",
 }
 """How a lost segment runs again, by `SegmentRow.then`."""
+
+_NO_VALUE = TrialColumn("value", lambda _: ABSENT)
+"""The column of values of a sweep that names no metric."""
 
 _ONE_VALUE = Objective(Metric("value"))
 """Objective if the metric's name is unknown."""
@@ -68,11 +85,6 @@ def rows_to_csv(
     return csv_text(columns, zip(*columns.values(), strict=True))
 
 
-def value_columns(metrics: Sequence[str]) -> list[str]:
-    """Return the value columns: `value` for one metric, `values.<name>` for several."""
-    return [f"values.{name}" for name in metrics] if len(metrics) > 1 else ["value"]
-
-
 def rows_to_json(
     rows: Sequence[TrialRow],
     names: Sequence[str],
@@ -90,8 +102,8 @@ def rows_to_json(
         notes: Add the notes, as a nested object.
     """
     entries = []
-    codes, repeats = _code_cells(rows), repeat_columns(rows, objective)
-    for index, row in enumerate(rows):
+    later = [*repeat_columns(rows, objective), *([SHOWN["code"]] if _ran_several_codes(rows) else [])]
+    for row in rows:
         entry: dict[str, Value] = {
             "trial": row.number,
             "state": str(row.state),
@@ -102,12 +114,9 @@ def rows_to_json(
             "lanes": row.lanes,
             "metrics": dict(row.metrics),
         }
-        entry |= {column: cells[index] for column, cells in repeats.items()}
+        entry |= {column.head: _read(column, row, None) for column in later}
         if row.parent is not None:
-            entry["parent"] = row.parent
-            entry["inherited"] = row.inherited
-        if codes is not None:
-            entry["code"] = codes[index]
+            entry |= {"parent": row.parent, "inherited": row.inherited}
         if row.asynchronous:
             entry["asynchronous"] = True
         if row.reverted:
@@ -152,94 +161,44 @@ def _columns(
     notes: bool,
     absent: Any = None,
 ) -> dict[str, list[Value]]:
-    """Return the values of each column of the CSV; `absent` is the value of missing params."""
-    columns: dict[str, list[Value]] = {
-        "trial": [row.number for row in rows],
-        "state": [str(row.state) for row in rows],
-        "iterations": [row.iterations for row in rows],
-        **{
-            column: [row.values[index] if row.values else None for row in rows]
-            for index, column in enumerate(value_columns([goal.name for goal in objective.goals]))
-        },
-        **({"feasible": [row.feasible if row.values else absent for row in rows]} if objective.constraints else {}),
-        **{f"params.{name}": [row.params.get(name, absent) for row in rows] for name in names},
-        "width": [row.width for row in rows],
-    }
-    if any(row.lanes != 1 for row in rows):
-        columns["lanes"] = [row.lanes for row in rows]
-    if (codes := _code_cells(rows)) is not None:
-        columns["code"] = [*codes]
-    if any(row.asynchronous for row in rows):
-        columns["asynchronous"] = [row.asynchronous for row in rows]
-    columns |= repeat_columns(rows, objective)
-    if any(row.parent is not None for row in rows):
-        columns["parent"] = [absent if row.parent is None else row.parent for row in rows]
-        columns["inherited"] = [absent if row.inherited is None else row.inherited for row in rows]
-    if times:
-        columns["seconds"] = [row.seconds for row in rows]
-    for name in metric_names(rows) if metrics else []:
-        columns[f"metrics.{name}"] = [row.metrics.get(name) for row in rows]
-    for name in note_names(rows) if notes else []:
-        columns[f"notes.{name}"] = [row.notes.get(name) for row in rows]
-    return columns
+    """Return the values of each column of the CSV; `absent` is the value of missing params, parents and feasibility."""
+    known = trial_columns(rows, names, objective) | {"code": SHOWN["code"]}
+    chosen = ["trial", "state", "iterations", *value_columns([goal.name for goal in objective.goals])]
+    chosen += ["feasible"] if objective.constraints else []
+    chosen += [*(f"params.{name}" for name in names), "width"]
+    chosen += ["lanes"] if any(row.lanes != 1 for row in rows) else []
+    chosen += ["code"] if _ran_several_codes(rows) else []
+    chosen += ["asynchronous"] if _needed(["asynchronous"], rows) else []
+    chosen += [column.name for column in repeat_columns(rows, objective)]
+    chosen += ["parent", "inherited"] if _needed(["parent"], rows) else []
+    chosen += ["seconds"] if times else []
+    chosen += [f"metrics.{name}" for name in metric_names(rows) if metrics]
+    chosen += [f"notes.{name}" for name in note_names(rows) if notes]
+    values = {}
+    for name in chosen:
+        missing = absent if name.startswith("params.") or name in ("feasible", "parent", "inherited") else None
+        values[name] = [_read(known.get(name, _NO_VALUE), row, missing) for row in rows]
+    return values
 
 
-def repeat_columns(rows: Sequence[TrialRow], objective: Objective) -> dict[str, list[Value]]:
-    """Return the columns of a study with repeats: `configuration, repeat, mean, std, n`; without repeats none.
-
-    The last three are over the repeats of the trial's configuration that are complete with a value. With several goals
-    `mean.<name>` and `std.<name>` replace `mean` and `std`. A sweep that asks for a quantile has it in place of the
-    mean.
-    """
-    repeated = [row.repeated for row in rows if row.repeated is not None]
-    if not repeated:
-        return {}
-    columns: dict[str, list[Value]] = {
-        "configuration": [entry.configuration for entry in repeated],
-        "repeat": [entry.repeat for entry in repeated],
-    }
-    for index, goal in enumerate(objective.goals):
-        suffix = f".{goal.name}" if objective.several else ""
-        columns[repeated[0].statistic + suffix] = [entry.values[index] if entry.n else None for entry in repeated]
-        columns[f"std{suffix}"] = [entry.deviations[index] if entry.n else None for entry in repeated]
-    return columns | {"n": [entry.n for entry in repeated]}
+def _read(column: TrialColumn, row: TrialRow, missing: Value) -> Value:
+    value = column.read(row)
+    return missing if value is ABSENT else value
 
 
-def repeat_cells(rows: Sequence[TrialRow], objective: Objective) -> list[Column]:
-    """Return the columns of `repeat_columns` for a table."""
-    return [
-        Column(
-            name,
-            [str(cell) for cell in cells] if name in ("configuration", "repeat", "n") else numbers(cells),
-            is_kept=True,
-        )
-        for name, cells in repeat_columns(rows, objective).items()
-    ]
+def _needed(names: Sequence[str], rows: Sequence[TrialRow]) -> list[TrialColumn]:
+    """Return those of the columns for people in which any trial has something."""
+    return [SHOWN[name] for name in names if any(SHOWN[name].read(row) is not ABSENT for row in rows)]
 
 
-def _code_cells(rows: Sequence[TrialRow]) -> list[str] | None:
-    """Return the code version of each trial, or several as `"1+2"`; None if all trials ran the same version."""
-    if len({code for row in rows for code in row.code}) < 2:
-        return None
-    return ["+".join(map(str, sorted(row.code))) for row in rows]
-
-
-def metric_names(rows: Iterable[TrialRow]) -> list[str]:
-    """Return the metrics that these trials reported. They are sorted, so that the order of reports has no effect."""
-    return sorted({name for row in rows for name in row.metrics})
-
-
-def note_names(rows: Iterable[TrialRow]) -> list[str]:
-    """Return the names of these trials' notes, sorted."""
-    return sorted({name for row in rows for name in row.notes})
+def _ran_several_codes(rows: Sequence[TrialRow]) -> bool:
+    return len({code for row in rows for code in row.code}) > 1
 
 
 def _values_json(row: TrialRow, objective: Objective) -> dict[str, Value]:
     """Return a trial's values as JSON; NaN if the trial has no value because it reported NaN."""
-    names = [goal.name for goal in objective.goals]
-    failed = row.state is TrialState.FAILED
-    nans = {name: math.nan for name in names if math.isnan(row.metrics.get(name, 0.0)) and not failed}
-    values = dict(zip(names, row.values, strict=True)) if row.values else nans
+    read = {goal.head: goal.reported or goal.read for goal in goal_columns(objective)}
+    values = {name: value for name, found in read.items() if (value := found(row)) is not ABSENT}
     entry: dict[str, Value] = {"values": values} if objective.several else {"value": next(iter(values.values()), None)}
     return entry | ({"feasible": row.feasible if row.values else None} if objective.constraints else {})
 
@@ -303,60 +262,33 @@ def rows_to_table(
         see: How to see columns that don't fit.
         notes: Add the notes, each cut to one line.
     """
-    columns = [
-        Column("trial", [str(row.number) for row in rows], is_kept=True),
-        Column("state", [str(row.state) for row in rows], is_text=True, is_kept=True),
-        Column("iterations", [str(row.iterations) for row in rows]),
-    ]
-    for index, goal in enumerate(objective.goals):
-        values = [row.values[index] if row.values else None for row in rows]
-        columns.append(Column(goal.name, numbers(values), is_kept=True))
-    for name in objective.names[len(objective.goals) :]:
-        columns.append(_metric_column(name, rows))
-    columns += repeat_cells(rows, objective)
+    first = [OWN["trial"], OWN["state"], OWN["iterations"], *goal_columns(objective)]
+    first += [item_column("metrics", name) for name in objective.names[len(objective.goals) :]]
+    first += repeat_columns(rows, objective)
     if worth is not None:
-        columns.append(Column("worth", numbers([worth.get(row.number) for row in rows])))
+        first.append(TrialColumn("worth", lambda row: worth.get(row.number, ABSENT)))
     if objective.constraints:
-        columns.append(Column("breaks", [", ".join(objective.broken(row.score)) for row in rows], is_text=True))
-    for name in names:
-        cells = param_cells(name, (row.params for row in rows))
-        columns.append(Column(name, cells, is_text=True, is_constant=name in constants))
-    for name in metric_names(rows) if metrics or not objective.goals else []:
-        if name not in objective.names:
-            columns.append(_metric_column(name, rows))
-    if any(row.parent is not None for row in rows):
-        columns.append(Column("parent", [_forked_from(row) for row in rows]))
-    if any(row.width != 1 for row in rows):
-        columns.append(Column("width", [str(row.width) for row in rows]))
-    if any(row.lanes != 1 for row in rows):
-        columns.append(Column("lanes", [str(row.lanes) for row in rows]))
-    if (codes := _code_cells(rows)) is not None:
-        columns.append(Column("code", codes, is_kept=True))
-    if any(row.asynchronous for row in rows):
-        columns.append(Column("asynchronous", ["yes" if row.asynchronous else "" for row in rows], is_text=True))
-    if times:
-        columns.append(Column("time", [duration(row.seconds) for row in rows]))
-    for name in note_names(rows) if notes else []:
-        cells = [shortened(one_line(row.notes.get(name, "")), LONGEST_CELL) for row in rows]
-        columns.append(Column(one_line(name), cells, is_text=True, is_kept=True))
-    if any(row.reverted for row in rows):
-        cells = [shortened(row.reverted, LONGEST_CELL) for row in rows]
-        columns.append(Column("taken back", cells, is_text=True))
-    if any(row.failure is not None for row in rows):
-        cells = [shortened(row.failure.message, LONGEST_CELL) if row.failure else "" for row in rows]
-        columns.append(Column("failure", cells, is_text=True, is_kept=True))
+        first.append(breaks_column(objective))
+    params = [
+        Column(name, param_cells(name, (row.params for row in rows)), is_text=True, is_constant=name in constants)
+        for name in names
+    ]
+    reported = metric_names(rows) if metrics or not objective.goals else []
+    last = [item_column("metrics", name) for name in reported if name not in objective.names]
+    last += _needed(["parent"], rows)
+    last += [OWN[name] for name in ("width", "lanes") if any(getattr(row, name) != 1 for row in rows)]
+    last += [SHOWN["code"]] if _ran_several_codes(rows) else []
+    last += _needed(["asynchronous"], rows)
+    last += [SHOWN["time"]] if times else []
+    last += [_note_column(name) for name in note_names(rows) if notes]
+    last += _needed(["taken back", "failure"], rows)
+    columns = [column.column(rows) for column in first] + params + [column.column(rows) for column in last]
     return table_text(columns, screen, see)
 
 
-def _metric_column(name: str, rows: Sequence[TrialRow]) -> Column:
-    return Column(name, numbers([row.metrics.get(name) for row in rows]))
-
-
-def _forked_from(row: TrialRow) -> str:
-    """Return a fork's parent and iteration, such as `"3 at 20"`; only the parent if it had no checkpoint."""
-    if row.parent is None:
-        return ""
-    return str(row.parent) if row.inherited is None else f"{row.parent} at {row.inherited}"
+def _note_column(name: str) -> TrialColumn:
+    note = item_column("notes", name)
+    return replace(note, head=one_line(name), show=lambda text: in_cell(one_line(text)), is_text=True, is_kept=True)
 
 
 def segments_to_csv(rows: Sequence[SegmentRow]) -> str:
@@ -381,8 +313,8 @@ def segments_to_table(rows: Sequence[SegmentRow], screen: Screen = WHOLE, see: s
             Column("end", ["" if row.end is None else str(row.end) for row in rows]),
             Column("width", [str(row.width) for row in rows]),
             *([Column("lanes", [str(row.lanes) for row in rows])] if any(row.lanes > 1 for row in rows) else []),
-            Column("reason", [shortened(row.reason, LONGEST_CELL) for row in rows], is_text=True),
-            Column("ended", [shortened(text, LONGEST_CELL) for text in ended], is_text=True, is_kept=True),
+            Column("reason", [in_cell(row.reason) for row in rows], is_text=True),
+            Column("ended", [in_cell(text) for text in ended], is_text=True, is_kept=True),
             Column("time", ["" if row.seconds is None else duration(row.seconds) for row in rows]),
         ],
         screen,

@@ -16,7 +16,6 @@ from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.message import Message
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Footer, Static
 
@@ -31,7 +30,7 @@ from hpsearch.tables.trial_columns import Columns
 from hpsearch.tables.trial_page import TrialPage, page_lines, trial_page
 from hpsearch.tables.wording import amount_of, best_parts, by_state, counted, duration, front_line, params_line
 from hpsearch.trial import TrialState
-from hpsearch.watch.live_study import LOOK_SECONDS, LiveStudy, Looked, Looking, Tail
+from hpsearch.watch.live_study import DONE, LOOK_SECONDS, LiveStudy, Looked, Looking, Tail
 from hpsearch.watch.trial_table import TrialTable
 
 
@@ -80,14 +79,6 @@ class TrialScreen(Screen[None]):
 
     DEFAULT_CSS = "TrialScreen VerticalScroll { height: 1fr; }"
 
-    class Read(Message):
-        """The trial's page was read, or can't be read."""
-
-        def __init__(self, page: TrialPage | HpsearchError, seconds: float) -> None:
-            super().__init__()
-            self.page = page
-            self.seconds = seconds
-
     def __init__(self, directory: Path, pasted: str, trial: int) -> None:
         super().__init__()
         self._directory, self._pasted = directory, pasted
@@ -126,16 +117,16 @@ class TrialScreen(Screen[None]):
             page: TrialPage | HpsearchError = trial_page(load(self._directory), self.trial)
         except HpsearchError as error:
             page = error
-        self.post_message(self.Read(page, time.monotonic() - began))
+        self.call_later(self._show_page, page, time.monotonic() - began)
 
-    def on_trial_screen_read(self, message: Read) -> None:
-        """Show the page that was read."""
-        self._reading, self._rested = False, time.monotonic() + _SHARE * message.seconds
-        if isinstance(message.page, HpsearchError):
+    def _show_page(self, page: TrialPage | HpsearchError, seconds: float) -> None:
+        """Show the page that was read, or why it can't be read."""
+        self._reading, self._rested = False, time.monotonic() + _SHARE * seconds
+        if isinstance(page, HpsearchError):
             self._page = None
-            self._show(str(message.page))
+            self._show(str(page))
         else:
-            self._page = message.page
+            self._page = page
             self._draw()
 
     def _draw(self) -> None:
@@ -148,31 +139,6 @@ class TrialScreen(Screen[None]):
         if text != self.text:
             self.text = text
             self.query_one(Static).update(Text(text))
-
-
-_DONE: Mapping[str, str] = {
-    "pause": "paused: running trials end at their next reports, and nothing new starts",
-    "resume": "goes on",
-    "stop": "ends at the next reports of its trials",
-    "prune": "pruned; what runs of it ends at its next report",
-}
-
-
-class News(Message):
-    """The result of a poll, or why the study can't be read."""
-
-    def __init__(self, result: Looked | HpsearchError) -> None:
-        super().__init__()
-        self.result = result
-
-
-class Sent(Message):
-    """A request was written to the journal, or couldn't be written."""
-
-    def __init__(self, verb: str, number: int | HpsearchError) -> None:
-        super().__init__()
-        self.verb = verb
-        self.number = number
 
 
 class WatchApp(App[None]):
@@ -211,7 +177,7 @@ class WatchApp(App[None]):
         self.title = f"hpsearch watch {pasted}"
         self.study = study
         self._study_dir, self._pasted = study_dir, pasted
-        self._looking = Looking(tail, lambda found: self.post_message(News(found)), pause)
+        self._looking = Looking(tail, lambda found: self.call_later(self._receive, found), pause)
         self._header, self._table = Static(id="header"), TrialTable(Columns(study.sweep), study.rows)
         self._problem = self._described = ""
         self._requests: dict[int, str] = {}
@@ -236,14 +202,13 @@ class WatchApp(App[None]):
         """Stop polling."""
         self._looking.end()
 
-    def on_news(self, message: News) -> None:
-        """Show the result of a poll."""
+    def _receive(self, result: Looked | HpsearchError) -> None:
+        """Show the result of a poll, or why the study can't be read."""
         if not self._table.is_attached:
             return  # the app is closing
         if not self.is_headless and not os.isatty(sys.stdin.fileno()):
             self.exit()  # the terminal was closed, and the parent ignores SIGHUP
             return
-        result = message.result
         if isinstance(result, HpsearchError):
             self._problem = str(result)
         else:
@@ -263,9 +228,7 @@ class WatchApp(App[None]):
                 self._looking.soon(anew=True)
             return
         self._problem = ""
-        if anew:
-            self._table.begin(Columns(self.study.sweep))
-        self._table.changed(changed, self._best(), anew)
+        self._table.changed(changed, self._best(), Columns(self.study.sweep) if anew else None)
         if isinstance(self.screen, TrialScreen):
             self.screen.news(anew or self.screen.trial in changed)
 
@@ -323,17 +286,16 @@ class WatchApp(App[None]):
                     number: int | HpsearchError = journal.request(verb, details, process_name())
             except HpsearchError as error:
                 number = error
-            self.post_message(Sent(verb, number))
+            self.call_later(self._await_answer, verb, number)
 
         threading.Thread(target=leave, name="hpsearch-watch-ask", daemon=True).start()
 
-    def on_sent(self, message: Sent) -> None:
-        """Wait for the answer."""
-        if isinstance(message.number, HpsearchError):
-            self.notify(f"can't {message.verb}: {message.number}", severity="error")
+    def _await_answer(self, verb: str, number: int | HpsearchError) -> None:
+        if isinstance(number, HpsearchError):
+            self.notify(f"can't {verb}: {number}", severity="error")
             return
-        self._requests[message.number] = message.verb
-        self.notify(f"asked {self.study.holder} to {message.verb}")
+        self._requests[number] = verb
+        self.notify(f"asked {self.study.holder} to {verb}")
         self._looking.soon()
 
     def _show_answers(self) -> None:
@@ -342,7 +304,7 @@ class WatchApp(App[None]):
             if answer is not None and answer.refused:
                 self.notify(f"{verb} was refused: {answer.refused}", severity="warning")
             elif answer is not None:
-                self.notify(_DONE[verb])
+                self.notify(DONE[verb])
             elif not self.study.is_live:
                 self.notify(f"the process ended before it could {verb}", severity="warning")
             else:

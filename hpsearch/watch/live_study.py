@@ -23,6 +23,19 @@ LOOK_SECONDS = 1.0
 """Seconds between two polls."""
 
 
+DONE: Mapping[str, str] = {
+    "pause": "paused: running trials end at their next reports, and nothing new starts",
+    "resume": "resumed",
+    "stop": "stopping at the next reports of its trials",
+    "cancel": "cancelled",
+    "prune": "pruned: what runs of it ends at its next report",
+    "retry": "failed trials run again as soon as workers are free",
+    "extend": "extended",
+    "add": "added: the next new trials use these configurations",
+}
+"""By verb, the message to the user once a request was carried out."""
+
+
 @dataclass(frozen=True, slots=True)
 class Looked:
     """The result of one poll."""

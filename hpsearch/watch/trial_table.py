@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
@@ -17,84 +16,14 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from hpsearch.tables.layout import display_width, one_line, padded
-from hpsearch.tables.trial_columns import Columns, TrialColumn
+from hpsearch.tables.trial_columns import Columns, TrialColumn, in_order
 from hpsearch.trial import TrialRow, TrialState
-
-_Keyed = tuple[Any, int]
-"""(sort key, trial number)."""
-
-
-class Order:
-    """A sorted list of rows with fast updates. The time of an update hardly depends on the number of trials.
-
-    Args:
-        key: Returns a row's sort key. Rows with the key None come last.
-        rows: All rows.
-        descending: Whether to sort in descending order. Rows with the key None still come last.
-    """
-
-    def __init__(self, key: Callable[[TrialRow], Any], rows: Iterable[TrialRow], descending: bool = False) -> None:
-        self._key = key
-        self._descending = descending
-        self._keys: dict[int, Any] = {row.number: key(row) for row in rows}
-        self._having: list[_Keyed] = sorted((of, number) for number, of in self._keys.items() if of is not None)
-        self._lacking: list[_Keyed] = sorted((0, number) for number, of in self._keys.items() if of is None)
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __getitem__(self, index: int) -> int:
-        """Return the trial at an index, from 0."""
-        having = len(self._having)
-        if index >= having:
-            return self._lacking[index - having][1]
-        return self._having[having - 1 - index if self._descending else index][1]
-
-    def __contains__(self, trial: int) -> bool:
-        return trial in self._keys
-
-    def index(self, trial: int) -> int:
-        """Return a trial's index."""
-        key, having = self._keys[trial], len(self._having)
-        if key is None:
-            return having + bisect_left(self._lacking, (0, trial))
-        index = bisect_left(self._having, (key, trial))
-        return having - 1 - index if self._descending else index
-
-    def take(self, row: TrialRow) -> None:
-        """Add or update a row."""
-        trial, key = row.number, self._key(row)
-        if trial in self._keys:
-            former = self._keys[trial]
-            if former == key:
-                return
-            entries = self._lacking if former is None else self._having
-            del entries[bisect_left(entries, (0 if former is None else former, trial))]
-        self._keys[trial] = key
-        if key is None:
-            insort(self._lacking, (0, trial))
-        else:
-            insort(self._having, (key, trial))
-
 
 GAP = 3
 """Space between two columns of the table, in terminal columns."""
 
 _LEAST_TEXT = 12
 """Smallest width of a text, in terminal columns."""
-
-
-class ColumnWidths:
-    """The widths of columns. They grow while scrolling and never shrink, so that the table doesn't move."""
-
-    def __init__(self) -> None:
-        self._largest: dict[str, int] = {}
-
-    def of(self, head: str, cells: Sequence[str]) -> int:
-        """Update a column's width for these cells, and return it."""
-        width = max(self._largest.get(head, 0), max(map(display_width, (head, *cells))))
-        self._largest[head] = width
-        return width
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +46,7 @@ class Window:
 
 
 def window_of(
-    rows: Sequence[TrialRow], columns: Sequence[TrialColumn], widths: ColumnWidths, room: int, skipped: int = 0
+    rows: Sequence[TrialRow], columns: Sequence[TrialColumn], widths: dict[str, int], room: int, skipped: int = 0
 ) -> Window:
     """Compute the layout of rows.
 
@@ -126,7 +55,7 @@ def window_of(
     Args:
         rows: The visible rows.
         columns: All columns.
-        widths: Widths of columns so far.
+        widths: Widths of columns so far, by head. They only grow, so that the table doesn't move while scrolling.
         room: Width of the terminal.
         skipped: Number of optional columns to skip at the front.
     """
@@ -137,7 +66,8 @@ def window_of(
     for index in sorted(candidates, key=lambda index: not columns[index].is_kept):
         column = columns[index]
         cells = [one_line(cell) for cell in column.cells(rows)]
-        width = widths.of(column.head, cells)
+        width = max(widths.get(column.head, 0), *map(display_width, (column.head, *cells)))
+        widths[column.head] = width
         least = min(width, max(_LEAST_TEXT, display_width(column.head))) if column.is_text else width
         if not column.is_kept and least + GAP > remaining:
             break
@@ -146,7 +76,7 @@ def window_of(
     starts, at, texts = [], 0, []
     for index, (cells, width) in sorted(laid.items()):
         column = columns[index]
-        more = max(0, min(remaining, widths.of(column.head, ()) - width))
+        more = max(0, min(remaining, widths[column.head] - width))
         remaining -= more
         texts.append([padded(cell, width + more, column.is_text) for cell in (column.head, *cells)])
         starts.append(at)
@@ -206,16 +136,15 @@ class TrialTable(ScrollView, can_focus=True):
         super().__init__()
         self._columns, self._rows = columns, rows
         self._best: Collection[int] = ()
-        self._widths = ColumnWidths()
+        self._widths: dict[str, int] = {}
         self._skipped = 0
         self._window: tuple[object, Window] | None = None
         self._version = 0
         self._columns.see(rows)
-        goals = [column for column in columns.all if column.key is not None]
-        self._sorted = goals[0] if len(goals) == 1 else columns.all[0]
-        self._descending = False
-        self._order = Order(self._sorted.sorts_by, rows)
-        self.cursor: int | None = self._order[0] if rows else None
+        self.numbers: list[int] = []
+        """All trials, in the order of the lines."""
+        self._sort(columns.first)
+        self.cursor = self.numbers[0] if self.numbers else None
         """Number of the trial that the cursor is on; None if there are no trials."""
 
     @property
@@ -223,28 +152,21 @@ class TrialTable(ScrollView, can_focus=True):
         """The head of the column that the trials are sorted by."""
         return self._sorted.head
 
-    @property
-    def numbers(self) -> list[int]:
-        """All trials, in the order of the lines."""
-        return [self._order[index] for index in range(len(self._order))]
-
-    def changed(self, trials: Collection[int], best: Collection[int], anew: bool = False) -> None:
-        """Update new or changed rows, and the best trials. If `anew` is True, all rows are new."""
-        if not trials and not anew and best == self._best:
+    def changed(self, trials: Collection[int], best: Collection[int], columns: Columns | None = None) -> None:
+        """Update new or changed rows, and the best trials. With other columns all rows are new."""
+        if not trials and columns is None and best == self._best:
             return
-        if self._columns.see(self._rows if anew else [self._rows[trial] for trial in trials]) or anew:
-            self._sort(self._named(self._sorted.head), self._descending)
+        self._columns = columns or self._columns
+        if self._columns.see(self._rows if columns else [self._rows[trial] for trial in trials]) or columns:
+            same = (column for column in self._columns.all if column.head == self._sorted.head)
+            self._sort(next(same, self._columns.all[0]), self._descending)
         else:
-            for trial in trials:
-                self._order.take(self._rows[trial])
+            self._keys.update((trial, self._sorted.sorts_by(self._rows[trial])) for trial in trials)
+            self.numbers = in_order(self._keys, self._descending)
         self._best = best
-        if self.cursor is None or self.cursor not in self._order:
-            self.cursor = self._order[0] if len(self._order) else None
+        if self.cursor is None or self.cursor >= len(self._rows):
+            self.cursor = self.numbers[0] if self.numbers else None
         self._redraw()
-
-    def begin(self, columns: Columns) -> None:
-        """Replace the trials by those of another sweep."""
-        self._columns = columns
 
     def on_mount(self) -> None:
         """Draw the table."""
@@ -261,9 +183,9 @@ class TrialTable(ScrollView, can_focus=True):
             styles = [_SORTED if column is self._sorted else _HEAD for column in window.columns]
             return _strip(window.head, styles, width)
         index = self.scroll_offset.y + y - 1
-        if y - 1 >= len(window.cells) or index >= len(self._order):
+        if y - 1 >= len(window.cells) or index >= len(self.numbers):
             return Strip.blank(width, Style.null())
-        row = self._rows[self._order[index]]
+        row = self._rows[self.numbers[index]]
         row_style = _CURSOR if row.number == self.cursor else _STYLES[row.state]
         best = row_style
         if row.number in self._best:
@@ -291,8 +213,8 @@ class TrialTable(ScrollView, can_focus=True):
         """Move the cursor."""
         if self.cursor is None:
             return
-        index = min(max(self._order.index(self.cursor) + step, 0), len(self._order) - 1)
-        self.cursor = self._order[index]
+        index = min(max(self.numbers.index(self.cursor) + step, 0), len(self.numbers) - 1)
+        self.cursor = self.numbers[index]
         first, height = self.scroll_offset.y, self._height
         if not first <= index < first + height:
             self.scroll_to(y=index if index < first else index - height + 1, animate=False)
@@ -304,11 +226,11 @@ class TrialTable(ScrollView, can_focus=True):
 
     def action_first(self) -> None:
         """Move the cursor to the first trial."""
-        self.action_move(-len(self._order))
+        self.action_move(-len(self.numbers))
 
     def action_last(self) -> None:
         """Move the cursor to the last trial."""
-        self.action_move(len(self._order))
+        self.action_move(len(self.numbers))
 
     def action_skip(self, step: int) -> None:
         """Scroll horizontally by columns."""
@@ -325,12 +247,12 @@ class TrialTable(ScrollView, can_focus=True):
                 self._redraw()
             return
         index = self.scroll_offset.y + y - 1
-        if index >= len(self._order):
+        if index >= len(self.numbers):
             return
-        if self._order[index] == self.cursor:
+        if self.numbers[index] == self.cursor:
             self.action_open()
         else:
-            self.cursor = self._order[index]
+            self.cursor = self.numbers[index]
             self._redraw()
 
     @property
@@ -341,27 +263,25 @@ class TrialTable(ScrollView, can_focus=True):
     def _height(self) -> int:
         return max(self.size.height - 1, 1)
 
-    def _named(self, head: str) -> TrialColumn:
-        return next((column for column in self._columns.all if column.head == head), self._columns.all[0])
-
     def _sort(self, column: TrialColumn, descending: bool = False) -> None:
         self._sorted, self._descending = column, descending
-        self._order = Order(column.sorts_by, self._rows, descending)
+        self._keys = {row.number: column.sorts_by(row) for row in self._rows}
+        self.numbers = in_order(self._keys, descending)
 
     def _visible_window(self) -> Window:
         """Return the visible part of the table. It is computed once for all lines."""
         first = self.scroll_offset.y
         state = self._version, first, self._width, self._height
         if self._window is None or self._window[0] != state:
-            indices = range(first, min(first + self._height, len(self._order)))
-            rows = [self._rows[self._order[index]] for index in indices]
+            indices = range(first, min(first + self._height, len(self.numbers)))
+            rows = [self._rows[self.numbers[index]] for index in indices]
             window = window_of(rows, self._columns.all, self._widths, self._width, self._skipped)
             self._window = state, window
         return self._window[1]
 
     def _redraw(self) -> None:
         self._version += 1
-        self.virtual_size = Size(self._width, len(self._order) + 1)
+        self.virtual_size = Size(self._width, len(self.numbers) + 1)
         self.refresh()
 
 

@@ -26,7 +26,7 @@ from hpsearch.observers.tensorboard.event_file import EventFiles
 from hpsearch.observers.tensorboard.hparams import HParams
 from hpsearch.observers.tensorboard.trial_runs import TrialRuns, trial_run
 from hpsearch.results.comparison import AXES, Axis
-from hpsearch.results.course import CourseSoFar, Moment
+from hpsearch.results.course import Course, Moment
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.journaled_state import JournaledState
 from hpsearch.sweep.sweep import Sweep
@@ -183,7 +183,7 @@ class StudyRuns:
         self._files, self._sweep, self._has_run = files, sweep, has_run
         self.journaled = JournaledState(sweep)
         """The current state."""
-        self.course = CourseSoFar()
+        self.course = Course()
         """Course of the study so far."""
         self._trial_runs = TrialRuns(files, sweep, hparams, self.run_of, column)
         self._steps: dict[str, StepScalar] = {}
@@ -211,7 +211,7 @@ class StudyRuns:
     def _take(self, entry: Entry) -> None:
         """Write what an entry changed in the study as a whole."""
         self.course.take(entry, self.journaled)
-        now = self.course.now
+        now = self.course.end
         if now.front != (self._front or ()):
             self._front, self._values = now.front, found_by(self._sweep.objective, now.front)
         for quantity, value in self._values.items():
@@ -230,7 +230,7 @@ class StudyRuns:
         for rung in rungs:
             counts[rung.until] += rung.finished
         for until, count in counts.items():
-            self._put(rung_tag(until), amount_of(self.course.now, "seconds"), count)
+            self._put(rung_tag(until), amount_of(self.course.end, "seconds"), count)
 
     def settle(self) -> None:
         """Record that no process runs the study, so that failures are final."""
@@ -245,7 +245,7 @@ class StudyRuns:
     def _put(self, tag: str, step: int, value: float) -> None:
         if tag not in self._steps:
             self._steps[tag] = StepScalar(self._files, self.name, tag)
-        self._steps[tag].put(self.course.now.time, step, value)
+        self._steps[tag].put(self.course.end.time, step, value)
 
 
 def layout(sweeps: Sequence[Sweep], repeated: bool) -> Summary.Value:

@@ -74,8 +74,6 @@ class _Curve:
 
     written: int
     """Highest iteration in the file."""
-    end: int | None = None
-    """End of the newest segment."""
     width: int | None = None
     """Workers of the newest segment; None if only one worker was possible."""
     time: float = 0.0
@@ -231,7 +229,7 @@ class TrialRuns:
         curve = self._curves.setdefault(segment.trial, _Curve(segment.start))
         self._take_back(segment.trial, segment.start)
         self._failed.discard(segment.trial)
-        curve.running, curve.time, curve.end = True, self._now, segment.end
+        curve.running, curve.time = True, self._now
         # A segment has a reason if and only if another width was possible.
         curve.width = segment.width if segment.width > 1 or reason else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -32,7 +32,7 @@ from hpsearch.observers.tensorboard.study_runs import (
 )
 from hpsearch.observers.tensorboard.trial_runs import metrics_of
 from hpsearch.results.comparison import AXES, Axis, same_but_for_seed
-from hpsearch.results.course import CourseSoFar, Moment
+from hpsearch.results.course import Course, Moment
 from hpsearch.results.importance import importance_of
 from hpsearch.results.samples import spread
 from hpsearch.results.study import Study, load
@@ -102,7 +102,7 @@ class View:
                     study.sweep,
                     self._hparams,
                     name,
-                    _HasRun(study.count, frozenset(numbers) if self.left_out else None),
+                    _has_run(study.count, frozenset(numbers) if self.left_out else None),
                     name if several else None,
                 ),
             )
@@ -235,16 +235,9 @@ class View:
         self._files.summary(self._followed[0].runs.name, self._studies[0].created, page)
 
 
-@dataclass(frozen=True, slots=True)
-class _HasRun:
-    """Decides which trials get a run: some of the existing ones, and all new ones."""
-
-    existing: int
-    chosen: Collection[int] | None
-    """Existing trials that get a run; None: all."""
-
-    def __call__(self, trial: int) -> bool:
-        return self.chosen is None or trial >= self.existing or trial in self.chosen
+def _has_run(existing: int, chosen: Collection[int] | None) -> Callable[[int], bool]:
+    """Return a function that tells which trials get a run: all new ones, and of the existing ones those chosen."""
+    return lambda trial: chosen is None or trial >= existing or trial in chosen
 
 
 def _folder(run: str) -> str:
@@ -313,7 +306,7 @@ class OverSeeds:
         courses: Course of each study.
     """
 
-    def __init__(self, files: EventFiles, run: str, objective: Objective, courses: Sequence[CourseSoFar]) -> None:
+    def __init__(self, files: EventFiles, run: str, objective: Objective, courses: Sequence[Course]) -> None:
         self._files, self._run, self._objective, self._courses = files, run, objective, courses
         better = {best(goal.name if objective.several else None): goal.goal == "maximize" for goal in objective.goals}
         self._more_is_better: Mapping[str, bool] = {**better, FRONT: True, HYPERVOLUME: True}
@@ -322,7 +315,7 @@ class OverSeeds:
 
     def flush(self) -> None:
         """Write new values."""
-        now = [course.now for course in self._courses]
+        now = [course.end for course in self._courses]
         if now == self._last_moments:
             return
         self._last_moments = now
@@ -351,7 +344,7 @@ class OverSeeds:
             self._files.scalars(self._run, when, step, list(zip(tags, three, strict=True)))
 
 
-def _steps(course: CourseSoFar, axis: Axis, end: int) -> set[int]:
+def _steps(course: Course, axis: Axis, end: int) -> set[int]:
     """Return the steps at and just before each change of a study's best value, and the end, to draw a step curve."""
     changes = {amount_of(moment, axis) for moment in course.changes}
     return {step for step in (*changes, *(step - 1 for step in changes), end) if 0 <= step <= end}

@@ -15,7 +15,7 @@ import hpsearch
 from hpsearch.config.observer_names import KNOWN_OBSERVERS, OPTIONAL
 from hpsearch.events import Started
 from hpsearch.journal.journal import Journal
-from hpsearch.observers import make_observer, making_of
+from hpsearch.observers import make_observer
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.thread import ObserverThread, close_all
 from hpsearch.schedulers.base import RungView
@@ -46,7 +46,7 @@ def check_life(name: str, place: Path, life: Life, share: float) -> None:
     ended = round(share * len(records))
     for heard in (records[:ended], records):
         said: list[str] = []
-        thread = ObserverThread(making_of(name, Observed(place, life.sweep, CREATED)), said.append)
+        thread = ObserverThread(lambda: make(name, place, life), said.append)
         for record, rungs in heard:
             thread.observe(record)
             if isinstance(record.event, Started):
@@ -142,7 +142,7 @@ def no_observer(observed: Observed) -> int:
         (f"{__name__}:no_observer", "must make a hpsearch.observers.base.Observer, got a int"),
         (f"{__name__}:Unfinished", "must define close and observe, which Unfinished doesn't"),
         (f"{__name__}:Life", "must be derived from hpsearch.observers.base.Observer, but Life isn't"),
-        (f"{__name__}:make", "must take one argument, what it observes, but takes"),
+        (f"{__name__}:make", "must be made of what it observes, but raised TypeError: make.. missing 2 required"),
     ],
 )
 def test_an_import_path_that_makes_no_observer_is_a_mistake_that_is_explained(name, problem, tmp_path):
@@ -158,26 +158,13 @@ def train(trial: hpsearch.RunningTrial) -> None:
         trial.report({"loss": trial.params["x"] / iteration})
 
 
-def opening(trial: hpsearch.RunningTrial) -> None:
-    train(trial)
-    GATE.set()
-
-
-def test_an_observer_whose_making_takes_long_doesnt_hold_the_sweep_up_and_hears_everything(tmp_path, capfd):
+def test_an_observer_whose_making_takes_too_long_refuses_the_sweep(tmp_path, monkeypatch):
     GATE.clear()
-    place = tmp_path / "s"
-    hpsearch.search(
-        opening,
-        **SEARCHED,
-        run_cap=2,
-        directory=place,
-        backend="inline",
-        observers=[f"{__name__}:Slow"],
-    )
-    with Journal.read(place / "study.db") as journal:
-        count = len(list(journal.entries()))
-    assert [int(word) for word in (place / "ledger").read_text().split()] == list(range(1, count + 1))
-    assert "Slow: not created within 5 s; the sweep begins without waiting" in capfd.readouterr().out
+    monkeypatch.setattr("hpsearch.observers.thread.MAKING_SECONDS", 0.05)
+    options: dict[str, Any] = {"directory": tmp_path / "s", "backend": "inline", "progress": False}
+    with pytest.raises(hpsearch.SweepError, match="must be made of what it observes within"):
+        hpsearch.search(train, **SEARCHED, run_cap=2, observers=[f"{__name__}:Slow"], **options)
+    GATE.set()
 
 
 def test_one_that_cant_be_made_refuses_the_sweep_and_the_others_keep_what_they_have(tmp_path):
@@ -191,7 +178,7 @@ def test_one_that_cant_be_made_refuses_the_sweep_and_the_others_keep_what_they_h
     assert {path: path.read_bytes() for path in (place / "tensorboard").rglob("events*")} == written
     assert hpsearch.load(place).state == "finished"
     for thread in threading.enumerate():
-        if thread.name.startswith("hpsearch-observer-"):
+        if thread.name.startswith("hpsearch-observer"):
             thread.join(60)
             assert not thread.is_alive()
 

@@ -11,7 +11,7 @@ from hpsearch.objective import Metric, Objective
 from hpsearch.observers.base import Observer, Record
 from hpsearch.observers.display import Display, Snapshot
 from hpsearch.observers.observer_hub import ObserverHub
-from hpsearch.observers.thread import Making, ObserverThread
+from hpsearch.observers.thread import ObserverThread
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.state import SweepState
 from hpsearch.sweep.parts import Resources
@@ -169,7 +169,7 @@ def test_without_a_bound_there_is_no_total_and_no_time_left():
 def test_observers_hear_events_reports_and_at_the_last_look_the_rungs():
     sweep = sweep_of()
     sweep_state, screen, scribe = SweepState(sweep), Screen(), Scribe()
-    watching = ObserverHub(sweep, [ObserverThread(Making.existing(scribe), screen.note)], screen)
+    watching = ObserverHub(sweep, [ObserverThread(lambda: scribe, screen.note)], screen)
     decision = Decision(0, "stop", "why")
     report = Report(0, 1, {"loss": 1.0}, 0.1)
     watching.observe(Record(1, 9.0, OPENED, [decision]))
@@ -203,7 +203,7 @@ def test_an_observer_that_fails_is_told_of_on_the_screen():
             raise OSError("disk full")
 
     screen = Screen()
-    watching = ObserverHub(sweep_of(), [ObserverThread(Making.existing(Broken()), screen.note)], screen)
+    watching = ObserverHub(sweep_of(), [ObserverThread(Broken, screen.note)], screen)
     watching.observe(Record(1, 9.0, OPENED))
     watching.close()
     assert (screen.shown, screen.closed) == ([], 1)

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from hpsearch.events import Exhausted, Lost
 from hpsearch.observers.base import Observer, Record
-from hpsearch.observers.thread import Making, ObserverThread, close_all
+from hpsearch.observers.thread import ObserverThread, close_all
 from hpsearch.schedulers.base import RungView
 from hpsearch.trial import Report
 
@@ -61,13 +60,17 @@ class Scribe(Observer):
         self.write("close")
 
 
+def thread_of(observer: Observer, say: Callable[[str], None]) -> ObserverThread:
+    return ObserverThread(lambda: observer, say)
+
+
 def heard(scribe: Scribe) -> list[object]:
     return [what for what in scribe.told if what != "flush"]
 
 
 def test_everyone_hears_everything_in_order_on_a_thread_of_its_own_and_is_closed_once():
     scribes, said = [Scribe(), Scribe()], list[str]()
-    threads = [ObserverThread(Making.existing(scribe), said.append) for scribe in scribes]
+    threads = [thread_of(scribe, said.append) for scribe in scribes]
     for thread in threads:
         thread.observe(FIRST)
         thread.report([REPORT])
@@ -85,7 +88,7 @@ def test_everyone_hears_everything_in_order_on_a_thread_of_its_own_and_is_closed
 
 def test_what_an_observer_has_seen_in_former_runs_it_isnt_told_again():
     scribe = Scribe(seen=1)
-    thread = ObserverThread(Making.existing(scribe), pytest.fail)
+    thread = thread_of(scribe, pytest.fail)
     thread.observe(FIRST)
     thread.observe(SECOND)
     close_all([thread])
@@ -95,7 +98,7 @@ def test_what_an_observer_has_seen_in_former_runs_it_isnt_told_again():
 def test_the_sweep_doesnt_wait_for_a_slow_observer_and_it_flushes_only_when_nothing_waits():
     gate = threading.Event()
     slow = Scribe(gate=gate)
-    thread = ObserverThread(Making.existing(slow), pytest.fail)
+    thread = thread_of(slow, pytest.fail)
     records = [Record(number, 0.0, Lost(number, 1, "")) for number in range(1, 1001)]
     for record in records:
         thread.observe(record)
@@ -111,7 +114,7 @@ def test_one_that_hangs_holds_up_neither_the_others_nor_the_end_beyond_its_deadl
     stuck, sound = Scribe(gate=gate), Scribe()
     stuck.deadline = 0.05
     said: list[str] = []
-    threads = [ObserverThread(Making.existing(stuck), said.append), ObserverThread(Making.existing(sound), said.append)]
+    threads = [thread_of(stuck, said.append), thread_of(sound, said.append)]
     for thread in threads:
         thread.observe(FIRST)
         thread.observe(SECOND)
@@ -129,7 +132,7 @@ def test_a_call_that_takes_longer_than_the_deadline_lets_the_observer_go_while_t
     gate, said = threading.Event(), list[str]()
     stuck = Scribe(gate=gate)
     stuck.deadline = 0.0
-    thread = ObserverThread(Making.existing(stuck), said.append)
+    thread = thread_of(stuck, said.append)
     thread.observe(FIRST)
     assert stuck.reached.wait(60)
     while not said:  # it is noticed when more is to be passed on
@@ -145,7 +148,7 @@ def test_a_call_that_takes_longer_than_the_deadline_lets_the_observer_go_while_t
 def test_an_observer_that_raises_is_let_go_and_the_others_go_on(moment):
     broken, sound = Scribe(breaks_at=moment), Scribe()
     said: list[str] = []
-    threads = [ObserverThread(Making.existing(observer), said.append) for observer in (broken, sound)]
+    threads = [thread_of(observer, said.append) for observer in (broken, sound)]
     for thread in threads:
         thread.observe(FIRST)
     assert sound.flushed.wait(60)  # nothing else was waiting
@@ -166,30 +169,12 @@ def test_after_it_raised_it_hears_nothing_more(error):
 
     broken = Broken()
     said: list[str] = []
-    thread = ObserverThread(Making.existing(broken), said.append)
+    thread = thread_of(broken, said.append)
     thread.observe(FIRST)
     thread.observe(SECOND)
     close_all([thread])
     assert broken.told == [FIRST]
     assert len(said) == 1
-
-
-def making(make, kind=Scribe) -> Making:
-    return Making("Scribe", make, kind)
-
-
-def behind(gate: threading.Event, observer: Scribe, kind: type[Scribe] = Scribe) -> Making:
-    """Return an observer that isn't created until the gate is open."""
-
-    def make() -> Scribe:
-        gate.wait()
-        return observer
-
-    return making(make, kind)
-
-
-def later(seconds: float) -> float:
-    return time.monotonic() + seconds
 
 
 def test_an_observer_is_made_on_the_thread_that_tells_it_everything():
@@ -204,8 +189,7 @@ def test_an_observer_is_made_on_the_thread_that_tells_it_everything():
         made.append(Made())
         return made[0]
 
-    thread = ObserverThread(making(make), pytest.fail)
-    assert thread.await_made(later(60))
+    thread = ObserverThread(make, pytest.fail)
     thread.observe(FIRST)
     close_all([thread])
     assert heard(made[0]) == [FIRST, "close"]
@@ -213,91 +197,29 @@ def test_an_observer_is_made_on_the_thread_that_tells_it_everything():
     assert threading.current_thread() not in made[0].threads
 
 
-def test_one_that_is_made_late_hears_everything():
-    gate, scribe = threading.Event(), Scribe()
-    thread = ObserverThread(behind(gate, scribe), pytest.fail)
-    assert not thread.await_made(later(0))
-    thread.observe(FIRST)
-    thread.observe(SECOND)
-    gate.set()
-    close_all([thread])
-    assert heard(scribe) == [FIRST, SECOND, "close"]
-
-
-def test_what_making_one_raises_is_the_callers_while_it_waits():
+@pytest.mark.parametrize("error", [ValueError("no such server"), SystemExit(3)])
+def test_what_making_one_raises_is_the_callers(error):
     def make() -> Scribe:
-        raise ValueError("no such server")
-
-    thread = ObserverThread(making(make), pytest.fail)
-    with pytest.raises(ValueError, match="no such server"):
-        thread.await_made(later(60))
-
-
-@pytest.mark.parametrize("error", [ValueError("no such server"), SystemExit(3), KeyboardInterrupt()])
-def test_one_whose_making_raises_while_the_sweep_runs_is_let_go(error):
-    gate, said = threading.Event(), list[str]()
-
-    def make() -> Scribe:
-        gate.wait()
         raise error
 
-    thread = ObserverThread(making(make), said.append)
-    assert not thread.await_made(later(0))
-    thread.observe(FIRST)
+    with pytest.raises(type(error), match=str(error)):
+        ObserverThread(make, pytest.fail)
+
+
+def test_one_whose_making_hangs_is_refused_and_then_never_told_anything(monkeypatch):
+    gate, hanging, threads = threading.Event(), Scribe(), list[threading.Thread]()
+
+    def make() -> Scribe:
+        threads.append(threading.current_thread())
+        gate.wait()
+        return hanging
+
+    monkeypatch.setattr("hpsearch.observers.thread.MAKING_SECONDS", 0.05)
+    with pytest.raises(TimeoutError):
+        ObserverThread(make, pytest.fail)
     gate.set()
-    close_all([thread])
-    (text,) = said
-    assert text.startswith(f"Scribe stopped: {type(error).__name__}")
-    assert "The sweep continues" in text
-
-
-def test_one_whose_making_hangs_is_let_go_and_then_never_told_anything():
-    class Hanging(Scribe):
-        deadline = 0.0
-
-    gate, said, hanging = threading.Event(), list[str](), Hanging()
-    thread = ObserverThread(behind(gate, hanging, Hanging), said.append)
-    while not said:
-        thread.observe(FIRST)
-    gate.set()
-    close_all([thread])
-    (text,) = said
-    assert "Scribe stopped: making it took longer than its deadline of 0 s" in text
+    threads[0].join(60)
     assert hanging.told == []
-
-
-def test_the_end_of_the_sweep_waits_no_longer_for_one_to_be_made_than_its_deadline_from_the_start():
-    gate, said = threading.Event(), list[str]()
-    thread = ObserverThread(behind(gate, Scribe()), said.append)
-    at_most = later(Scribe.deadline)
-    assert thread.begin_close() <= at_most
-    thread.end_close(later(0))
-    gate.set()
-    assert "Scribe stopped: making it took longer than its deadline of 30 s" in said[0]
-
-
-def test_one_that_is_made_behind_the_end_of_the_sweep_has_its_own_deadline_for_the_rest():
-    class Promised(Scribe):
-        deadline = 0.0
-
-    class Made(Scribe):
-        @property
-        def deadline(self) -> float:  # type: ignore[override]
-            closing.set()  # whoever closes it asks how long that may take
-            return 60.0
-
-        def close(self) -> None:
-            self.reached.set()
-            closing.wait()
-            self.write("close")
-
-    gate, closing, made = threading.Event(), threading.Event(), Made()
-    thread = ObserverThread(behind(gate, made, Promised), pytest.fail)
-    until = thread.begin_close()
-    gate.set()
-    assert made.reached.wait(60)
-    thread.end_close(until)
-    assert heard(made) == ["close"]
 
 
 def test_one_that_hears_of_nothing_gets_ready_and_is_closed():
@@ -307,7 +229,7 @@ def test_one_that_hears_of_nothing_gets_ready_and_is_closed():
             return 0
 
     ready = Ready()
-    close_all([ObserverThread(Making.existing(ready), pytest.fail)])
+    close_all([thread_of(ready, pytest.fail)])
     assert heard(ready) == ["seen", "close"]
 
 
@@ -318,8 +240,7 @@ def test_one_that_is_abandoned_before_the_sweep_runs_is_made_and_nothing_more():
             return 0
 
     clearing = Clearing()
-    thread = ObserverThread(Making.existing(clearing), pytest.fail)
-    assert thread.await_made(later(60))
+    thread = thread_of(clearing, pytest.fail)
     thread.abandon()
     close_all([thread])
     assert clearing.told == []

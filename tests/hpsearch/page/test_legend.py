@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpsearch.page.charts import Chart, Key, Linear, fitted, legend, width_of
-from hpsearch.page.charts.picture import SERIES, Words
+from hpsearch.page.charts.chart import Chart, Key, legend
+from hpsearch.page.charts.picture import SERIES, Words, fitted, width_of
+from hpsearch.page.charts.scales import Linear
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=150)
 MARKS = ("line", "dashed", "dot", "ring", "box")

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import hpsearch
-from hpsearch.page.charts import svg
-from hpsearch.page.charts.picture import Area, Line, Words
+from hpsearch.page.charts.picture import Area, Line, Words, svg
 from hpsearch.page.networks import (
     Drawn,
     Graph,

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import hpsearch
-from hpsearch.page.charts import svg
+from hpsearch.page.charts.picture import svg
 from hpsearch.page.page import page_of
 from tests.hpsearch.support.pages import Reader, beyond, drawn, simulated
 from tests.hpsearch.support.spaces import spaces

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import hpsearch
-from hpsearch.page.charts import Picture
+from hpsearch.page.charts.picture import Picture
 from hpsearch.page.html import Section, SectionTable, fragment, page
 from tests.hpsearch.support.pages import Reader, simulated
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpsearch
-from hpsearch.page.charts import Names
 from hpsearch.page.charts.picture import Line, Words
+from hpsearch.page.charts.scales import Names
 from hpsearch.page.html import Section
 from hpsearch.page.params import axis_of, parallel, range_text, varies
 from hpsearch.seeds import DRAW_BITS

@@ -7,8 +7,9 @@ from xml.etree import ElementTree as Tree
 import pytest
 
 from hpsearch.errors import HpsearchError
-from hpsearch.page.charts import Chart, Linear, Picture, svg
-from hpsearch.page.charts.picture import Area, Box, Dot, Line, Words, series
+from hpsearch.page.charts.chart import Chart
+from hpsearch.page.charts.picture import Area, Box, Dot, Line, Picture, Words, series, svg
+from hpsearch.page.charts.scales import Linear
 
 SPACE = "{http://www.w3.org/2000/svg}"
 

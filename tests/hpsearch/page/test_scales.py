@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hpsearch.page.charts import FAR, Linear, Log, Marked, Names, between, scale_of, scale_of_good
+from hpsearch.page.charts.scales import FAR, Linear, Log, Marked, Names, between, scale_of, scale_of_good
 
 NUMBERS = st.floats(-1e12, 1e12, allow_nan=False)
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import hpsearch
 from hpsearch.page.brackets import brackets
-from hpsearch.page.charts import Picture
-from hpsearch.page.charts.picture import Area, Box, Dot, Line, Shape, Words
+from hpsearch.page.charts.picture import Area, Box, Dot, Line, Picture, Shape, Words
 from hpsearch.page.goals import front
 from hpsearch.page.html import Section
 from hpsearch.page.networks import networks

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from hpsearch.space import Space, Uniform
 from hpsearch.tables.layout import display_width
-from hpsearch.tables.trial_columns import Columns, TrialColumn
+from hpsearch.tables.trial_columns import Columns, TrialColumn, in_order
 from hpsearch.trial import TrialRow, TrialState
-from hpsearch.watch.trial_table import GAP, ColumnWidths, Order, Window, window_of
+from hpsearch.watch.trial_table import GAP, Window, window_of
 from tests.hpsearch.support.scripted import sweep_of
 
 TEXTS = st.text(max_size=30)
@@ -46,7 +46,7 @@ def width_of(window: Window) -> int:
 def test_it_fits_and_each_line_is_as_wide_as_the_others(heads, cells, room, skipped):
     columns = [text_column(head, index, kept) for index, (head, kept) in enumerate(heads)]
     rows = [row(number, texts) for number, texts in enumerate(cells)]
-    window = window_of(rows, columns, ColumnWidths(), room, skipped)
+    window = window_of(rows, columns, {}, room, skipped)
     assert len(window.cells) == len(rows)
     for line in window.cells:
         assert [*map(display_width, line)] == [*map(display_width, window.head)]
@@ -60,7 +60,7 @@ def test_it_fits_and_each_line_is_as_wide_as_the_others(heads, cells, room, skip
 
 
 def test_columns_that_were_wide_stay_wide():
-    widths, column = ColumnWidths(), text_column("x", 0, True)
+    widths, column = dict[str, int](), text_column("x", 0, True)
     first = window_of([row(0, ["a longer text"])], [column], widths, 80)
     second = window_of([row(1, ["short"])], [column], widths, 80)
     assert width_of(first) == width_of(second) == len("a longer text")
@@ -69,7 +69,7 @@ def test_columns_that_were_wide_stay_wide():
 def test_a_parameter_may_be_called_like_a_column():
     sweep = sweep_of(parameters=Space.from_parameters({"state": Uniform(0.0, 1.0), "loss": Uniform(0.0, 1.0)}))
     columns, one = Columns(sweep), replace(row(0, []), params={"state": 0.25, "loss": 0.75})
-    window = window_of([one], columns.all, ColumnWidths(), 120)
+    window = window_of([one], columns.all, {}, 120)
     assert [head.strip() for head in window.head][:6] == ["trial", "state", "iterations", "loss", "state", "loss"]
     assert [cell.strip() for cell in window.cells[0]][:6] == ["0", "running", "3", "0.5", "0.25", "0.75"]
 
@@ -85,26 +85,22 @@ def test_columns_come_with_the_trials_that_have_them():
     assert not columns.see([replace(row(0, []), params={"x": 0.5})])
     assert columns.see([replace(row(1, []), params={"x": 0.5, "momentum": 0.9}, width=2, parent=0)])
     assert {column.head for column in columns.all} - set(heads) == {"momentum", "width", "parent"}
+    assert columns.first.head == "loss"
 
 
-@given(st.lists(VALUES, max_size=8), st.lists(st.tuples(st.integers(0, 11), VALUES)), st.booleans())
-def test_it_is_what_sorting_anew_gives(first, changes, descending):
-    rows = {number: valued(number, value) for number, value in enumerate(first)}
-    order = Order(VALUED.sorts_by, rows.values(), descending)
-    for number, value in changes:
-        rows[number] = valued(number, value)
-        order.take(rows[number])
-        assert number in order
-    anew = Order(VALUED.sorts_by, rows.values(), descending)
-    found = [order[index] for index in range(len(order))]
-    assert found == [anew[index] for index in range(len(anew))]
-    assert sorted(found) == sorted(rows)
-    assert [order.index(number) for number in found] == list(range(len(found)))
+@given(st.lists(VALUES, max_size=8), st.booleans())
+def test_each_trial_has_one_place_and_those_with_equal_values_are_in_order(values, descending):
+    rows = [valued(number, value) for number, value in enumerate(values)]
+    keys = {row.number: VALUED.sorts_by(row) for row in rows}
+    found = in_order(keys, descending)
+    assert sorted(found) == list(range(len(rows)))
+    having = [(keys[trial], trial) for trial in found if keys[trial] is not None]
+    assert having == sorted(having, reverse=descending)
+    assert [keys[trial] for trial in found[len(having) :]] == [None] * (len(rows) - len(having))
 
 
 def test_those_without_a_value_come_last_either_way():
     values = [None, 2.0, math.nan, 1.0]
     rows = [valued(number, value) for number, value in enumerate(values)]
     for descending, expected in [(False, [3, 1, 0, 2]), (True, [1, 3, 0, 2])]:
-        order = Order(VALUED.sorts_by, rows, descending)
-        assert [order[index] for index in range(4)] == expected
+        assert in_order({row.number: VALUED.sorts_by(row) for row in rows}, descending) == expected

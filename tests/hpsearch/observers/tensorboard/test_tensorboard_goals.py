@@ -25,7 +25,7 @@ from hpsearch.observers.tensorboard.observer import TensorBoardObserver
 from hpsearch.observers.tensorboard.study_runs import FRONT, HYPERVOLUME, STUDY_RUN, best, by_tag, found_by
 from hpsearch.observers.tensorboard.trial_runs import ITERATIONS_TAG, SECONDS_TAG, best_tag, trial_run
 from hpsearch.results.best import hypervolumes
-from hpsearch.results.course import CourseSoFar
+from hpsearch.results.course import Course
 from hpsearch.study.journaled_state import JournaledState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
@@ -235,14 +235,14 @@ def unbeaten(points: Mapping[int, tuple[float, float]]) -> list[tuple[float, flo
 def test_after_each_segment_the_study_has_found_what_comparing_all_trials_says(constrained, seed, workers, trouble):
     sweep = sweep_of(metric=REFERENCES, outcome_constraints=BOUND if constrained else ())
     life = Reporting(sweep, seed, workers, trouble).run()
-    state, course = JournaledState(sweep), CourseSoFar()
+    state, course = JournaledState(sweep), Course()
     for entry in state.read(life.entries):
         course.take(entry, state)
         if not isinstance(entry.event, Finished | Failed | Retried | Reverted):
             continue
         rows = [row for row in state.rows() if row.score is not None and row.feasible]
         front = unbeaten({row.number: (row.values[0], row.values[1]) for row in rows})
-        found = found_by(sweep.objective, course.now.front)
+        found = found_by(sweep.objective, course.end.front)
         best_ones = (max(a for a, _ in front), min(t for _, t in front)) if front else (NAN, NAN)
         by_hand = {best("accuracy"): best_ones[0], best("latency"): best_ones[1]}
         assert repr(found) == repr({**by_hand, FRONT: len(front), HYPERVOLUME: float(boxes(front))})
