@@ -39,7 +39,7 @@ from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.simulation import Simulation
 from hpsearch.space import Space
 from hpsearch.sweep.parameters import space_of
-from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Parallel, Repeats, Resources, Scaling, Search
+from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Parallel, Repeats, Resources, Search
 from hpsearch.sweep.reader import section
 from hpsearch.sweep.sweep import Method, Sweep
 from hpsearch.trainable.trainables import unwrapped
@@ -61,7 +61,6 @@ def search(
     resources: Resources | Mapping[str, Any] | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     checkpoints: Checkpoints | Mapping[str, Any] | None = None,
-    scaling: Scaling | Mapping[str, Any] | None = None,
     parallel: Parallel | Mapping[str, Any] | None = None,
     seed: int | None = None,
     warm_start: Given | Sequence[Given] | None = None,
@@ -105,7 +104,6 @@ def search(
         resources: Workers and their resources, as in `{"workers": 4, "gpus_per_worker": 1}`.
         limits: Limits of time, failures and patience, as in `{"max_time": "2h", "patience": 20}`.
         checkpoints: Which checkpoints are kept, and how often they are written, as in `{"keep": "all", "every": 5}`.
-        scaling: How batch size and learning rate scale with a trial's workers, as in `{"batch": "per_worker"}`.
         parallel: How several workers train one trial, as in `{"strategy": "local_sgd"}`; parameters of the group
             `parallel` override it.
         seed: Seed of all randomness of the search; None: 0.
@@ -143,7 +141,6 @@ def search(
         "resources": resources,
         "limits": limits,
         "checkpoints": checkpoints,
-        "scaling": scaling,
         "parallel": parallel,
         "seed": seed,
         "observers": observers,
