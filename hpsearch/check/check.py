@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from typing import Literal
 
 from hpsearch.check.differences import Difference, TrialRun, differences
 from hpsearch.check.module_state import ModuleState, changes
-from hpsearch.check.workers import CheckWorkers, FailedRun, Scratch, SegmentRun, TimeLimits, scratch
+from hpsearch.check.workers import CheckWorkers, FailedRun, Scratch, SegmentRun, TimeLimit, scratch
 from hpsearch.config.import_paths import is_table
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.events import Started
@@ -108,9 +109,8 @@ class _Check:
         check_trainable(self._job)
         self._is_script = isinstance(self._job.trainable, CommandLine)
         self._iterations = min(2, sweep.iterations or 2)
-        limits = sweep.limits
-        deadline = None if limits.max_time is None else time.monotonic() + limits.max_time
-        self._limits = TimeLimits(limits.trial_timeout, deadline)
+        most = math.inf if sweep.limits.max_time is None else sweep.limits.max_time
+        self._deadline = TimeLimit(time.monotonic() + most, "limits.max_time")
         self._attempts = 0
         self._trials = _trials_of(sweep)
         self._fresh: ModuleState = {}
@@ -157,7 +157,7 @@ class _Check:
         )
 
     def _workers(self) -> CheckWorkers:
-        return CheckWorkers(self._job, self._folder, self._limits)
+        return CheckWorkers(self._job, self._folder, self._deadline, self._sweep.limits.trial_timeout)
 
     def _attempt(
         self, workers: CheckWorkers, trial: Trial, start: int, end: int, checkpoint: str | None = None
