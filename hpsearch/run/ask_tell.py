@@ -16,6 +16,7 @@ from hpsearch.events import Finished, Lost, Pruned, Saved, Started, Steered
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Request
 from hpsearch.journal.provenance import process_name
+from hpsearch.results.study import Study
 from hpsearch.run.steering import answer
 from hpsearch.run.telling import (
     AskedTrial,
@@ -26,7 +27,7 @@ from hpsearch.run.telling import (
     open_segment,
     reports_of,
 )
-from hpsearch.run.turns import Turn, Turns
+from hpsearch.run.turns import Turn, Turns, steer_idle
 from hpsearch.run.verdicts import Rules, verdict
 from hpsearch.study.stopping import too_many
 from hpsearch.study.trial_record import TrialRecord
@@ -248,6 +249,27 @@ class AskTell:
     def _seconds(self, record: TrialRecord) -> float:
         """Return the seconds since a trial's last `ask` or `report`; another computer's clock may be ahead."""
         return max(time.time() - self._turns.since[record.trial.number], 0.0)
+
+
+def steer(study: Study, verb: str, details: Mapping[str, Any], where: str = "") -> Mapping[str, Any]:
+    """Answer a request for a study that no process runs; return the request's details, as answered.
+
+    Args:
+        study: The study.
+        verb: See `AskTell.steer`.
+        details: See `AskTell.steer`.
+        where: The study's directory, quoted for a shell; empty: its path.
+
+    Raises:
+        StudyInUseError: A process runs it.
+        HpsearchError: The request is refused. Nothing was recorded.
+    """
+    if study.is_told:
+        with AskTell(directory=study.directory) as asking:
+            asking.steer(verb, details)
+        return details
+    request = Request(time.time(), verb, process_name(), details)
+    return steer_idle(StudyDirectory(study.directory), request, where or shlex.quote(str(study.directory))).details
 
 
 def _check_first_rank() -> None:
