@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from hpsearch.errors import SweepError, TellError, TrainableError
-from hpsearch.events import Finished, Lost, Pruned, Saved, Started, Steered
+from hpsearch.events import Lost, Pruned, Started, Steered
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Request
 from hpsearch.journal.provenance import process_name
@@ -20,7 +20,6 @@ from hpsearch.results.study import Study
 from hpsearch.run.steering import answer
 from hpsearch.run.telling import (
     AskedTrial,
-    CheckedReports,
     Metrics,
     asked_trial,
     check_reports,
@@ -152,9 +151,7 @@ class AskTell:
             record = _open(turn, trial, attempt)
             seconds = self._seconds(record)
             if failed is None:
-                _record_reports(
-                    turn, record, check_reports(record, names, normalized, iteration, seconds, ends=ended), seconds
-                )
+                turn.note(check_reports(record, names, normalized, iteration, seconds, ends=ended))
             else:
                 _fail(turn, record, failed, seconds)
             turn.settle()
@@ -176,8 +173,7 @@ class AskTell:
             record = _open(turn, trial, attempt)
             names, seconds = turn.sweep_state.sweep.objective.names, self._seconds(record)
             normalized = [metrics] if isinstance(metrics, list | tuple) else reports_of(metrics, names)
-            results = check_reports(record, names, normalized, iteration, seconds, ends=False, goes_on=True)
-            _record_reports(turn, record, results, seconds)
+            turn.note(check_reports(record, names, normalized, iteration, seconds, ends=False, goes_on=True))
             turn.settle()
         return record.state
 
@@ -305,15 +301,6 @@ def _open(turn: Turn, trial: AskedTrial | int, attempt: int | None) -> TrialReco
     record = turn.sweep_state.record(number)
     open_segment(record, attempt)
     return record
-
-
-def _record_reports(turn: Turn, record: TrialRecord, results: CheckedReports, seconds: float) -> None:
-    assert record.segment is not None
-    number, attempt = record.trial.number, record.segment.attempt
-    if results.ends:
-        turn.note(Finished(number, attempt, results.iteration, None, results.reports, False, seconds))
-    else:
-        turn.note(Saved(number, attempt, results.iteration, None, results.reports))
 
 
 def _fail(turn: Turn, record: TrialRecord, why: str, seconds: float) -> None:
