@@ -6,7 +6,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, MutableMapping
+import types
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
@@ -30,53 +31,35 @@ def trial_here() -> RunningTrial | None:
     return current_trial() if in_trial() else None
 
 
-class Config(MutableMapping[str, Any]):
-    """A mapping of names to values, which are also attributes. The sweep's params can't be changed."""
-
-    def __init__(self) -> None:
-        object.__setattr__(self, "_values", {})
-        object.__setattr__(self, "_chosen", {})
-
-    _values: dict[str, Any]
-    _chosen: dict[str, Any]
-
-    def begin(self, defaults: object, chosen: Mapping[str, Any]) -> None:
-        """Reset to the script's defaults, overridden by the trial's params."""
-        self._values.clear()
-        self._chosen.clear()
-        self._chosen.update(chosen)
-        self._values.update(mapping_of(defaults))
-        self._values.update(chosen)
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        if name in self._chosen:
-            if value != self._chosen[name]:
-                say_once(f"config.{name} is chosen by the sweep: {value!r} is not taken")
-            return
-        self._values[name] = value
-
-    def __delitem__(self, name: str) -> None:
-        del self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
+class _Attributes(dict[str, Any]):
+    """A mapping of names to values, which are also attributes."""
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("_values", "_chosen") or name.startswith("__"):  # an uninitialized copy lacks these attributes
-            raise AttributeError(name)
         try:
-            return self._values[name]
+            return self[name]
         except KeyError:
-            raise AttributeError(f"config has no {name!r}: it holds {', '.join(self._values) or 'nothing'}") from None
+            kind, names = type(self).__name__.lower(), ", ".join(self) or "nothing"
+            raise AttributeError(f"{kind} has no {name!r}: it holds {names}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
+
+
+class Config(_Attributes):
+    """The params of the sweep, which can't be changed, and further values of the script."""
+
+    _chosen: Mapping[str, Any] = types.MappingProxyType({})
+
+    def begin(self, defaults: object, chosen: Mapping[str, Any]) -> None:
+        """Reset to the script's defaults, overridden by the trial's params."""
+        vars(self)["_chosen"] = dict(chosen)
+        self.clear()
+        super().update({**mapping_of(defaults), **chosen})
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name in self._chosen and value != self._chosen[name]:
+            say_once(f"config.{name} is chosen by the sweep: {value!r} is not taken")
+        super().__setitem__(name, self._chosen.get(name, value))
 
     def update(self, given: object = None, allow_val_change: bool | None = None, **more: Any) -> None:  # type: ignore[override]
         """Set several values. `given` is a mapping or argparse's namespace."""
@@ -90,20 +73,11 @@ class Config(MutableMapping[str, Any]):
 
     def as_dict(self) -> dict[str, Any]:
         """Return a copy as a dictionary."""
-        return dict(self._values)
+        return dict(self)
 
 
-class Summary(dict[str, Any]):
-    """A mapping of names to values, which are also attributes."""
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(f"summary has no {name!r}: it holds {', '.join(self) or 'nothing'}") from None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self[name] = value
+class Summary(_Attributes):
+    """Values that a script sets at its run's end."""
 
 
 class FailedRunError(HpsearchError):
