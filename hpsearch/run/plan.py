@@ -312,11 +312,10 @@ def _ends(plan: Plan) -> list[str]:
     if patience is not None:
         better = f"better in {objective.title} than each before" if objective.several else f"a better {objective.title}"
         lines.append(f"ends early   when {counted(patience, 'trial')} in a row ended without {better}")
-        pairs = itertools.pairwise(plan.rungs)
         stopped = [
-            (lower.size - upper.size, lower)
-            for lower, upper in pairs
-            if lower.bracket == upper.bracket and lower.size is not None and upper.size is not None
+            ((lower.size or 0) - (upper.size or 0), lower)
+            for lower, upper in itertools.pairwise(plan.rungs)
+            if lower.bracket == upper.bracket
         ]
         most, rung = max(stopped, key=lambda found: found[0], default=(0, None))
         if rung is not None and most >= patience:
