@@ -17,6 +17,7 @@ from hpsearch.config.import_paths import is_table
 from hpsearch.errors import HpsearchWarning, SweepError
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.observers.base import Observer
+from hpsearch.observers.display import Display
 from hpsearch.observers.observer_hub import Callback
 from hpsearch.observers.progress import choose_progress
 from hpsearch.results.rerun import Rerun
@@ -176,10 +177,14 @@ def search(
     assert not isinstance(code, Simulation)
     if backend != "simulated" and not is_table(sweep.trainable):
         check_end(sweep, code, folders)
-    run = _settings(sweep, code, backend, folders, observers, callbacks, progress, old)
+    if backend != "ray" or is_table(sweep.trainable):
+        make_backend(backend, sweep, code, old.get("address"), folders)  # before a study is created
+    watching = checked_observers(observers, sweep, folders)
     begins_with = warm_start_of(sources, sweep, study_dir)
     if study_dir is None or not study_dir.exists():
         study_dir = create_study(sweep, None if study_dir is None else study_dir.path, warm_start=begins_with)
+    display = choose_progress(sys.stdout, quiet=not progress)
+    run = _settings(code, backend, folders, display, watching, callbacks, old)
     return _run_called(study_dir, sweep, run, "search")
 
 
@@ -277,10 +282,14 @@ def rerun(
         )
     plan = replace(plan, sweep=sweep)
     folders = tuple(dict.fromkeys((*_search_path(trainable), *plan.folders)))
-    run = _settings(sweep, trainable, backend, folders, observers, (), progress, old)
+    if backend != "ray" or is_table(sweep.trainable):
+        make_backend(backend, sweep, trainable, old.get("address"), folders)
+    watching = checked_observers(observers, sweep, folders)
+    display = choose_progress(sys.stdout, quiet=not progress)
     for note in plan.notes:
-        run.display.note(note)
+        display.note(note)
     study_dir = plan.opened(None if directory is None else Path(directory).expanduser())
+    run = _settings(trainable, backend, folders, display, watching, (), old)
     result = _run_called(study_dir, sweep, run, "rerun").rerun
     assert result is not None
     return result
@@ -327,24 +336,21 @@ def extend(
 
 
 def _settings(
-    sweep: Sweep,
     code: str | Callable[..., Any] | None,
     backend: BackendName,
     folders: tuple[str, ...],
+    display: Display,
     observers: Sequence[str | Observer] | None,
     callbacks: Sequence[Callback],
-    progress: bool,
     old: Mapping[str, Any],
 ) -> RunSettings:
-    """Return the run settings for the arguments of a call, including deprecated ones, after a check of them."""
-    if backend != "ray" or is_table(sweep.trainable):
-        make_backend(backend, sweep, code, old.get("address"), folders)
+    """Return the run settings for the arguments of a call, including deprecated ones."""
     return RunSettings(
         trainable=code,
         backend=lambda sweep: make_backend(backend, sweep, code, old.get("address"), folders),
-        display=choose_progress(sys.stdout, quiet=not progress),
+        display=display,
         tensorboard=old.get("tensorboard", True),
-        observers=checked_observers(observers, sweep, folders),
+        observers=observers,
         callbacks=tuple(callbacks),
         search_path=folders,
         virtual=backend == "simulated",
