@@ -294,15 +294,10 @@ Event = (
 
 def trial_of(event: Event) -> int | None:
     """Return the number of the trial that an event is about; None if it is about the sweep."""
-    match event:
-        case Started():
-            return event.segment.trial
-        case Saved() | Noted() | Finished() | Failed() | Lost() | Reverted():
-            return event.trial
-        case Dropped() | Retried() | Continued() | Pruned():
-            return event.trial
-        case Opened() | Asked() | Added() | Exhausted() | Extended() | Changed() | Steered() | Ended():
-            return None
+    if isinstance(event, Started):
+        return event.segment.trial
+    number: int | None = getattr(event, "trial", None)
+    return number
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,7 +204,7 @@ def load_suite(path: Path, data: Path | None = None) -> Suite:
     document = read_document(path, "suite")
     kinds: Mapping[str, Kind[Any]] = {
         "name": text,
-        "tasks": _tasks,
+        "tasks": partial(_files, "task"),
         "sweep": _sweep,
         "max_iter": partial(at_least, 1, integer),
         "budgets": _budgets,
@@ -237,7 +237,7 @@ def load_suites(path: Path, data: Path | None = None) -> list[Suite]:
         return [load_suite(path, data)]
     try:
         keys = KeyReader(document.value, (), ("families",))
-        read = keys.read({"families": _files}, {})
+        read = keys.read({"families": partial(_files, "suite's file")}, {})
         files: Sequence[str] = keys.build(dict, **read)["families"]
         suites = [load_suite(path.parent / file, data) for file in files]
         if len({suite.name for suite in suites}) < len(suites):
@@ -247,18 +247,11 @@ def load_suites(path: Path, data: Path | None = None) -> list[Suite]:
     return suites
 
 
-def _files(value: object, key: KeyPath) -> tuple[str, ...]:
+def _files(what: str, value: object, key: KeyPath) -> tuple[str, ...]:
     files = tuple(text(item, (*key, index)) for index, item in enumerate(listed(value, key)))
     if not files or len(set(files)) < len(files):
-        raise InvalidKey(key, "must name at least one suite's file, and each once")
+        raise InvalidKey(key, f"must name at least one {what}, and each once")
     return files
-
-
-def _tasks(value: object, key: KeyPath) -> tuple[str, ...]:
-    tasks = tuple(text(item, (*key, index)) for index, item in enumerate(listed(value, key)))
-    if not tasks or len(set(tasks)) < len(tasks):
-        raise InvalidKey(key, "must name at least one task, and each once")
-    return tasks
 
 
 def _sweep(value: object, key: KeyPath) -> dict[str, Any]:

@@ -21,7 +21,6 @@ Kind = Literal[
     "state",
     "checkpoint",
     "length",
-    "module state",
 ]
 
 

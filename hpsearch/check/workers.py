@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from hpsearch.check.module_state import ModuleState
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.task import Result
 from hpsearch.trial import Failure, Report, Segment, Trial
@@ -37,9 +36,6 @@ class SegmentRun:
     reports: tuple[Report, ...]
     trace: Mapping[int, Mapping[str, Any]]
     """By iteration."""
-    before: ModuleState
-    """The state of the user's modules when it began."""
-    after: ModuleState
     memory: int
     """Most bytes that the process, or its script, has had in memory."""
     gpu_memory: int
@@ -60,47 +56,19 @@ class FailedRun(Exception):
         self.failure = failure
 
 
-@dataclass(frozen=True)
-class TimeLimits:
-    """Time limits of a segment."""
+class Deadline(NamedTuple):
+    """A time until which something must have ended, by `time.monotonic`, and the key of the sweep that says so."""
 
-    segment: float | None
-    """Seconds that it may run."""
-    deadline: float | None
-    """When all must have ended, by `time.monotonic`."""
-
-    def of_segment(self) -> tuple[float | None, str]:
-        """Return (seconds, key): how long a segment may run from now on, and the key of that limit."""
-        remaining = self.remaining()
-        if self.segment is not None and (remaining is None or self.segment <= remaining):
-            return self.segment, f"limits.trial_timeout ({self.segment:g} s)"
-        return remaining, "limits.max_time"
-
-    def remaining(self) -> float | None:
-        """Return the seconds until the deadline; None if there is none."""
-        return None if self.deadline is None else max(self.deadline - time.monotonic(), 0.0)
+    until: float
+    key: str
 
 
+@dataclass(frozen=True, slots=True)
 class Scratch:
     """A folder for everything that is written, and a mark by which all processes are found."""
 
-    def __init__(self, path: Path, mark: str) -> None:
-        self.path = path
-        self._mark = mark
-        self._started = 0
-
-    def environment(self) -> dict[str, str]:
-        """Return the environment of a process that belongs to it."""
-        return {**os.environ, MARK: self._mark}
-
-    def next_log(self) -> Path:
-        """Return a new file for the output of a process."""
-        self._started += 1
-        return self.path / f"process-{self._started}.log"
-
-    def end_processes(self) -> None:
-        """Kill all processes that belong to it."""
-        kill_marked(MARK, self._mark)
+    path: Path
+    mark: str
 
 
 @contextlib.contextmanager
@@ -109,11 +77,10 @@ def scratch() -> Iterator[Scratch]:
     path = Path(tempfile.mkdtemp(prefix="hpsearch-check-"))
     try:
         guardian = start_guardian(path, own_group=False)
-        folder = Scratch(path, guardian.mark)
         try:
-            yield folder
+            yield Scratch(path, guardian.mark)
         finally:
-            folder.end_processes()
+            kill_marked(MARK, guardian.mark)
             guardian.stop()
     finally:
         shutil.rmtree(path, ignore_errors=True)
@@ -125,7 +92,8 @@ class CheckWorkers:
     Args:
         job: What all segments share.
         folder: Where the processes write.
-        limits: When a segment is ended.
+        deadline: When all must have ended.
+        segment: Seconds that a segment may run; None: no limit.
 
     Raises:
         TrainableError: The trainable can't be imported, or isn't a trainable.
@@ -133,18 +101,19 @@ class CheckWorkers:
         FailedRun: The import ended the process, or exceeded a limit.
     """
 
-    def __init__(self, job: Job, folder: Scratch, limits: TimeLimits) -> None:
-        self._job, self._scratch, self._limits = job, folder, limits
+    def __init__(self, job: Job, folder: Scratch, deadline: Deadline, segment: float | None) -> None:
+        self._job, self._scratch, self._deadline, self._segment = job, folder, deadline, segment
         self._processes: list[_Process] = []
         try:
             gpus = _gpus_by_rank(job.gpus, job.widest)
             for rank in range(job.widest):
                 environment = {
-                    **folder.environment(),
+                    **os.environ,
+                    MARK: folder.mark,
                     **thread_environment(job.threads),
                     **({} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus[rank]}),
                 }
-                self._processes.append(_Process(job.search_path, environment, folder.next_log()))
+                self._processes.append(_Process(job.search_path, environment, folder.path / f"process-{rank}.log"))
             self._addresses = [self._opened(process) for process in self._processes]
         except BaseException:
             self.close()
@@ -163,14 +132,10 @@ class CheckWorkers:
             FailedRun: It failed or exceeded a limit.
         """
         ranks = ranks_of_gang(self._addresses, [""] * len(self._addresses))
-        seconds, limit = self._limits.of_segment()
-        until = None if seconds is None else time.monotonic() + seconds
+        limit = self._limit()
         for process, info in zip(self._processes, ranks, strict=True):
             process.call("run", trial, segment, cut_at, info)
-        runs: list[SegmentRun] = []
-        for process in self._processes:
-            remaining = None if until is None else max(until - time.monotonic(), 0.0)
-            runs.append(self._answer(process, remaining, limit))
+        runs: list[SegmentRun] = [self._answer(process, limit) for process in self._processes]
         self._addresses = [run.address for run in runs]
         failures = [run.result.failure for run in runs if run.result.failure is not None]
         if failures:
@@ -183,9 +148,8 @@ class CheckWorkers:
         Raises:
             FailedRun: The check exceeded a limit, or ended the process.
         """
-        seconds, limit = self._limits.of_segment()
         self._processes[0].call("shapes", job, self._scratch.path, trials)
-        shapes: Shapes = self._answer(self._processes[0], seconds, limit)
+        shapes: Shapes = self._answer(self._processes[0], self._limit())
         return shapes
 
     def close(self) -> None:
@@ -193,20 +157,27 @@ class CheckWorkers:
         for process in self._processes:
             process.close()
         self._processes = []
-        self._scratch.end_processes()
+        kill_marked(MARK, self._scratch.mark)
 
     def _opened(self, process: _Process) -> str:
         """Make a process's worker; return its address for the next gang."""
         process.call("open", self._job, self._scratch.path)
-        address: str = self._answer(process, self._limits.remaining(), "limits.max_time")
+        address: str = self._answer(process, self._deadline)
         return address
 
-    def _answer(self, process: _Process, seconds: float | None, limit: str) -> Any:
+    def _limit(self) -> Deadline:
+        """Return the limit of a segment that begins now."""
+        if self._segment is None:
+            return self._deadline
+        key = f"limits.trial_timeout ({self._segment:g} s)"
+        return min(self._deadline, Deadline(time.monotonic() + self._segment, key))
+
+    def _answer(self, process: _Process, limit: Deadline) -> Any:
         try:
-            answer = process.receive(seconds)
+            answer = process.receive(limit.until)
         except TimeoutError:
             self.close()
-            raise FailedRun(Failure("timeout", f"it ran over {limit}", "")) from None
+            raise FailedRun(Failure("timeout", f"it ran over {limit.key}", "")) from None
         if isinstance(answer, TrainableError):
             raise answer
         return answer
@@ -239,14 +210,14 @@ class _Process:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `receive` reports that it has ended
             self._connection.send(message)
 
-    def receive(self, seconds: float | None) -> Any:
+    def receive(self, until: float) -> Any:
         """Wait for an answer.
 
         Raises:
-            TimeoutError: There is none after so many seconds.
+            TimeoutError: There is none by then.
             FailedRun: The process has ended.
         """
-        ready = wait([self._connection, self._end], seconds)
+        ready = wait([self._connection, self._end], None if until == math.inf else max(until - time.monotonic(), 0.0))
         if not ready:
             raise TimeoutError
         try:

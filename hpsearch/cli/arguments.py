@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 _NEWEST = "(default: the newest study in runs)"
 _RUNS = Path("runs")
-_MOST_NAMED = 8
-"""Largest number of studies that an error lists."""
 
 
 def add_study(command: argparse.ArgumentParser, newest: bool = False, reads: bool = False) -> None:
@@ -222,40 +220,14 @@ def each_a_study(command: str, directories: Sequence[Path]) -> Sequence[Path]:
     for directory in directories:
         if StudyDirectory(directory).exists() or StudyDirectory(directory / "study").exists():
             continue
-        if studies_inside := _inside(directory):
-            raise JournalError(
-                f"{directory}: expected a study's directory, which holds {JOURNAL}; there is none here, but there "
-                f"{'is one' if len(studies_inside) == 1 else f'are {len(studies_inside):,}'} in it: type "
-                f"`hpsearch {command} {_typed(directory, studies_inside)}`, or name those that you mean."
-            )
+        for pattern in ("*/", "*/*/"):
+            if count := len(list(directory.glob(f"{pattern}{JOURNAL}"))):
+                raise JournalError(
+                    f"{directory}: expected a study's directory, which holds {JOURNAL}; there is none here, but there "
+                    f"{'is one' if count == 1 else f'are {count:,}'} in it: type `hpsearch {command} "
+                    f"{shlex.quote(str(directory))}/{pattern}`, or name those that you mean."
+                )
     return directories
-
-
-def _inside(folder: Path) -> list[Path]:
-    """Return the studies in a folder, by name; if there are none, those in its subfolders."""
-    for pattern in (f"*/{JOURNAL}", f"*/*/{JOURNAL}"):
-        try:
-            studies = sorted(path.parent for path in folder.glob(pattern))
-        except OSError:  # permission denied, or an invalid name
-            return []
-        if studies := [path for path in studies if _is_seen(path, folder)]:
-            return studies
-    return []
-
-
-def _typed(folder: Path, studies: Sequence[Path]) -> str:
-    """Return a shell pattern for studies in a folder, or their names if a pattern would match other folders too."""
-    pattern = "/".join("*" * len(studies[0].relative_to(folder).parts))
-    there = [path for path in folder.glob(pattern) if _is_seen(path, folder)]
-    for ending, matched in (("", there), ("/", [path for path in there if path.is_dir()])):
-        if len(studies) > 1 and sorted(matched) == studies:
-            return f"{'' if folder.absolute() == Path.cwd() else f'{pasted(folder)}/'}{pattern}{ending}"
-    return " ".join(map(pasted, studies[:_MOST_NAMED])) + (" ..." if len(studies) > _MOST_NAMED else "")
-
-
-def _is_seen(path: Path, folder: Path) -> bool:
-    """Return whether a shell pattern in a folder can match a path: no part of the path is hidden."""
-    return not any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 def pasted(directory: Path) -> str:

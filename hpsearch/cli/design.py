@@ -60,13 +60,14 @@ def design_network(args: argparse.Namespace) -> int:
     seconds = None if args.time is None else read_seconds(args.time)
     if (args.data is None) == (args.resume is None):
         raise DesignError("design: must be given a data set, or --resume DIR")
+    folder = args.resume or args.output or Path("runs") / f"design-{_named(args.data)}"
+    resumed, interrupted = f"hpsearch design --resume {shlex.quote(str(folder))}", False
+    report = None
     try:
         if args.resume is not None:
             _refuse_beside_resume(args)
-            folder = args.resume
             report = resume(folder, around, seconds)
         else:
-            folder = args.output or Path("runs") / f"design-{_named(args.data)}"
             request = DesignRequest(
                 source=os.path.abspath(args.data.expanduser()),  # noqa: PTH100 - keeps the name of a link
                 target=args.target,
@@ -79,21 +80,15 @@ def design_network(args: argparse.Namespace) -> int:
             )
             report = design(request, folder, around)
     except KeyboardInterrupt:
-        print(f"interrupted; {_way_on(args)}")
-        return INTERRUPTED
-    if report is None and args.sweep_only:
-        print(f"change it as you like, then: hpsearch design --resume {shlex.quote(str(folder))}")
+        interrupted = True
+    if report is not None:
+        print(report.text(folder), end="")
         return 0
-    if report is None:
-        print(f"interrupted; {_way_on(args)}")
-        return INTERRUPTED
-    print(report.text(folder), end="")
-    return 0
-
-
-def _way_on(args: argparse.Namespace) -> str:
-    folder = args.resume or args.output or Path("runs") / f"design-{_named(args.data)}"
-    return f"continue with: hpsearch design --resume {shlex.quote(str(folder))}"
+    if args.sweep_only and not interrupted:
+        print(f"change it as you like, then: {resumed}")
+        return 0
+    print(f"interrupted; continue with: {resumed}")
+    return INTERRUPTED
 
 
 def _refuse_beside_resume(args: argparse.Namespace) -> None:

@@ -10,88 +10,87 @@ from typing import Any
 
 import hpsearch
 
-COMMANDS: Mapping[str, tuple[str, str]] = {
-    "run": ("run:run", "run a sweep"),
-    "demo": ("run:demo", "run a sweep that comes with hpsearch: Hyperband over a network for digits"),
-    "init": ("init:init", "write a train.py and a sweep.yaml to start from"),
-    "plan": ("plan:plan", "show what a sweep would run, without running it"),
-    "check": (
-        "plan:check",
-        "run a trial of a sweep for two iterations, also restored and on a warm worker, and name what differs",
-    ),
-    "convert": (
-        "convert:convert",
-        "write a W&B sweep file so that it runs, with a comment above each line that was changed",
-    ),
-    "rerun": ("run:rerun", "run the best configurations of a study again with other seeds, and rank them by mean"),
-    "resume": ("run:resume", "resume a study that was interrupted, stopped, killed or paused"),
-    "retry": ("run:retry", "run failed trials of a study again, and resume it"),
-    "design": (
-        "design:design_network",
-        "find a network for a data set: search, train the best on all rows, and test it",
-    ),
-    "agent": ("agent:agent", "run trials of a sweep that runs elsewhere with --backend agents"),
-    "pause": ("steer:pause", "pause a running sweep: its trials stop at their next reports; resume continues"),
-    "stop": ("steer:stop", "end a running sweep at the next reports of its trials"),
-    "cancel": ("steer:cancel", "end a running sweep at once; work since the last checkpoints runs again on resume"),
-    "extend": ("steer:extend", "extend a study, running or not"),
-    "add": ("steer:add", "add configurations of your own, which are tried next"),
-    "prune": ("steer:prune", "end trials, and continue without them"),
-    "change": ("steer:change", "change the search space of a study that no process runs"),
-    "history": ("status:history", "show who ran and steered a study, when, and with what result"),
-    "ask": ("ask:ask", "print trials to run elsewhere, one line of JSON each"),
-    "tell": ("ask:tell", "record a result of a trial that ask returned"),
-    "give-up": ("ask:give_up", "release an open trial, which ask then returns again"),
-    "status": ("status:status", "show the state of a study"),
-    "watch": (
-        "status:watch",
-        "watch a sweep that runs elsewhere: its trials live, with keys to sort, open, pause and stop",
-    ),
-    "serve": ("serve:serve", "show the studies of a folder in a browser, live, with buttons that steer them"),
-    "trials": ("trials:trials", "list a study's trials"),
-    "best": ("best:best", "show a study's best trial, or its Pareto front"),
-    "trial": ("trial:trial", "show one trial: why it stopped, its segments, its curve, the end of its log"),
-    "logs": ("logs:logs", "print what a trial printed, or all trials, with the trial before each line"),
-    "show": ("show:show", "show a trial's network and its costs; write a file that builds it without hpsearch"),
-    "lineage": ("trial:lineage", "show a forked trial's parameters over its training"),
-    "export": (
-        "export:export",
-        "write CSV, Parquet and an Optuna storage, or fill what observers such as mlflow write",
-    ),
-    "benchmark": ("benchmark:benchmark", "compare search methods over recorded tables"),
-    "completion": ("parser:completion", "print what a shell needs to complete commands, options and files"),
-    "doctor": ("doctor:doctor", "check this machine and its installation"),
-    "compare": ("compare:compare", "compare studies; those that differ in their seed alone are repetitions"),
-    "report": ("report:report", "write a study as one HTML page, or compare several"),
-    "tensorboard": ("tensorboard:tensorboard", "open TensorBoard on one or several studies, also while they run"),
-    "list": ("list:list_studies", "list the studies of a folder, the newest first"),
-    "tag": ("labels:tag", "add tags to a study, or show them"),
-    "note": ("labels:note", "write a study's note, or show it"),
-    "rm": ("removing:rm", "delete studies, after a confirmation"),
-    "clean": (
-        "removing:clean",
-        "delete checkpoints and event files of a study that nothing needs, after a confirmation",
-    ),
-    "predict": (
-        "design:predict",
-        "predict new examples with a designed network, as CSV with the probability of each class",
-    ),
+_GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "run": {
+        "run": ("run:run", "run a sweep"),
+        "demo": ("run:demo", "run a sweep that comes with hpsearch: Hyperband over a network for digits"),
+        "init": ("init:init", "write a train.py and a sweep.yaml to start from"),
+        "plan": ("plan:plan", "show what a sweep would run, without running it"),
+        "check": (
+            "plan:check",
+            "run a trial of a sweep for two iterations, also restored and on a warm worker, and name what differs",
+        ),
+        "resume": ("run:resume", "resume a study that was interrupted, stopped, killed or paused"),
+        "retry": ("run:retry", "run failed trials of a study again, and resume it"),
+        "rerun": ("run:rerun", "run the best configurations of a study again with other seeds, and rank them by mean"),
+        "agent": ("agent:agent", "run trials of a sweep that runs elsewhere with --backend agents"),
+        "design": (
+            "design:design_network",
+            "find a network for a data set: search, train the best on all rows, and test it",
+        ),
+        "predict": (
+            "design:predict",
+            "predict new examples with a designed network, as CSV with the probability of each class",
+        ),
+    },
+    "look": {
+        "list": ("list:list_studies", "list the studies of a folder, the newest first"),
+        "status": ("status:status", "show the state of a study"),
+        "watch": (
+            "status:watch",
+            "watch a sweep that runs elsewhere: its trials live, with keys to sort, open, pause and stop",
+        ),
+        "serve": ("serve:serve", "show the studies of a folder in a browser, live, with buttons that steer them"),
+        "trials": ("trials:trials", "list a study's trials"),
+        "best": ("best:best", "show a study's best trial, or its Pareto front"),
+        "trial": ("trial:trial", "show one trial: why it stopped, its segments, its curve, the end of its log"),
+        "logs": ("logs:logs", "print what a trial printed, or all trials, with the trial before each line"),
+        "show": ("show:show", "show a trial's network and its costs; write a file that builds it without hpsearch"),
+        "lineage": ("trial:lineage", "show a forked trial's parameters over its training"),
+        "compare": ("compare:compare", "compare studies; those that differ in their seed alone are repetitions"),
+        "report": ("report:report", "write a study as one HTML page, or compare several"),
+        "tensorboard": ("tensorboard:tensorboard", "open TensorBoard on one or several studies, also while they run"),
+        "history": ("status:history", "show who ran and steered a study, when, and with what result"),
+    },
+    "steer": {
+        "pause": ("steer:pause", "pause a running sweep: its trials stop at their next reports; resume continues"),
+        "stop": ("steer:stop", "end a running sweep at the next reports of its trials"),
+        "cancel": ("steer:cancel", "end a running sweep at once; work since the last checkpoints runs again on resume"),
+        "extend": ("steer:extend", "extend a study, running or not"),
+        "add": ("steer:add", "add configurations of your own, which are tried next"),
+        "prune": ("steer:prune", "end trials, and continue without them"),
+        "change": ("steer:change", "change the search space of a study that no process runs"),
+        "ask": ("ask:ask", "print trials to run elsewhere, one line of JSON each"),
+        "tell": ("ask:tell", "record a result of a trial that ask returned"),
+        "give-up": ("ask:give_up", "release an open trial, which ask then returns again"),
+    },
+    "tools": {
+        "convert": (
+            "convert:convert",
+            "write a W&B sweep file so that it runs, with a comment above each line that was changed",
+        ),
+        "export": (
+            "export:export",
+            "write CSV, Parquet and an Optuna storage, or fill what observers such as mlflow write",
+        ),
+        "benchmark": ("benchmark:benchmark", "compare search methods over recorded tables"),
+        "completion": ("parser:completion", "print what a shell needs to complete commands, options and files"),
+        "doctor": ("doctor:doctor", "check this machine and its installation"),
+        "tag": ("labels:tag", "add tags to a study, or show them"),
+        "note": ("labels:note", "write a study's note, or show it"),
+        "rm": ("removing:rm", "delete studies, after a confirmation"),
+        "clean": (
+            "removing:clean",
+            "delete checkpoints and event files of a study that nothing needs, after a confirmation",
+        ),
+    },
 }
-"""Each command's function, as `module:function` of `hpsearch.cli`, and its help line.
+"""The groups of commands in the help: each command's function, as `module:function` of `hpsearch.cli`, and its help.
 
 The function `<function>_arguments` of the same module adds the command's arguments.
 """
 
-_GROUPS: Mapping[str, Sequence[str]] = {
-    "run": ("run", "demo", "init", "plan", "check", "resume", "retry", "rerun", "agent", "design", "predict"),
-    "look": (
-        *("list", "status", "watch", "serve", "trials", "best", "trial", "logs", "show", "lineage"),
-        *("compare", "report", "tensorboard", "history"),
-    ),
-    "steer": ("pause", "stop", "cancel", "extend", "add", "prune", "change", "ask", "tell", "give-up"),
-    "tools": (),
-}
-"""The groups of commands in the help. Commands that no group names are in the last one."""
+COMMANDS = {name: command for group in _GROUPS.values() for name, command in group.items()}
 
 
 class _GroupedHelp(argparse.RawDescriptionHelpFormatter):
@@ -100,15 +99,12 @@ class _GroupedHelp(argparse.RawDescriptionHelpFormatter):
     def _format_action(self, action: argparse.Action) -> str:
         if not isinstance(action, argparse._SubParsersAction):
             return super()._format_action(action)
-        grouped = {name for names in _GROUPS.values() for name in names}
         commands = {command.dest: command for command in action._get_subactions()}
-        *_, last = _GROUPS
         text = ""
         for title, names in _GROUPS.items():
-            members = names if title != last else [name for name in COMMANDS if name not in grouped]
             text += f"{'':{self._current_indent}}{title}:\n"
             self._indent()
-            for name in filter(commands.__contains__, members):
+            for name in filter(commands.__contains__, names):
                 text += self._format_action(commands[name])
             self._dedent()
         return text

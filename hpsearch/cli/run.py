@@ -26,7 +26,6 @@ from hpsearch.journal.labels import add_tags, check_tags, write_note
 from hpsearch.results.study import load
 from hpsearch.run.ask_tell import AskTell
 from hpsearch.run.launched import check_launched_once
-from hpsearch.run.plan import make_plan
 from hpsearch.run.rerunning import plan_rerun
 from hpsearch.run.study_run import create_study, warm_start_of
 from hpsearch.storage.bucket import is_url
@@ -38,9 +37,6 @@ from hpsearch.tables.wording import shown_path
 
 DEMO = Path(__file__).parent / "templates" / "demo" / "digits.yaml"
 """The sweep of `hpsearch demo`."""
-
-_MOST_PLANNED = 1_000
-"""Largest number of trials of a sweep that is planned before it runs."""
 
 
 def run_arguments(command: argparse.ArgumentParser) -> None:
@@ -110,19 +106,12 @@ def _without_end(sweep: Sweep) -> list[str]:
 
 def _from_zero(sweep: Sweep) -> list[str]:
     """Return a note on the cost of a script without checkpoints, if the sweep pauses and resumes trials."""
-    early, run_cap = sweep.early_terminate, sweep.run_cap
-    bounded = not sweep.unbounded and (run_cap is not None or not sweep.searcher.capabilities.finite)
-    if early is None or early.capabilities.live or sweep.resource is not None:
-        return []
-    if sweep.trainable is not None or not bounded or (run_cap or 0) > _MOST_PLANNED:
+    early = sweep.early_terminate
+    if early is None or early.capabilities.live or sweep.trainable is not None:
         return []
     if sweep.program is not None and "checkpoint" in _text_of(sweep.program).lower():
         return []
-    plan = make_plan(sweep, max(sweep.resources.workers or 1, sweep.resources.workers_per_trial))
-    if plan.iterations_from_zero == plan.iterations:
-        return []
-    iterations = f"{plan.iterations_from_zero:,} iterations in all in place of {plan.iterations:,}"
-    return [f"a script that saves no checkpoint starts from zero in every segment: {iterations}"]
+    return ["a script that saves no checkpoint starts from zero in every segment; hpsearch plan shows what that costs"]
 
 
 def _text_of(program: str) -> str:

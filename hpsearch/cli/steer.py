@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from hpsearch.cli.arguments import add_study, number, pasted, positive, read_jso
 from hpsearch.errors import JournalError, SweepError
 from hpsearch.events import Changed
 from hpsearch.journal.directory import StudyDirectory
-from hpsearch.journal.journal import Journal, Request
+from hpsearch.journal.journal import Journal
 from hpsearch.journal.provenance import process_name
 from hpsearch.results.study import load
 from hpsearch.study.change import fitted
@@ -102,7 +103,7 @@ def change_arguments(command: argparse.ArgumentParser) -> None:
 
 def change(args: argparse.Namespace) -> int:
     """Change the search space of a study."""
-    from hpsearch.run.api import change_study
+    from hpsearch.run.ask_tell import steer
 
     if not args.set and args.sweep is None:
         raise SweepError("change: what? Name --set parameters.NAME.KEY=VALUE, or --sweep FILE")
@@ -110,7 +111,8 @@ def change(args: argparse.Namespace) -> int:
     details: dict[str, Any] = {"set": args.set, "from_trial": args.from_trial}
     if args.sweep is not None:
         details["parameters"] = _changed_space(before.sweep, args.sweep)
-    study = change_study(before, details)
+    steer(before, "change", details, pasted(before.directory))
+    study = load(args.dir)
     changes = [event for event in study.events() if isinstance(event, Changed)]
     *earlier, space = study.spaces
     fitting = sum(fitted(row.params, space, earlier) is not None for row in study.trials)
@@ -199,19 +201,13 @@ def _ask_process(args: argparse.Namespace, verb: str, success: str) -> int:
 def _steer(args: argparse.Namespace, verb: str, details: Mapping[str, Any], success: str) -> int:
     study_dir = StudyDirectory(args.dir)
     study = load(study_dir.path)
-    if study.is_told:
-        from hpsearch.run.ask_tell import AskTell
-
-        with AskTell(directory=study_dir.path) as asking:
-            asking.steer(verb, details)
-        print(f"{success}; continue with: hpsearch ask {pasted(study_dir.path)}")
-        return 0
-    if study_dir.holder() is not None:
+    if study_dir.holder() is not None and not study.is_told:
         return send_request(study_dir, verb, details, success)
-    from hpsearch.run.turns import steer_idle
+    from hpsearch.run.ask_tell import steer
 
-    steered = steer_idle(study_dir, Request(time.time(), verb, process_name(), details), pasted(study_dir.path))
-    print(f"{success}{_which(steered.details)}; continue with: hpsearch resume {pasted(study_dir.path)}")
+    where = pasted(study_dir.path)
+    answered = steer(study, verb, details, where)
+    print(f"{success}{_which(answered)}; continue with: hpsearch {'ask' if study.is_told else 'resume'} {where}")
     return 0
 
 
@@ -245,9 +241,9 @@ def _points(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _point(text: str) -> dict[str, Any]:
-    """Parse `lr=0.1,hidden=64`: names and YAML values. A comma inside brackets belongs to its value."""
+    """Parse `lr=0.1,hidden=64`: names and YAML values. A comma that no `NAME=` follows belongs to its value."""
     point: dict[str, Any] = {}
-    for item in _split(text):
+    for item in re.split(r",(?=[^][{}'\",=]*=)", text):
         name, equals, value = (part.strip() for part in item.partition("="))
         if not equals or not name:
             raise SweepError(f"--params {text}: must be NAME=VALUE,..., such as lr=0.1,hidden=64, got {item.strip()!r}")
@@ -255,24 +251,6 @@ def _point(text: str) -> dict[str, Any]:
             raise SweepError(f"--params {text}: must name each parameter once, got {name} again")
         point[name] = parse_value(value, f"--params {name}={value}")
     return point
-
-
-def _split(text: str) -> Sequence[str]:
-    parts, depth, quote = [""], 0, ""
-    for character in text:
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"":
-            quote = character
-        elif character in "[{":
-            depth += 1
-        elif character in "]}":
-            depth -= 1
-        if character == "," and not depth and not quote:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return parts
 
 
 def amounts(values: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpsearch.compat.wandb_run import IDLE, Config, Nothing, Run, Summary, mapping_of, say_once, trial_here
 from hpsearch.errors import SweepError
+from hpsearch.journal.directory import StudyDirectory
 from hpsearch.sweep.document import read_document
 from hpsearch.trainable.running_trial import RunningTrial
 
@@ -36,8 +37,8 @@ summary = Summary()
 _assigned: dict[str, Any] = {}
 """Value that the script assigned with `wandb.config = {...}`: defaults of each new run."""
 _sweeps: dict[str, dict[str, Any]] = {}
-_begun: dict[str, tuple[Path, int]] = {}
-"""(study's directory, number of trials) of each sweep that `agent` ran."""
+_begun: dict[str, Path] = {}
+"""The study's directory of each sweep that `agent` ran."""
 _numbers = itertools.count(1)
 
 _IDLE = (
@@ -156,21 +157,18 @@ def agent(
     if function is None:
         raise SweepError("agent: function is required; a sweep with a program is run by `hpsearch run SWEEP.yaml`")
     content = dict(_sweeps[sweep_id])
-    former, trials = _begun.get(sweep_id, (None, 0))
-    folder = options.pop("directory", None) or former
-    if former is None or folder is None or Path(folder).absolute() != former.absolute():
-        trials = 0
-    most = None if count is None else trials + count
-    bounds = [bound for bound in (content.get("run_cap"), most) if bound is not None]
-    if bounds:
-        content["run_cap"] = min(bounds)
+    folder = options.pop("directory", None) or _begun.get(sweep_id)
+    if count is not None:
+        begun = 0 if folder is None or not StudyDirectory(Path(folder)).exists() else hpsearch.load(folder).count
+        most = begun + count
+        content["run_cap"] = min(most, content.get("run_cap") or most)
     try:
         study = hpsearch.search(_called(function), content, backend=backend, directory=folder, **options)
     except KeyboardInterrupt as error:
         if (directory := getattr(error, "directory", None)) is not None:
-            _begun[sweep_id] = directory, hpsearch.load(directory).count  # the next call resumes it
+            _begun[sweep_id] = directory  # the next call resumes it
         raise
-    _begun[sweep_id] = study.directory, study.count
+    _begun[sweep_id] = study.directory
     return study
 
 

@@ -6,8 +6,8 @@ import math
 import os
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+import types
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
@@ -15,9 +15,6 @@ from hpsearch.errors import HpsearchError, TrainableError
 from hpsearch.trainable.current import current_trial, in_trial
 from hpsearch.trainable.metrics import lacking
 from hpsearch.trainable.running_trial import RunningTrial, SegmentEnd
-
-_PATIENCE = 3
-"""Number of logs with a misspelled metric name that raises an error."""
 
 _told: set[str] = set()
 
@@ -34,53 +31,35 @@ def trial_here() -> RunningTrial | None:
     return current_trial() if in_trial() else None
 
 
-class Config(MutableMapping[str, Any]):
-    """A mapping of names to values, which are also attributes. The sweep's params can't be changed."""
-
-    def __init__(self) -> None:
-        object.__setattr__(self, "_values", {})
-        object.__setattr__(self, "_chosen", {})
-
-    _values: dict[str, Any]
-    _chosen: dict[str, Any]
-
-    def begin(self, defaults: object, chosen: Mapping[str, Any]) -> None:
-        """Reset to the script's defaults, overridden by the trial's params."""
-        self._values.clear()
-        self._chosen.clear()
-        self._chosen.update(chosen)
-        self._values.update(mapping_of(defaults))
-        self._values.update(chosen)
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        if name in self._chosen:
-            if value != self._chosen[name]:
-                say_once(f"config.{name} is chosen by the sweep: {value!r} is not taken")
-            return
-        self._values[name] = value
-
-    def __delitem__(self, name: str) -> None:
-        del self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
+class _Attributes(dict[str, Any]):
+    """A mapping of names to values, which are also attributes."""
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("_values", "_chosen") or name.startswith("__"):  # an uninitialized copy lacks these attributes
-            raise AttributeError(name)
         try:
-            return self._values[name]
+            return self[name]
         except KeyError:
-            raise AttributeError(f"config has no {name!r}: it holds {', '.join(self._values) or 'nothing'}") from None
+            kind, names = type(self).__name__.lower(), ", ".join(self) or "nothing"
+            raise AttributeError(f"{kind} has no {name!r}: it holds {names}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
+
+
+class Config(_Attributes):
+    """The params of the sweep, which can't be changed, and further values of the script."""
+
+    _chosen: Mapping[str, Any] = types.MappingProxyType({})
+
+    def begin(self, defaults: object, chosen: Mapping[str, Any]) -> None:
+        """Reset to the script's defaults, overridden by the trial's params."""
+        vars(self)["_chosen"] = dict(chosen)
+        self.clear()
+        super().update({**mapping_of(defaults), **chosen})
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name in self._chosen and value != self._chosen[name]:
+            say_once(f"config.{name} is chosen by the sweep: {value!r} is not taken")
+        super().__setitem__(name, self._chosen.get(name, value))
 
     def update(self, given: object = None, allow_val_change: bool | None = None, **more: Any) -> None:  # type: ignore[override]
         """Set several values. `given` is a mapping or argparse's namespace."""
@@ -94,20 +73,11 @@ class Config(MutableMapping[str, Any]):
 
     def as_dict(self) -> dict[str, Any]:
         """Return a copy as a dictionary."""
-        return dict(self._values)
+        return dict(self)
 
 
-class Summary(dict[str, Any]):
-    """A mapping of names to values, which are also attributes."""
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(f"summary has no {name!r}: it holds {', '.join(self) or 'nothing'}") from None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self[name] = value
+class Summary(_Attributes):
+    """Values that a script sets at its run's end."""
 
 
 class FailedRunError(HpsearchError):
@@ -151,8 +121,8 @@ class Run:
         """Times of the last logs to the last reported row, and to the current row."""
         self._finished = False
         self._exit_code = 0
-        self._named: Counter[str] = Counter()
-        """How often each number was logged so far, by name."""
+        self._named: dict[str, Any] = {}
+        """All numbers that were logged so far."""
 
     @property
     def dir(self) -> str:
@@ -175,14 +145,11 @@ class Run:
 
         Raises:
             SegmentEnd: The scheduler or the end of the sweep ends the segment.
-            TrainableError: This is the third log of a name that differs from the metric's only in surrounding blanks.
         """
         if self._trial is None:
             return
         logged, names = _numbers(data), self._trial.metric_names
-        self._named.update(logged.keys())
-        if self.step == 0:
-            self._check_names(names)
+        self._named.update(logged)
         if step is not None and step == self._committed:
             say_once(f"step {step} is reported already: what is logged to it later is not kept")
             return
@@ -227,14 +194,6 @@ class Run:
             missing = " and ".join(name for name in names if name not in self._row)
             logged = " and ".join(name for name in names if name in self._row) or ", ".join(self._row)
             say_once(f"{logged} was logged without {missing}, and is not reported: a report needs all metrics")
-
-    def _check_names(self, names: Sequence[str]) -> None:
-        """Check that no metric is repeatedly logged under a name that differs only in surrounding blanks."""
-        for name in names:
-            similar = [other for other in self._named if other.strip() == name.strip()]
-            if name not in similar and any(self._named[other] >= _PATIENCE for other in similar):
-                problem = f"a run must log {lacking(name, similar, 'this one logged')}"
-                raise TrainableError(problem, f"metric.{name}")
 
     @property
     def is_whole(self) -> bool:

@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.backends import BackendName, make_backend
-from hpsearch.config.checks import nearest
-from hpsearch.design.data_sets import DataSetError, prepare
+from hpsearch.design.data_sets import GOALS, DataSetError, prepare
 from hpsearch.design.folder import DesignFolder, DesignRequest
 from hpsearch.design.last_fit import best_of, deliver, tested
 from hpsearch.design.pace import ENOUGH_EPOCHS, SCORING, STARTING, Clock, check_latency, pace, search_seconds
-from hpsearch.design.prepared_rows import PreparedRows, read_rows
+from hpsearch.design.prepared_rows import read_rows
 from hpsearch.design.report import DesignReport
-from hpsearch.design.scores import SCORES
 from hpsearch.design.sweep_file import check_sweep, search_space, sweep_text
 from hpsearch.design.trees import Trees, best_trees
 from hpsearch.errors import DesignError, HpsearchError
@@ -76,8 +74,6 @@ def design(request: DesignRequest, folder: Path, around: Surroundings) -> Design
         HpsearchError: The search can't be run.
     """
     paths = DesignFolder(folder)
-    if not Path(request.source).exists():
-        raise DesignError(f"{request.source}: must be a file or a folder, but there is none")
     paths.begin({"asked": asdict(request), "spent": 0.0})
     try:
         return resume(folder, around)
@@ -133,10 +129,6 @@ def _look(
     """Split and prepare the rows, train trees and a typical network for comparison, and write the sweep."""
     for folder in (paths.data, paths.model):  # from a run that ended during this step
         shutil.rmtree(folder, ignore_errors=True)
-    if request.goal is not None and request.goal not in SCORES:
-        raise DesignError(
-            f"--goal must be one of {', '.join(SCORES)}, got {request.goal!r}; {nearest(request.goal, SCORES)}"
-        )
 
     def check_time() -> None:
         if clock.remaining < 0:
@@ -159,7 +151,7 @@ def _look(
     for line in (*lines, *(f"warning: {warning}" for warning in prepared.warnings)):
         around.say(line)
     rows = read_rows(paths.search_rows)
-    goal = _goal(request.goal, rows)
+    goal = request.goal or next(name for name, kind in GOALS.items() if kind == rows.task.kind)
     count = len(rows.targets)
     constants: dict[str, Any] = {
         "data": str(paths.search_rows),
@@ -308,15 +300,6 @@ def _none_keeps(paths: DesignFolder, study: Study) -> DesignError:
         f"trial {nearest.number}, has {' and '.join(values)}. Design anew with a looser --limit or a longer --time, or "
         f"search on: `hpsearch design --resume {paths.path} --time ...`"
     )
-
-
-def _goal(requested: str | None, rows: PreparedRows) -> str:
-    able = [score_kind.name for score_kind in SCORES.values() if score_kind.kind == rows.task.kind]
-    if requested is not None and requested not in able:
-        raise DesignError(
-            f"--goal must be one of {', '.join(able)} where the target is {rows.task.kind}, got {requested}"
-        )
-    return requested or able[0]
 
 
 @contextmanager

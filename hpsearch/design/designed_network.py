@@ -175,19 +175,10 @@ class DesignedNetwork(Trainer):
         If the targets are numbers, the outputs are standardized by the task's `target_mean` and `target_scale`.
 
         Raises:
-            ConfigurationError: There are several networks, none of which was trained on all rows; or the scale in
-                `task.json` isn't the scale of its rows.
+            ConfigurationError: There are several networks, none of which was trained on all rows.
         """
         if self._folds.max() >= 0:
             raise ConfigurationError("only a network that trained on all rows is delivered: set validated to 0")
-        task, scale = self.rows.task, self._scale
-        if scale is not None:
-            actual = (float(scale.mean[0]), float(scale.deviation[0]))
-            if not np.allclose(actual, (task.target_mean, task.target_scale), rtol=1e-4, atol=1e-4 * actual[1]):
-                raise ConfigurationError(
-                    f"task.json must have the mean and the scale of the rows that a network trains on, {actual[0]:g} "
-                    f"and {actual[1]:g}, got {task.target_mean:g} and {task.target_scale:g}"
-                )
         return self.model.networks[0].cpu().eval()
 
     def _augment(self, inputs: Tensor) -> Tensor:

@@ -137,8 +137,6 @@ class DesignRequest:
     def __post_init__(self) -> None:
         if not LEAST_SECONDS <= self.seconds < math.inf:
             raise DesignError(f"--time must be at least {LEAST_SECONDS:g}s, got {self.seconds:g}s")
-        if not 0 < self.test_share < 1:
-            raise DesignError(f"--test-share must be between 0 and 1, got {self.test_share:g}")
 
 
 def read_seconds(text: str) -> float:

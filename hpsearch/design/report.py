@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ class TestScore:
     """A score on the test rows."""
 
     value: float
-    interval: tuple[float, float] | None
+    interval: Sequence[float] | None
     """95 % confidence interval over the sampling of the test rows; None if there is none."""
 
     def __str__(self) -> str:
@@ -53,19 +53,18 @@ class DesignReport:
     params: Mapping[str, Any]
     cost: Mapping[str, float]
     """`parameters`, and `latency_ms` for one row."""
-    broken: tuple[str, ...]
+    broken: Sequence[str]
     """Limits that the delivered network exceeds."""
     search_rows: int
     test_rows: int
-    notes: tuple[str, ...]
+    notes: Sequence[str]
     seconds: float
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> DesignReport:
         """Read a report from its values in report.json."""
-        scores = {name: _read(values[name]) for name in ("test", "baseline", "trees")}
-        lists = {name: tuple(values[name]) for name in ("broken", "notes")}
-        return cls(**{**values, **scores, **lists})
+        scores = {name: values[name] and TestScore(**values[name]) for name in ("test", "baseline", "trees")}
+        return cls(**{**values, **scores})
 
     def text(self, folder: Path) -> str:
         """Return the report as text, with commands to copy; `folder` is the design's folder, for display."""
@@ -97,9 +96,3 @@ class DesignReport:
             f"took:         {duration(self.seconds)}",
         ]
         return "\n".join(lines) + "\n"
-
-
-def _read(values: Mapping[str, Any] | None) -> Any:
-    if values is None:
-        return None
-    return TestScore(values["value"], None if values["interval"] is None else tuple(values["interval"]))

@@ -15,7 +15,6 @@ from hpsearch.design.pace import ENOUGH_EPOCHS
 from hpsearch.design.prepared_rows import PredictionTask
 from hpsearch.design.scores import SCORES
 from hpsearch.errors import DesignError
-from hpsearch.space import Constant
 from hpsearch.sweep.file import locate
 from hpsearch.sweep.sweep import Sweep
 
@@ -80,7 +79,6 @@ def search_space(
         if all(point[name] in values for name, values in sizes.items() if name in point)
         and _is_within(_counts({**constants, **point}, limits), limits)
     ]
-    assert SCORES[goal].kind == task.kind
     return SearchSpace(parameters, allowed)
 
 
@@ -246,33 +244,24 @@ def check_sweep(sweep: Sweep, folder: DesignFolder, constants: Mapping[str, Any]
     Raises:
         DesignError: The sweep doesn't belong to this design.
     """
-    goal = constants["goal"]
-    if sweep.trainable != TRAINABLE:
-        raise _refused(folder, "trainable", TRAINABLE, sweep.trainable)
-    if sweep.objective.several:
-        raise _refused(folder, "metric", f"{goal} alone", ", ".join(metric.name for metric in sweep.objective.goals))
-    metric = sweep.objective.goals[0]
-    if (metric.name, metric.goal) != (goal, SCORES[goal].goal):
-        raise _refused(folder, "metric", f"{goal}, to {SCORES[goal].goal}", f"{metric.name}, to {metric.goal}")
-    if metric.scope != "last":
-        raise _refused(
-            folder, "metric.scope", "last, as the last fit ends where a trial's score was reported", metric.scope
-        )
-    expected = {**constants, "epochs": sweep.iterations}
+    goal, goals = constants["goal"], sweep.objective.goals
+    values: dict[str, tuple[object, object]] = {
+        "trainable": (TRAINABLE, sweep.trainable),
+        "metric": (
+            f"{goal}, to {SCORES[goal].goal}",
+            " and ".join(f"{metric.name}, to {metric.goal}" for metric in goals),
+        ),
+        "metric.scope": ("last", goals[0].scope),  # the last fit ends where a trial's score was reported
+    }
+    fixed = {**constants, "epochs": sweep.iterations}
     if any(bound.metric == "latency_ms" for bound in sweep.objective.constraints):
-        expected["latency"] = True  # otherwise it isn't measured
-    for name, value in expected.items():
-        parameter = sweep.parameters.find(name)
-        distribution = None if parameter is None else parameter.distribution
-        if not isinstance(distribution, Constant) or distribution.value != value:
-            got = "none" if distribution is None else "several values"
-            if isinstance(distribution, Constant):
-                got = repr(distribution.value)
-            raise _refused(folder, f"parameters.{name}", repr(value), got)
-
-
-def _refused(folder: DesignFolder, key: str, expected: str, got: object) -> DesignError:
-    return DesignError(
-        f"{locate(folder.sweep, key)}: {key}: must be {expected} in the sweep of this design, got {got}; put that "
-        "right, or design anew in a folder of its own"
-    )
+        fixed["latency"] = True  # otherwise it isn't measured
+    for name, value in fixed.items():
+        distribution = getattr(sweep.parameters.find(name), "distribution", None)
+        values[f"parameters.{name}"] = value, getattr(distribution, "value", "none, or several values")
+    for key, (expected, got) in values.items():
+        if got != expected:
+            raise DesignError(
+                f"{locate(folder.sweep, key)}: {key}: must be {expected} in the sweep of this design, got {got}; put "
+                "that right, or design anew in a folder of its own"
+            )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -15,10 +14,8 @@ from hpsearch.backends import BackendName, make_backend
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.config.checks import at_least, integer
 from hpsearch.config.import_paths import is_table
-from hpsearch.errors import HpsearchWarning, StudyInUseError, SweepError
+from hpsearch.errors import HpsearchWarning, SweepError
 from hpsearch.journal.directory import StudyDirectory
-from hpsearch.journal.journal import Request
-from hpsearch.journal.provenance import process_name
 from hpsearch.observers.base import Observer
 from hpsearch.observers.display import Display
 from hpsearch.observers.observer_hub import Callback
@@ -26,7 +23,7 @@ from hpsearch.observers.progress import choose_progress
 from hpsearch.results.rerun import Rerun
 from hpsearch.results.result_warnings import result_warnings
 from hpsearch.results.study import Study, load
-from hpsearch.run.ask_tell import AskTell
+from hpsearch.run.ask_tell import steer
 from hpsearch.run.interrupts import interrupted, passing_on
 from hpsearch.run.launched import check_launched_once
 from hpsearch.run.observing import checked_observers
@@ -34,12 +31,11 @@ from hpsearch.run.rerunning import plan_rerun
 from hpsearch.run.search_sweep import sweep_of_search, with_old_keywords
 from hpsearch.run.simulate import IN_MEMORY, run_in_memory
 from hpsearch.run.study_run import RunSettings, create_study, run_study, warm_start_of
-from hpsearch.run.turns import steer_idle
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.simulation import Simulation
 from hpsearch.space import Space
 from hpsearch.sweep.parameters import space_of
-from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Parallel, Repeats, Resources, Scaling, Search
+from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Parallel, Repeats, Resources, Search
 from hpsearch.sweep.reader import section
 from hpsearch.sweep.sweep import Method, Sweep
 from hpsearch.trainable.trainables import unwrapped
@@ -61,7 +57,6 @@ def search(
     resources: Resources | Mapping[str, Any] | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     checkpoints: Checkpoints | Mapping[str, Any] | None = None,
-    scaling: Scaling | Mapping[str, Any] | None = None,
     parallel: Parallel | Mapping[str, Any] | None = None,
     seed: int | None = None,
     warm_start: Given | Sequence[Given] | None = None,
@@ -105,7 +100,6 @@ def search(
         resources: Workers and their resources, as in `{"workers": 4, "gpus_per_worker": 1}`.
         limits: Limits of time, failures and patience, as in `{"max_time": "2h", "patience": 20}`.
         checkpoints: Which checkpoints are kept, and how often they are written, as in `{"keep": "all", "every": 5}`.
-        scaling: How batch size and learning rate scale with a trial's workers, as in `{"batch": "per_worker"}`.
         parallel: How several workers train one trial, as in `{"strategy": "local_sgd"}`; parameters of the group
             `parallel` override it.
         seed: Seed of all randomness of the search; None: 0.
@@ -143,7 +137,6 @@ def search(
         "resources": resources,
         "limits": limits,
         "checkpoints": checkpoints,
-        "scaling": scaling,
         "parallel": parallel,
         "seed": seed,
         "observers": observers,
@@ -218,25 +211,8 @@ def change(directory: str | Path, parameters: Space | Mapping[str, Any], *, from
         kept = study.sweep.parameters
         declared = [added.pop(".".join(item.path), item) for item in kept.declared]
         space = Space((*declared, *added.values()), kept.constraints)
-    return change_study(study, {"parameters": space.to_json(), "from_trial": from_trial})
-
-
-def change_study(study: Study, details: Mapping[str, Any]) -> Study:
-    """Change a study's space by the details of a request; return the study as it is then."""
-    study_dir = StudyDirectory(study.directory)
-    holder = None if study.is_told else study_dir.holder()
-    if holder is not None:
-        raise StudyInUseError(
-            f"{study_dir.path}: the space can't change while {holder} runs the study. Stop it first: hpsearch stop "
-            f"{shlex.quote(str(study_dir.path))}"
-        )
-    if study.is_told:
-        with AskTell(directory=study_dir.path) as asking:
-            asking.steer("change", details)
-    else:
-        request = Request(time.time(), "change", process_name(), details)
-        steer_idle(study_dir, request, shlex.quote(str(study_dir.path)))
-    return load(study_dir.path)
+    steer(study, "change", {"parameters": space.to_json(), "from_trial": from_trial})
+    return load(study.directory)
 
 
 def rerun(
@@ -343,9 +319,6 @@ def extend(
         SweepError: The study can't be extended like this, or none of the trials can train on.
         JournalError: The journal can't be read.
     """
-    study_dir = StudyDirectory(Path(study).expanduser())
-    if load(study_dir.path).is_told:
-        raise SweepError(f"extend: {study_dir.path} is used with ask and tell: AskTell(...).steer('extend', ...)")
     if trials and max_iter is None:
         raise SweepError("extend: trials must be given with max_iter, up to which they train on")
     given = {"run_cap": run_cap, "brackets": brackets, "max_iter": max_iter}
@@ -356,12 +329,10 @@ def extend(
         raise SweepError("extend: by what? Pass run_cap, brackets or max_iter")
     if trials:
         details["trials"] = [integer(trial, ("trials", index)) for index, trial in enumerate(trials)]
-    steered = steer_idle(
-        study_dir, Request(time.time(), "extend", process_name(), details), shlex.quote(str(study_dir.path))
-    )
-    for note in steered.details.get("notes", ()):
+    directory = Path(study).expanduser()
+    for note in steer(load(directory), "extend", details).get("notes", ()):
         warnings.warn(note, HpsearchWarning, stacklevel=2)
-    return load(study_dir.path)
+    return load(directory)
 
 
 def _settings(

@@ -12,21 +12,21 @@ from types import TracebackType
 from typing import Any
 
 from hpsearch.errors import SweepError, TellError, TrainableError
-from hpsearch.events import Finished, Lost, Pruned, Saved, Started, Steered
+from hpsearch.events import Lost, Pruned, Started, Steered
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.journal.journal import Request
 from hpsearch.journal.provenance import process_name
+from hpsearch.results.study import Study
 from hpsearch.run.steering import answer
 from hpsearch.run.telling import (
     AskedTrial,
-    CheckedReports,
     Metrics,
     asked_trial,
     check_reports,
     open_segment,
     reports_of,
 )
-from hpsearch.run.turns import Turn, Turns
+from hpsearch.run.turns import Turn, Turns, steer_idle
 from hpsearch.run.verdicts import Rules, verdict
 from hpsearch.study.stopping import too_many
 from hpsearch.study.trial_record import TrialRecord
@@ -151,9 +151,7 @@ class AskTell:
             record = _open(turn, trial, attempt)
             seconds = self._seconds(record)
             if failed is None:
-                _record_reports(
-                    turn, record, check_reports(record, names, normalized, iteration, seconds, ends=ended), seconds
-                )
+                turn.note(check_reports(record, names, normalized, iteration, seconds, ends=ended))
             else:
                 _fail(turn, record, failed, seconds)
             turn.settle()
@@ -175,8 +173,7 @@ class AskTell:
             record = _open(turn, trial, attempt)
             names, seconds = turn.sweep_state.sweep.objective.names, self._seconds(record)
             normalized = [metrics] if isinstance(metrics, list | tuple) else reports_of(metrics, names)
-            results = check_reports(record, names, normalized, iteration, seconds, ends=False, goes_on=True)
-            _record_reports(turn, record, results, seconds)
+            turn.note(check_reports(record, names, normalized, iteration, seconds, ends=False, goes_on=True))
             turn.settle()
         return record.state
 
@@ -250,6 +247,27 @@ class AskTell:
         return max(time.time() - self._turns.since[record.trial.number], 0.0)
 
 
+def steer(study: Study, verb: str, details: Mapping[str, Any], where: str = "") -> Mapping[str, Any]:
+    """Answer a request for a study that no process runs; return the request's details, as answered.
+
+    Args:
+        study: The study.
+        verb: See `AskTell.steer`.
+        details: See `AskTell.steer`.
+        where: The study's directory, quoted for a shell; empty: its path.
+
+    Raises:
+        StudyInUseError: A process runs it.
+        HpsearchError: The request is refused. Nothing was recorded.
+    """
+    if study.is_told:
+        with AskTell(directory=study.directory) as asking:
+            asking.steer(verb, details)
+        return details
+    request = Request(time.time(), verb, process_name(), details)
+    return steer_idle(StudyDirectory(study.directory), request, where or shlex.quote(str(study.directory))).details
+
+
 def _check_first_rank() -> None:
     """Check that not every rank of a distributed training asks for a trial.
 
@@ -283,15 +301,6 @@ def _open(turn: Turn, trial: AskedTrial | int, attempt: int | None) -> TrialReco
     record = turn.sweep_state.record(number)
     open_segment(record, attempt)
     return record
-
-
-def _record_reports(turn: Turn, record: TrialRecord, results: CheckedReports, seconds: float) -> None:
-    assert record.segment is not None
-    number, attempt = record.trial.number, record.segment.attempt
-    if results.ends:
-        turn.note(Finished(number, attempt, results.iteration, None, results.reports, False, seconds))
-    else:
-        turn.note(Saved(number, attempt, results.iteration, None, results.reports))
 
 
 def _fail(turn: Turn, record: TrialRecord, why: str, seconds: float) -> None:

@@ -64,17 +64,13 @@ def run_on_end(
 def _outcome(process: subprocess.Popen[bytes], interrupts: Interrupts, seconds: float) -> str:
     """Wait for the command; return an error message, or an empty text."""
     deadline = time.monotonic() + seconds
-    problem = ""
-    try:
-        while not problem:
+    problem = f"the command must end within {seconds:g} s, and was killed"
+    with suppress(Interrupted):
+        while not interrupts.count and time.monotonic() < deadline:
             with suppress(subprocess.TimeoutExpired):
                 code = process.wait(_LOOK_SECONDS)
                 return f"the command must end with exit code 0, got {code}" if code else ""
-            if interrupts.count:
-                problem = "the command was killed, as this process was asked to end"
-            elif time.monotonic() > deadline:
-                problem = f"the command must end within {seconds:g} s, and was killed"
-    except Interrupted:
+    if interrupts.count:
         problem = "the command was killed, as this process was asked to end"
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

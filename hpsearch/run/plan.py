@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -312,11 +311,10 @@ def _ends(plan: Plan) -> list[str]:
     if patience is not None:
         better = f"better in {objective.title} than each before" if objective.several else f"a better {objective.title}"
         lines.append(f"ends early   when {counted(patience, 'trial')} in a row ended without {better}")
-        pairs = itertools.pairwise(plan.rungs)
         stopped = [
-            (lower.size - upper.size, lower)
-            for lower, upper in pairs
-            if lower.bracket == upper.bracket and lower.size is not None and upper.size is not None
+            ((lower.size or 0) - (upper.size or 0), lower)
+            for lower, upper in itertools.pairwise(plan.rungs)
+            if lower.bracket == upper.bracket
         ]
         most, rung = max(stopped, key=lambda found: found[0], default=(0, None))
         if rung is not None and most >= patience:
@@ -432,32 +430,7 @@ def shapes_lines(plan: Plan, search_path: Sequence[str]) -> list[str]:
         shapes = shapes_of(job, plan.first, _SECONDS)
     except TrainableError as error:
         shapes = Shapes(why_none=shortened(str(error), _LONGEST))
-    lines = lanes_lines(lanes, shapes)
-    if (makespan := lanes_makespan(plan, shapes)) is not None:
-        lines.append(
-            f"{'':<13}makespan about {makespan:.3g} iterations of a trial alone, in place of {plan.makespan:.3g}"
-        )
-    return lines
-
-
-def lanes_makespan(plan: Plan, shapes: Shapes) -> float | None:
-    """Return the makespan of a sweep with trials of one shape, in iterations of a trial alone on a worker.
-
-    Args:
-        plan: The sweep's plan.
-        shapes: Shapes of its first trials.
-
-    Returns:
-        The makespan; None if it isn't shorter, or unknown.
-    """
-    resources = plan.sweep.resources
-    if len(shapes.sizes) != 1 or shapes.alone or len(shapes.tried) < 2 or plan.sweep.iterations is None:
-        return None
-    rounds = [count * ratio for count, ratio in shapes.tried.items()]  # a round: each trial runs an iteration
-    each, base = statistics.linear_regression(list(shapes.tried), rounds)
-    longest = max(plan.iterations / (plan.workers * resources.lanes), *(float(rung.until or 0) for rung in plan.rungs))
-    makespan = max(base, 0.0) * longest + max(each, 0.0) * max(plan.iterations / plan.workers, longest)
-    return makespan if makespan < plan.makespan and not plan.sweep.unbounded else None
+    return lanes_lines(lanes, shapes)
 
 
 def lanes_lines(lanes: int, shapes: Shapes) -> list[str]:

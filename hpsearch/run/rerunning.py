@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,14 +10,13 @@ from typing import Any
 
 from hpsearch.config.checks import InvalidKey, at_least, integer
 from hpsearch.errors import JournalError, StudyInUseError, SweepError
-from hpsearch.events import Started
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.objective import values_of, without_targets
 from hpsearch.results.best import no_best
 from hpsearch.results.rerun import identity
 from hpsearch.results.study import Study, load
 from hpsearch.run.study_run import create_study
-from hpsearch.seeds import SEED_LIMIT, trial_seed
+from hpsearch.seeds import SEED_LIMIT
 from hpsearch.space import Space
 from hpsearch.sweep.parts import Repeats, Search
 from hpsearch.sweep.sweep import Sweep
@@ -115,7 +113,6 @@ def plan_rerun(study: Study, top: int, seeds: int, iterations: int | None = None
     rows = _best(study, top)
     space = study.sweep.parameters
     points = [_fitting(study, space, row) for row in rows]
-    count = len(points) * seeds
     name = study.sweep.name.removesuffix(_SUFFIX)[: _LONGEST_NAME - len(_SUFFIX)]
     sweep = replace(
         study.sweep,
@@ -128,9 +125,9 @@ def plan_rerun(study: Study, top: int, seeds: int, iterations: int | None = None
         early_terminate=None,
         repeats=Repeats(),
         max_iter=_longest(study) if iterations is None else iterations,
-        run_cap=count,
+        run_cap=len(points) * seeds,
         points_to_try=tuple(points * seeds),
-        seed=_other_seed(study, count),
+        seed=(study.sweep.seed + 1) % SEED_LIMIT,
     )
     configurations = [
         {"trial": row.number, "value": values_of(row.standing)[0], "iterations": row.iterations}
@@ -171,20 +168,6 @@ def _fitting(study: Study, space: Space, row: TrialRow) -> dict[str, Value]:
     if identity(checked) != identity(row.params):
         raise SweepError(f"{rule}, but {identity(row.params)} would run as {identity(checked)}. {advice}")
     return checked
-
-
-def _other_seed(study: Study, count: int) -> int:
-    """Return a sweep seed that gives `count` trials distinct seeds, none of which a trial of the study had.
-
-    A trial's seed is a 32-bit hash of the sweep's seed and the trial's number, so seeds of two sweeps may collide.
-    """
-    former = {event.new.seed for event in study.events() if isinstance(event, Started) and event.new is not None}
-    for step in itertools.count(1):
-        seed = (study.sweep.seed + step) % SEED_LIMIT
-        drawn = {trial_seed(seed, number) for number in range(count)}
-        if len(drawn) == count and not drawn & former:
-            break
-    return seed
 
 
 def _notes(study: Study, rows: Sequence[TrialRow], top: int) -> list[str]:

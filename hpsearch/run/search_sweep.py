@@ -93,7 +93,7 @@ def _last_name(path: str) -> str:
 
 
 MOVED: Mapping[str, tuple[str, ...]] = {
-    **{name: (name,) for name in ("name", "constraints", "outcome_constraints", "points_to_try", "on_end")},
+    **{name: (name,) for name in ("name", "constraints", "outcome_constraints", "points_to_try", "on_end", "scaling")},
     "sweep": ("parameters",),
     "suggestions": ("search",),
     "goal": ("metric", "goal"),

@@ -127,26 +127,18 @@ def serve(descriptor: int) -> None:
     ignore_preemption()
     connection = Connection(descriptor)
     failed: SearcherError | None = None
-    calls: Calls | None = None
-    while True:
+    with contextlib.suppress(EOFError, OSError):
+        sweep, past = connection.recv()
         try:
-            message = connection.recv()
-        except (EOFError, OSError):
-            return
-        batch: list[_Call] = []
-        try:
-            if calls is None and failed is None:
-                sweep, past = message
-                calls = DirectCalls(build_searcher(Sweep.from_json(sweep), past))
-            else:
-                batch = message
-            for kind, method, arguments in batch if failed is None else ():
-                getattr(calls, kind)(method, *arguments)
-        except SearcherError as error:
-            failed = error
+            calls = DirectCalls(build_searcher(Sweep.from_json(sweep), past))
         except Exception as error:
             failed = SearcherError(f"the searcher can't be built: {error}")
-        if batch and batch[-1][0] == "ask":
-            answer = calls.answer() if calls is not None and failed is None else failed
-            with contextlib.suppress(BrokenPipeError):
-                connection.send(answer)
+        while True:
+            batch: list[_Call] = connection.recv()
+            try:
+                for kind, method, arguments in batch if failed is None else ():
+                    getattr(calls, kind)(method, *arguments)
+            except SearcherError as error:
+                failed = error
+            if batch[-1][0] == "ask":
+                connection.send(calls.answer() if failed is None else failed)

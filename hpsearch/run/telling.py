@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpsearch.errors import TellError
+from hpsearch.events import Finished, Saved
 from hpsearch.space import Space
 from hpsearch.study.trial_record import TrialRecord
 from hpsearch.trainable.metrics import to_numbers
@@ -50,17 +51,6 @@ class AskedTrial:
     """Last iteration to run; None where the sweep has no `max_iter`: as long as the training takes."""
     parent: Parent | None = None
     """Parent of a forked trial; you keep its state, so `checkpoint` is None."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedReports:
-    """Checked reports, and the trial's progress after them."""
-
-    reports: tuple[Report, ...]
-    iteration: int
-    """Last told iteration."""
-    ends: bool
-    """The segment has ended."""
 
 
 def asked_trial(record: TrialRecord, space: Space) -> AskedTrial:
@@ -117,8 +107,8 @@ def check_reports(
     *,
     ends: bool,
     goes_on: bool = False,
-) -> CheckedReports:
-    """Check reports of a trial's open segment.
+) -> Finished | Saved:
+    """Check reports of a trial's open segment; return their event, which is `Finished` if they end the segment.
 
     Args:
         record: The trial's.
@@ -151,7 +141,9 @@ def check_reports(
         Report(number, first + index, to_numbers(metrics, names), seconds / len(reported))
         for index, metrics in enumerate(reported)
     )
-    return CheckedReports(reports, last, reaches or ends or (end is None and not goes_on))
+    if reaches or ends or (end is None and not goes_on):
+        return Finished(number, segment.attempt, last, None, reports, False, seconds)
+    return Saved(number, segment.attempt, last, None, reports)
 
 
 _HINT_FAILED = "; tell one without a result with failed='why'"

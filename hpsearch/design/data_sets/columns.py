@@ -69,31 +69,8 @@ def look(name: str, cells: Sequence[str] | Array, location: Callable[[int], str]
         _see_kind(column, present, lambda text: location(cells.index(text)))
     if not column.left_out:
         column.values = parse(column.fitted, cells, location)
-        _see_use(column, cells)
-        _see_too_large(column, cells)
+        _see_use(column)
     return column
-
-
-def _see_too_large(column: SourceColumn, cells: Sequence[str] | Array) -> None:
-    """Report finite numbers that count as missing because their squares would be infinite."""
-    if column.fitted["kind"] != "number":
-        return
-    if isinstance(cells, np.ndarray):
-        numbers = cells.astype(np.float64)
-    else:
-        missing = MISSING.union(column.fitted.get("missing_texts", ()))
-        numbers = np.array([float(cell) for cell in cells if cell not in missing])
-    count = int((np.isfinite(numbers) & (np.abs(numbers) > LARGEST)).sum())
-    if not count:
-        return
-    if np.isnan(column.values).all():
-        column.left_out = f"its numbers are beyond {LARGEST:g}, too large to compute with: scale them down"
-    elif not column.left_out:
-        warning = (
-            f"`{column.name}` holds numbers beyond {LARGEST:g}, too large to compute with: {count} taken as missing; "
-            "scale the column down"
-        )
-        column.warning = "; ".join(filter(None, [column.warning, warning]))
 
 
 def _see_kind(column: SourceColumn, present: Counter[str], where: Callable[[str], str]) -> None:
@@ -155,7 +132,7 @@ def _see_dates(column: SourceColumn, present: Counter[str], where: Callable[[str
     return True
 
 
-def _see_use(column: SourceColumn, cells: Sequence[str] | Array) -> None:
+def _see_use(column: SourceColumn) -> None:
     """Drop constant columns, and columns that only identify rows."""
     values = column.values
     if column.fitted["kind"] == "category":
@@ -164,7 +141,7 @@ def _see_use(column: SourceColumn, cells: Sequence[str] | Array) -> None:
         return
     present = values[~np.isnan(values)]
     if len(present) == 0:
-        column.left_out = "there is nothing in it"
+        column.left_out = f"it holds no number up to {LARGEST:g}"
     elif len(present) == len(values) and (present == present[0]).all():
         column.left_out = "it is the same in all rows"
     elif column.fitted["kind"] == "number" and _counts(present) and len(present) == len(values):

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from hpsearch.design.data_sets.columns import GOALS, SourceColumn, Targets, fit, look, see_targets
 from hpsearch.design.data_sets.preprocessing import features
 from hpsearch.design.data_sets.reading import Array, DataSetError
 from hpsearch.design.data_sets.sources import Examples, read_examples
+from hpsearch_trainers.nearest import nearest
 
 _STANDALONE = ("reading.py", "preprocessing.py", "predict.py")
 
@@ -91,7 +93,7 @@ def prepare(
         DataSetError: The data can't be used.
     """
     if goal is not None and goal not in GOALS:
-        raise DataSetError(f"goal: must be one of {', '.join(GOALS)}, got {goal!r}")
+        raise DataSetError(f"goal: must be one of {', '.join(GOALS)}, got {goal!r}{nearest(goal, GOALS)}")
     if not 0 < test_share < 1:
         raise DataSetError(f"test_share: must lie between 0 and 1, got {test_share}")
     if side is not None and side < 1:
@@ -390,23 +392,13 @@ def equal_rows(columns: Sequence[Array]) -> NDArray[np.int64]:
     Args:
         columns: Arrays of shape (rows,) or (rows, ...).
     """
-    keys = np.zeros(len(columns[0]), np.uint64)
+    numbers = np.zeros(len(columns[0]), np.int64)
     for column in columns:
-        keys = keys * np.uint64(0x9E3779B97F4A7C15) + _codes(column).astype(np.uint64)
-        keys ^= keys >> np.uint64(29)  # mix the high bits into the low ones
-    _, first, numbers = np.unique(keys, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[numbers].astype(np.int64)
-
-
-def _codes(column: Array) -> NDArray[np.int64]:
-    if column.ndim > 1:
-        rows = np.ascontiguousarray(column.reshape(len(column), -1))
-        codes: dict[bytes, int] = {}
-        return np.array([codes.setdefault(row.tobytes(), len(codes)) for row in rows], np.int64)
-    if column.dtype == object:
-        numbers: dict[object, int] = {}
-        return np.array([numbers.setdefault(value, len(numbers)) for value in column], np.int64)
-    return np.unique(column, return_inverse=True)[1].astype(np.int64)
+        if column.ndim > 1:
+            column = np.fromiter((row.tobytes() for row in np.ascontiguousarray(column)), object, len(column))
+        codes, _ = pd.factorize(column, use_na_sentinel=False)
+        numbers, _ = pd.factorize(numbers * len(numbers) + codes)
+    return numbers
 
 
 @dataclass(frozen=True, slots=True)

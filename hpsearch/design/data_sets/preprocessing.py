@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,7 +25,7 @@ Note: TypeAlias = Callable[[str], object]
 MISSING = frozenset(
     {"", "NA", "N/A", "n/a", "na", "NaN", "nan", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#NA", "?"}
 )
-"""Texts of missing values; infinite numbers also count as missing."""
+"""Texts of missing values."""
 
 BOOLEANS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "t": 1.0, "f": 0.0, "y": 1.0, "n": 0.0}
 
@@ -155,11 +156,12 @@ def _parse_texts(column: Mapping[str, Any], cells: Sequence[str], location: Call
         texts = np.empty(len(cells), dtype=object)
         texts[:] = [None if cell in missing else cell for cell in cells]
         return texts
-    read = {"number": _number, "boolean": _boolean, "date": _zoned_date if column.get("zoned") else _plain_date}[kind]
+    date = partial(_date, column.get("zoned", False))
+    readers: Mapping[str, Callable[[str], float]] = {"number": _number, "boolean": _boolean, "date": date}
     values: list[float] = []
     try:
         for cell in cells:
-            values.append(np.nan if cell in missing else read(cell))
+            values.append(np.nan if cell in missing else readers[kind](cell))
     except (ValueError, KeyError, OverflowError) as error:
         expected = {
             "number": "numbers, with a point and without spaces or commas",
@@ -185,24 +187,11 @@ def _boolean(cell: str) -> float:
     return float(cell) if cell in ("0", "1") else BOOLEANS[cell.lower()]
 
 
-def _plain_date(cell: str) -> float:
-    date = _date(cell)
-    if date.tzinfo is not None:
+def _date(zoned: bool, cell: str) -> float:
+    date = datetime.fromisoformat(cell)
+    if not _DATE.fullmatch(cell) or (date.tzinfo is not None) != zoned:
         raise ValueError
-    return (date - _EPOCH).total_seconds()
-
-
-def _zoned_date(cell: str) -> float:
-    date = _date(cell)
-    if date.tzinfo is None:
-        raise ValueError
-    return (date.astimezone(UTC).replace(tzinfo=None) - _EPOCH).total_seconds()
-
-
-def _date(cell: str) -> datetime:
-    if not _DATE.fullmatch(cell):
-        raise ValueError
-    return datetime.fromisoformat(cell)
+    return ((date.astimezone(UTC).replace(tzinfo=None) if zoned else date) - _EPOCH).total_seconds()
 
 
 def features(column: Mapping[str, Any], values: Array) -> NDArray[np.float32]:

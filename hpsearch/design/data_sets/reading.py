@@ -29,7 +29,6 @@ TABLE_ENDINGS = _CSV_ENDINGS + _PARQUET_ENDINGS
 
 _DELIMITERS = ",;\t|"
 _LINES_LOOKED_AT = 100
-_ROWS_AT_ONCE = 10_000
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 
 
@@ -87,16 +86,8 @@ def _read_csv(path: Path, file: TextIO, only: Sequence[str] | None) -> TextTable
     _, header = next(rows, (0, []))
     header = _names(path, header)
     selected = [index for index, name in enumerate(header) if only is None or name in only]
-    columns: list[list[str]] = [[] for _ in selected]
+    columns: dict[str, list[str]] = {header[index]: [] for index in selected}
     numbers: list[int] = []
-    chunk: list[list[str]] = []
-
-    def store() -> None:
-        turned = list(zip(*chunk, strict=True))
-        for column, index in zip(columns, selected, strict=True):
-            column.extend(map(str.strip, turned[index]))
-        chunk.clear()
-
     for line, row in rows:
         if len(row) != len(header):
             raise DataSetError(
@@ -105,13 +96,10 @@ def _read_csv(path: Path, file: TextIO, only: Sequence[str] | None) -> TextTable
             )
         if len(header) > 1 and [cell.strip() for cell in row] == header:
             raise DataSetError(f"{path}, line {line}: must be a row, got the names of the columns again: remove it")
-        chunk.append(row)
+        for column, index in zip(columns.values(), selected, strict=True):
+            column.append(row[index].strip())
         numbers.append(line)
-        if len(chunk) == _ROWS_AT_ONCE:
-            store()
-    if chunk:
-        store()
-    return TextTable(path, dict(zip([header[index] for index in selected], columns, strict=True)), numbers, "line")
+    return TextTable(path, dict(columns), numbers, "line")
 
 
 def _numbered_rows(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:

@@ -129,8 +129,8 @@ def test_a_running_study_is_to_be_stopped_first(study, hpsearch_command):
     with StudyDirectory(study).running(process_name()):
         answer = hpsearch_command("change", "study", "--set", ADDED)
         assert answer.code == 1
-        assert "runs the study. Stop it first: hpsearch stop " in answer.err
-        with pytest.raises(StudyInUseError, match="can't change while"):
+        assert "runs this study now. " in answer.err
+        with pytest.raises(StudyInUseError, match="runs this study now"):
             hpsearch.change(study, {"x": hpsearch.Uniform(0, 2)})
     assert not of_kind(study, Changed)
 

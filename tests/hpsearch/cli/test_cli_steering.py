@@ -99,6 +99,10 @@ def test_trials_train_on_and_those_that_cant_are_named(study, hpsearch_command):
     assert "trained on: ran all 5 iterations" in hpsearch_command("trial", "study", best).out
 
 
+def test_a_comma_belongs_to_a_value_unless_a_name_follows():
+    assert steer._point("a=[1,2], b={x: 1, y: 2},c='d,e'") == {"a": [1, 2], "b": {"x": 1, "y": 2}, "c": "d,e"}
+
+
 def test_the_hint_of_a_refusal_can_be_pasted_and_the_points_are_tried(study, hpsearch_command):
     refused = hpsearch_command("add", "study", "--params", "x=0.5")
     words = refused.err.partition("make room with: hpsearch ")[2].split()

@@ -195,12 +195,6 @@ def test_a_network_that_did_not_train_on_all_rows_is_not_delivered(tmp_path):
         trained(write(tmp_path, INPUTS, CLASSES)).delivered()
 
 
-def test_a_scale_that_is_not_that_of_the_rows_is_refused(tmp_path):
-    data = write(tmp_path, INPUTS, NUMBERS, target_mean=0.0)
-    with pytest.raises(ConfigurationError, match="must have the mean and the scale of the rows"):
-        trained(data, goal="rmse", validated=0).delivered()
-
-
 def test_counts_are_those_of_one_network(tmp_path):
     training = trained(write(tmp_path, INPUTS, CLASSES), epochs=0)
     single = sum(weight.numel() for weight in training.model.networks[0].parameters())

@@ -308,12 +308,12 @@ def test_files_that_predict_otherwise_than_what_was_trained_are_noticed(here, ca
         (["table.csv", "--target", "answer", "--limit", "latency_ms=1e-6"], "the smallest that is searched takes 0.0"),
         (["table.csv", "--target", "answer", "--limit", "size=3"], "NAME one of parameters, flops, latency_ms"),
         (["table.csv", "--target", "answer", "--limit", "flops=0"], "must be a number above 0"),
-        (["table.csv", "--target", "answer", "--goal", "speed"], "--goal must be one of accuracy"),
+        (["table.csv", "--target", "answer", "--goal", "speed"], "goal: must be one of accuracy"),
         (["table.csv", "--target", "answer", "--goal", "rmse"], "must hold finite numbers for the goal rmse"),
         (["table.csv", "--target", "answer", "--time", "1s"], "--time must be at least 5s"),
         (["table.csv", "--target", "answer", "--time", "soon"], "--time soon: must be seconds or a time such as"),
         (["table.csv", "--target", "answer", "--time", "6s"], "--time must leave"),
-        (["nothing.csv", "--target", "answer"], "must be a file or a folder, but there is none"),
+        (["nothing.csv", "--target", "answer"], "must be a file or a folder of images, but isn't there"),
         (["table.csv", "--target", "other"], "target: must be one of the columns"),
         (["--resume", "nowhere"], "must be a folder that `hpsearch design` has made"),
         ([], "must be given a data set, or --resume DIR"),
@@ -358,7 +358,7 @@ def test_the_sweep_for_images_of_any_size_can_be_read(here, capsys, side):
     ("words", "told"),
     [
         (["--limit", "parameter=10"], "latency_ms; did you mean parameters?"),
-        (["--goal", "acuracy"], "did you mean accuracy?"),
+        (["--goal", "acuracy"], "did you mean 'accuracy'?"),
     ],
 )
 def test_misspelt_words_are_told_with_the_nearest(here, capsys, words, told):

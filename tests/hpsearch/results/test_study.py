@@ -303,12 +303,11 @@ def test_search_takes_the_widths_and_the_scaling(tmp_path):
     def search(name: str, scaling: object) -> Study:
         return hpsearch.search(
             _walk,
-            parameters={"x": Uniform(0.0, 1.0)},
+            parameters={"parameters": {"x": Uniform(0.0, 1.0)}, "scaling": scaling},
             metric="loss",
             max_iter=1,
             run_cap=1,
             resources={"max_workers_per_trial": 3, "elastic": False},
-            scaling=scaling,  # type: ignore[arg-type]
             directory=tmp_path / name,
             backend="inline",
             observers=[],

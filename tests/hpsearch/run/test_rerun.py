@@ -20,7 +20,6 @@ from hpsearch.events import Started
 from hpsearch.journal.directory import StudyDirectory
 from hpsearch.run.rerunning import plan_rerun
 from hpsearch.searchers import Searcher, Suggestion
-from hpsearch.seeds import trial_seed
 from hpsearch.trial import TrialState
 from tests.hpsearch.old_studies import trainables
 from tests.hpsearch.old_studies.test_old_studies import STUDIES, unpacked
@@ -229,19 +228,6 @@ def test_a_study_that_ended_early_gives_what_it_has_and_says_so(tmp_path):
     assert former.state == "max_time"
     plan = plan_rerun(former, 2, 1)
     assert plan.notes == (f"{tmp_path / 's'} is max_time, not finished: the best of what it has are run again",)
-
-
-def test_seeds_are_none_of_the_study_even_where_the_next_sweeps_would_be(tmp_path, monkeypatch):
-    """By chance two sweeps may give one seed, with 32 bits of them; here they often do."""
-    few = lambda sweep, number: trial_seed(sweep, number) % 50  # noqa: E731
-    for module in ("hpsearch.study.new_trials", "hpsearch.run.rerunning"):
-        monkeypatch.setattr(f"{module}.trial_seed", few)
-    former = searched(tmp_path / "s", early_terminate=None, max_iter=1, run_cap=9)
-    told = hpsearch.rerun(tmp_path / "s", top=3, seeds=2, trainable=noisy, directory=tmp_path / "again", **INLINE)
-    seeds = seeds_of(told.study)
-    assert len(set(seeds)) == 6
-    assert not set(seeds) & set(seeds_of(former))
-    assert told.study.sweep.seed > former.sweep.seed + 1
 
 
 def test_a_rerun_of_a_rerun_has_new_seeds_and_the_same_name(tmp_path):

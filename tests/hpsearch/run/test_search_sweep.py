@@ -19,6 +19,7 @@ OLD: dict[str, Any] = {
     "outcome_constraints": ["loss <= 1"],
     "points_to_try": [{"x": 0.5}],
     "on_end": "true",
+    "scaling": {"batch": "per_worker"},
     "suggestions": {"ahead": False},
     "goal": "maximize",
     "metric_scope": "best",
