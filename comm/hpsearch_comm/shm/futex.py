@@ -39,13 +39,10 @@ give_way: Callable[[], int] = ctypes.CDLL(None).sched_yield
 _number = _NUMBERS.get(platform.machine(), -1)
 
 
-class _Timespec(ctypes.Structure):
+class Timespec(ctypes.Structure):
+    """C's struct timespec."""
+
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
-
-
-def timespec(seconds: float) -> ctypes.Structure:
-    """Return C's struct timespec."""
-    return _Timespec(int(seconds), int(seconds % 1 * 1e9))
 
 
 def wait(address: int, expected: int, seconds: float) -> None:
@@ -53,12 +50,13 @@ def wait(address: int, expected: int, seconds: float) -> None:
 
     It may also return for no reason: check the word again.
     """
+    span = Timespec(int(seconds), int(seconds % 1 * 1e9))
     _releasing_lock(
         ctypes.c_long(_number),
         ctypes.c_void_p(address),
         ctypes.c_long(_WAIT),
         ctypes.c_uint(expected),
-        ctypes.byref(timespec(seconds)),
+        ctypes.byref(span),
         ctypes.c_long(0),
         ctypes.c_long(0),
     )

@@ -29,8 +29,8 @@ from hpsearch_comm.errors import CommError, PeerLost, UsageError
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation, Wait
 from hpsearch_comm.header import Signature
-from hpsearch_comm.shm import futex
 from hpsearch_comm.shm.barrier import LINE, LOOK, SLICE, look
+from hpsearch_comm.shm.futex import Timespec
 from hpsearch_comm.shm.memfd import tensor_over
 
 _MUTEX_BYTES = 48
@@ -278,9 +278,10 @@ def try_lock(address: int) -> int:
 
 def lock(address: int, seconds: float) -> int:
     """Lock the mutex, waiting at most for `seconds`. Return the same as `try_lock`, but ETIMEDOUT instead of EBUSY."""
-    until = futex.timespec(time.clock_gettime(time.CLOCK_MONOTONIC) + seconds)
+    until = time.clock_gettime(time.CLOCK_MONOTONIC) + seconds
+    span = Timespec(int(until), int(until % 1 * 1e9))
     clock = ctypes.c_int(time.CLOCK_MONOTONIC)
-    return int(_releasing_lock.pthread_mutex_clocklock(ctypes.c_void_p(address), clock, ctypes.byref(until)))
+    return int(_releasing_lock.pthread_mutex_clocklock(ctypes.c_void_p(address), clock, ctypes.byref(span)))
 
 
 def give_back(address: int) -> None:
