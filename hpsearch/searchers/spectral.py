@@ -27,6 +27,7 @@ from hpsearch.searchers.base import (
     refuse_constraints,
 )
 from hpsearch.searchers.feasibility import Feasibility
+from hpsearch.searchers.history import Evidence
 from hpsearch.searchers.learning import REDRAWS, LearningSearcher
 from hpsearch.seeds import DRAW_BITS, suggestion_seed
 from hpsearch.space import Categorical, Distribution, Space
@@ -98,6 +99,8 @@ class Spectral(LearningSearcher):
         self._options = options_as(_Options, problem.settings, self.kind)
         self.startup = self._options.samples
         self._booleans = BooleanSpace(problem.space)
+        self._codes: dict[int, NDArray[np.int8] | None] = {}
+        """Trial number to the booleans of its configuration."""
         self._learned: dict[tuple[int, int], tuple[object, dict[int, int]]] = {}
         """(stage, samples) to the last data, and the booleans that the stage fixed with that data."""
 
@@ -133,13 +136,14 @@ class Spectral(LearningSearcher):
 
     def _settled(self) -> list[dict[int, int]]:
         """Return the fixed booleans (index to value) after each completed stage."""
-        trials = [trial for trial in self._evidence() if trial.value is not None]
-        encoded = [(code, trial.value) for trial in trials if (code := self._booleans.encode(trial.params)) is not None]
-        codes = np.array([code for code, _ in encoded], dtype=np.int8).reshape(len(encoded), self._booleans.size)
+        trials = [trial for trial in self._evidence() if trial.value is not None and self._code(trial) is not None]
+        codes = np.array([self._code(trial) for trial in trials], dtype=np.int8).reshape(
+            len(trials), self._booleans.size
+        )
         sign = 1.0 if self.problem.objective.goals[0].goal == "minimize" else -1.0
-        values = sign * np.array([value for _, value in encoded], dtype=np.float64)
+        values = sign * np.array([trial.value for trial in trials], dtype=np.float64)
         settled: list[dict[int, int]] = []
-        inside = np.arange(len(encoded))
+        inside = np.arange(len(trials))
         for stage in range(self._options.stages):
             before = settled[-1] if settled else {}
             now = before
@@ -168,6 +172,12 @@ class Spectral(LearningSearcher):
             best = minimizer(polynomial, indices, self._booleans.patterns(indices, before))
             self._learned[stage] = key, before | best
         return self._learned[stage][1]
+
+    def _code(self, evidence: Evidence) -> NDArray[np.int8] | None:
+        """Return a trial's booleans; None if it has a value of probability 0."""
+        if evidence.trial not in self._codes:
+            self._codes[evidence.trial] = self._booleans.encode(evidence.params)
+        return self._codes[evidence.trial]
 
 
 def _clipped(values: NDArray[np.float64]) -> NDArray[np.float64]:
