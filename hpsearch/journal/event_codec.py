@@ -17,9 +17,29 @@ from dataclasses import dataclass, fields, is_dataclass
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from hpsearch import events
 from hpsearch.decision import Decision, Followed, PlanChange
-from hpsearch.events import Event
+from hpsearch.events import (
+    Added,
+    Asked,
+    Changed,
+    Continued,
+    Dropped,
+    Ended,
+    Event,
+    Exhausted,
+    Extended,
+    Failed,
+    Finished,
+    Lost,
+    Noted,
+    Opened,
+    Pruned,
+    Retried,
+    Reverted,
+    Saved,
+    Started,
+    Steered,
+)
 from hpsearch.trial import Costs, Failure, Parent, Report, Trial
 
 
@@ -47,30 +67,30 @@ def _layout(kind: type, trial: str, names: str) -> _Layout:
 
 
 _EVENTS: Mapping[str, _Layout] = {
-    "opened": _layout(events.Opened, "", "backend workers process command workers_per_trial code"),
-    "asked": _layout(events.Asked, "", "number parent bracket"),
+    "opened": _layout(Opened, "", "backend workers process command workers_per_trial code"),
+    "asked": _layout(Asked, "", "number parent bracket"),
     "started": _layout(
-        events.Started,
+        Started,
         "segment.trial",
         "new reason bracket rung start=segment.start end=segment.end checkpoint=segment.checkpoint "
         "attempt=segment.attempt width=segment.width costs=segment.costs",
     ),
-    "saved": _layout(events.Saved, "trial", "attempt iteration checkpoint reports"),
-    "noted": _layout(events.Noted, "trial", "attempt notes"),
-    "finished": _layout(events.Finished, "trial", "attempt iteration checkpoint reports cut seconds stopped lanes"),
-    "failed": _layout(events.Failed, "trial", "attempt failure retry reports seconds"),
-    "lost": _layout(events.Lost, "trial", "attempt reason counts_against_trial seconds then company"),
-    "reverted": _layout(events.Reverted, "trial", "attempt iteration reason seconds checkpoint"),
-    "dropped": _layout(events.Dropped, "trial", "reason"),
-    "retried": _layout(events.Retried, "trial", ""),
-    "continued": _layout(events.Continued, "trial", "until iteration checkpoint"),
-    "pruned": _layout(events.Pruned, "trial", "reason"),
-    "added": _layout(events.Added, "", "params"),
-    "exhausted": _layout(events.Exhausted, "", ""),
-    "extended": _layout(events.Extended, "", "run_cap settings"),
-    "changed": _layout(events.Changed, "", "parameters from_trial"),
-    "steered": _layout(events.Steered, "", "verb by request details refused"),
-    "ended": _layout(events.Ended, "", "state message"),
+    "saved": _layout(Saved, "trial", "attempt iteration checkpoint reports"),
+    "noted": _layout(Noted, "trial", "attempt notes"),
+    "finished": _layout(Finished, "trial", "attempt iteration checkpoint reports cut seconds stopped lanes"),
+    "failed": _layout(Failed, "trial", "attempt failure retry reports seconds"),
+    "lost": _layout(Lost, "trial", "attempt reason counts_against_trial seconds then company"),
+    "reverted": _layout(Reverted, "trial", "attempt iteration reason seconds checkpoint"),
+    "dropped": _layout(Dropped, "trial", "reason"),
+    "retried": _layout(Retried, "trial", ""),
+    "continued": _layout(Continued, "trial", "until iteration checkpoint"),
+    "pruned": _layout(Pruned, "trial", "reason"),
+    "added": _layout(Added, "", "params"),
+    "exhausted": _layout(Exhausted, "", ""),
+    "extended": _layout(Extended, "", "run_cap settings"),
+    "changed": _layout(Changed, "", "parameters from_trial"),
+    "steered": _layout(Steered, "", "verb by request details refused"),
+    "ended": _layout(Ended, "", "state message"),
 }
 """Layouts by the event's kind in the journal. No name may ever change."""
 
@@ -94,12 +114,31 @@ _ROWS: Mapping[type, _Layout] = {
 """Dataclasses that are written as lists of these fields: reports are most of a journal. An optional field is the last,
 and is omitted if it has its default."""
 
-_OMITTED: Mapping[type, Mapping[str, Any]] = {
-    Trial: {"configuration": None, "repeat": 0},
+_LACKING: Mapping[type, Mapping[str, Any]] = {
+    Opened: {"code": ""},
+    Started: {"costs": None},
+    Finished: {"stopped": "", "lanes": 1},
+    Lost: {"seconds": 0.0, "then": "", "company": ()},
+    Trial: {"parent": None, "start": 0, "configuration": None, "repeat": 0},
+    Parent: {"params": {}},
     Report: {"lanes": 1},
     Failure: {"key": ""},
 }
-"""Names that aren't written with these values, which most trials have. No value here may ever change."""
+"""Values of names that a body lacks, as earlier versions omitted them. No value here may ever change."""
+
+_OMITTED: Mapping[type, Sequence[str]] = {Trial: ("configuration", "repeat")}
+"""Names that aren't written with their value in `_LACKING`, which is that of most sweeps."""
+
+
+def _former_suggested(body: dict[str, Any]) -> None:
+    body.pop("seen", None)  # the number of results that the searcher had received, which `Asked` records now
+
+
+_FORMER: Mapping[type, Callable[[dict[str, Any]], None]] = {
+    Started: _former_suggested,
+    Exhausted: _former_suggested,
+}
+"""Converts names of earlier versions."""
 
 _Read = Callable[[Any, Any], Any]
 """Converts (the trial's number, the JSON value) to the value."""
@@ -130,8 +169,8 @@ def _plain(obj: Any) -> dict[str, Any] | tuple[Any, ...]:
     if names is None:
         return values(obj)
     body = dict(zip(names, values(obj), strict=True))
-    for name, value in _OMITTED.get(type(obj), {}).items():
-        if body[name] == value:
+    for name in _OMITTED.get(type(obj), ()):
+        if body[name] == _LACKING[type(obj)][name]:
             del body[name]
     return body
 
@@ -155,9 +194,9 @@ def _getter(names: Iterable[str], get: Any = attrgetter) -> Callable[[Any], tupl
 def _row_writer(layout: _Layout) -> Callable[[Any], tuple[Any, ...]]:
     """Return a function that converts a dataclass to its row."""
     row = _getter(layout.fields.values())
-    if layout.kind not in _OMITTED:
+    if layout.kind not in _LACKING:
         return row
-    ((last, meant),) = _OMITTED[layout.kind].items()
+    ((last, meant),) = _LACKING[layout.kind].items()
     assert last == [*layout.fields][-1]
     return lambda part: values[:-1] if (values := row(part))[-1] == meant else values
 
@@ -165,12 +204,15 @@ def _row_writer(layout: _Layout) -> Callable[[Any], tuple[Any, ...]]:
 def _reader(layout: _Layout) -> _Read:
     """Return a function that reads a dataclass from its JSON object."""
     keys = set(layout.fields)
-    omitted = _OMITTED.get(layout.kind, {})
+    lacking = _LACKING.get(layout.kind, {})
+    former = _FORMER.get(layout.kind)
     build = _builder(layout)
 
     def read(trial: int | None, body: Any) -> Any:
         if type(body) is not dict or body.keys() != keys:
-            body = {**omitted, **body}
+            body = {**lacking, **body}
+            if former is not None:
+                former(body)
             if body.keys() != keys:
                 raise KeyError(*sorted(body.keys() ^ keys))
         return build(trial, body)
@@ -211,7 +253,7 @@ def _inner(layout: _Layout, field: str, kind: type) -> _Layout:
 
 def _row_reader(layout: _Layout) -> _Read:
     """Return a function that reads a dataclass from its row."""
-    row, omitted = [*layout.fields], tuple(_OMITTED.get(layout.kind, {}).values())
+    row, lacking = [*layout.fields], tuple(_LACKING.get(layout.kind, {}).values())
     field_names = [field.name for field in fields(layout.kind)]
     numbered = layout.trial in field_names
     order = [*layout.fields.values()]
@@ -219,8 +261,8 @@ def _row_reader(layout: _Layout) -> _Read:
     make = layout.kind
 
     def read(trial: int | None, values: Any) -> Any:
-        if len(values) == len(row) - len(omitted):
-            values = *values, *omitted
+        if len(values) == len(row) - len(lacking):
+            values = *values, *lacking
         if len(values) != len(row):
             raise ValueError(f"expected {row}, got {values}")
         return make(trial, *in_order(values)) if numbered else make(*in_order(values))

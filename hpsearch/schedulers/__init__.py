@@ -41,6 +41,9 @@ KNOWN: Mapping[str, type[EarlyTerminate]] = {
 }
 """`type` of `early_terminate` to its settings."""
 
+_BEFORE_KEYS: Mapping[str, Mapping[str, Any]] = {cls.kind: {"rungs": "paper"} for cls in (Hyperband, SuccessiveHalving)}
+"""Defaults for settings that earlier versions stored without these keys."""
+
 
 def settings_named(kind: str) -> type[EarlyTerminate]:
     """Return the settings of a `type`: a known name, or the import path `package.module:Class` of a custom scheduler.
@@ -65,7 +68,7 @@ def settings_named(kind: str) -> type[EarlyTerminate]:
 
 def early_terminate_from_json(stored: Mapping[str, Any]) -> EarlyTerminate:
     """Return the settings that `to_json` stored; `Absent` for a custom scheduler that can't be imported."""
-    fields = dict(stored)
+    fields = {**_BEFORE_KEYS.get(stored["type"], {}), **stored}
     kind = fields.pop("type")
     try:
         return settings_named(kind)(**fields)

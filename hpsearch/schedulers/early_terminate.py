@@ -67,6 +67,9 @@ class EarlyTerminate(Settings, ABC):
         Args:
             objective: Ranks trials.
             run_cap: Maximum number of trials.
+
+        Raises:
+            SweepError: With these settings, no trial would run.
         """
 
     @abstractmethod
@@ -76,6 +79,10 @@ class EarlyTerminate(Settings, ABC):
     def raised(self, stored: Self, run_cap: int | None) -> Mapping[str, Any]:
         """Return the settings that are higher than the stored ones of a study with this `run_cap`, by name."""
         return {}
+
+    def as_stored(self, stored: Self) -> Self:
+        """Return the stored settings if they are equivalent to these, otherwise these settings."""
+        return self
 
     def with_settings(self, settings: Mapping[str, Any]) -> Self:
         """Return a copy of the settings with some of them changed."""

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Self
 from hpsearch.config.checks import InvalidKey
 from hpsearch.config.settings import AtLeast, Count
 from hpsearch.decision import Decision, Rungs
+from hpsearch.errors import SweepError
 from hpsearch.objective import Objective
 from hpsearch.schedulers.base import NewTrial, Outcome, Run, RungView, Scheduler, ran, ranked
 from hpsearch.schedulers.brackets import (
@@ -74,6 +75,10 @@ class Halving(EarlyTerminate):
         chosen = "" if self.min_iter is not None else f" (min_iter, not given: max_iter / {self.eta}^{_CHOSEN_RUNGS})"
         unit = "iterations" if self.resource is None else self.resource
         return f"{type(self).__name__} from {self.ends[0]}{chosen} to {self.max_iter} {unit} by {self.eta}"
+
+    def as_stored(self, stored: Self) -> Self:
+        """Return these settings with the stored settings of the rungs if the rungs end at the same iterations."""
+        return replace(self, min_iter=stored.min_iter, rungs=stored.rungs) if self.ends == stored.ends else self
 
 
 @dataclass(frozen=True)
@@ -158,7 +163,11 @@ class BracketScheduler(Scheduler):
         run_cap: int | None = None,
         brackets: int | None = None,
     ) -> None:
+        if not cycle or not all(bracket.rungs for bracket in cycle):
+            raise SweepError("a round must hold at least one bracket, and each bracket at least one rung")
         super().__init__(run_cap)
+        if brackets is not None and brackets < 1:
+            raise SweepError(f"`brackets` must be at least 1, got {brackets}")
         self._cycle = tuple(cycle)
         self._eta = eta
         self._objective = objective

@@ -37,7 +37,11 @@ def build_searcher(sweep: Sweep, past: Sequence[Past] = ()) -> Searcher:
 
 
 def build_scheduler(sweep: Sweep) -> Scheduler:
-    """Build the scheduler for a sweep's `early_terminate`, `max_iter` and `run_cap`."""
+    """Build the scheduler for a sweep's `early_terminate`, `max_iter` and `run_cap`.
+
+    Raises:
+        SweepError: With these numbers no trial would run.
+    """
     if sweep.repeats.racing:
         return Race(sweep.objective, sweep.repeats.n, sweep.max_iter, sweep.run_cap)
     if sweep.early_terminate is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from hpsearch.errors import SweepError
@@ -17,7 +18,10 @@ def extension(stored: Sweep, requested: Sweep) -> Extended | None:
         SweepError: `requested` differs in anything else, or has less to do; the message lists the differences.
     """
     before, after = stored.early_terminate, requested.early_terminate
-    settings = {} if after is None or type(after) is not type(before) else dict(after.raised(before, stored.run_cap))
+    settings: Mapping[str, object] = {}
+    if before is not None and after is not None and type(after) is type(before):
+        requested = replace(requested, early_terminate=after.as_stored(before), read_back=True)
+        settings = dict(after.raised(before, stored.run_cap))
     more = Extended(requested.run_cap if _raises_run_cap(stored, requested) else None, settings)
     differences = extended(stored, more).difference(requested)
     if differences:

@@ -12,10 +12,32 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from hpsearch import events
 from hpsearch.decision import Decision, Followed, Rungs
 from hpsearch.errors import JournalError
-from hpsearch.events import ASK_TELL, Entry, Event
+from hpsearch.events import (
+    ASK_TELL,
+    Added,
+    Asked,
+    Changed,
+    Continued,
+    Dropped,
+    Ended,
+    Entry,
+    Event,
+    Exhausted,
+    Extended,
+    Failed,
+    Finished,
+    Lost,
+    Noted,
+    Opened,
+    Pruned,
+    Retried,
+    Reverted,
+    Saved,
+    Started,
+    Steered,
+)
 from hpsearch.schedulers.base import RungView
 from hpsearch.space import Space
 from hpsearch.study.trial_record import TrialRecord
@@ -79,29 +101,29 @@ class JournaledState:
         """
         self.pruned = {}
         match event:
-            case events.Started():
+            case Started():
                 self._start(event)
-            case events.Saved() | events.Finished() | events.Failed() | events.Lost() | events.Reverted():
+            case Saved() | Finished() | Failed() | Lost() | Reverted():
                 self._attempt(event)
-            case events.Noted():
+            case Noted():
                 self.records.of(event.trial).note(event.notes)
-            case events.Opened() | events.Ended():
-                if isinstance(event, events.Opened):
+            case Opened() | Ended():
+                if isinstance(event, Opened):
                     self._open(event)
                 self._requeue_running()
-            case events.Dropped():
+            case Dropped():
                 self.records.drop(event.trial)
-            case events.Pruned():
+            case Pruned():
                 self._prune(event)
-            case events.Continued():
+            case Continued():
                 self.records.train_on(event)
                 self._queue(event.trial)
-            case events.Steered():
+            case Steered():
                 if event.request is None and not self.is_ask_tell:
                     self._requeue_running()
-            case events.Changed():
+            case Changed():
                 self.records.use_defaults(Space.from_json(event.parameters))
-            case events.Asked() | events.Retried() | events.Added() | events.Exhausted() | events.Extended():
+            case Asked() | Retried() | Added() | Exhausted() | Extended():
                 pass  # `follow` applies their effects
 
     def follow(self, followed: Followed) -> None:
@@ -115,13 +137,22 @@ class JournaledState:
             self.total = followed.plan.total
             self.brackets.update(followed.plan.brackets)
 
-    def leave(self, ended: events.Ended) -> None:
+    def leave(self, ended: Ended) -> None:
         """Mark the attempts of the last process, which died, as lost.
 
         Trials that had been pruned by then end, as the next process that runs the study will record.
         """
         self.apply(ended)
         self.follow(Followed([Decision(trial, "stop", self.records.of(trial).pruned) for trial in self.pruned]))
+
+    def turn(self, event: Event) -> int:
+        """Return the position of an event's segment among the segments to start again; 0 if it is none of them.
+
+        Their order doesn't affect results, and earlier versions had another order.
+        """
+        if isinstance(event, Started) and event.segment.trial in self.requeued:
+            return self.requeued.index(event.segment.trial)
+        return 0
 
     def rungs(self) -> Sequence[RungView]:
         """Return the rungs of the brackets that have begun."""
@@ -153,13 +184,13 @@ class JournaledState:
         """
         return self.records.obsolete(fork_states, keep_all=self._keep_all)
 
-    def _open(self, event: events.Opened) -> None:
+    def _open(self, event: Opened) -> None:
         self.is_ask_tell = event.backend == ASK_TELL
         self.records.open(event.code)
         if event.workers_per_trial is not None:
             self.records.least_width = event.workers_per_trial
 
-    def _start(self, event: events.Started) -> None:
+    def _start(self, event: Started) -> None:
         trial = event.segment.trial
         if trial in self.requeued:
             self.requeued.remove(trial)
@@ -167,38 +198,38 @@ class JournaledState:
             self._started[event.bracket, event.rung] += 1
         self.records.start(event)
 
-    def _attempt(self, event: events.Saved | events.Finished | events.Failed | events.Lost | events.Reverted) -> None:
+    def _attempt(self, event: Saved | Finished | Failed | Lost | Reverted) -> None:
         trial = event.trial
         record = self.records.of(trial) if trial in self.records.running else None
         if record is None or record.segment is None or record.segment.attempt != event.attempt:
             raise ValueError("that attempt doesn't run")
-        if not isinstance(event, events.Saved):
+        if not isinstance(event, Saved):
             record.seconds += event.seconds
-        if isinstance(event, events.Saved | events.Finished | events.Failed) and self._resource is not None:
+        if isinstance(event, Saved | Finished | Failed) and self._resource is not None:
             record.spend(event.reports, self._resource)
         match event:
-            case events.Saved():
+            case Saved():
                 if event.checkpoint is not None:
                     record.save(event.iteration, event.checkpoint)
                 record.losses = 0
                 self._count(trial, event.reports)
-            case events.Finished():
+            case Finished():
                 self._finish(event, record, record.segment.end)
-            case events.Failed():
+            case Failed():
                 self._fail(event, record)
-            case events.Lost():
+            case Lost():
                 record.losses += event.counts_against_trial
                 record.excused += event.seconds
                 record.lose(event.then, event.company)
                 self._requeue(trial)
-            case events.Reverted():
+            case Reverted():
                 record.losses = 0
                 self._requeue(trial)
                 before = record.result.iterations
                 self.records.revert(trial, event.reason, event.checkpoint)
                 self.iterations -= before - record.result.iterations
 
-    def _finish(self, event: events.Finished, record: TrialRecord, end: int | None) -> None:
+    def _finish(self, event: Finished, record: TrialRecord, end: int | None) -> None:
         record.losses = 0
         record.lanes = max(record.lanes, event.lanes)
         if event.checkpoint is not None:
@@ -215,7 +246,7 @@ class JournaledState:
         if record.pruned:
             self.pruned[event.trial] = False
 
-    def _fail(self, event: events.Failed, record: TrialRecord) -> None:
+    def _fail(self, event: Failed, record: TrialRecord) -> None:
         record.failures += 1
         if event.retry:
             self._requeue(event.trial)
@@ -239,7 +270,7 @@ class JournaledState:
         self._finished[record.bracket, record.rung] -= 1
         self._queue(trial)
 
-    def _prune(self, event: events.Pruned) -> None:
+    def _prune(self, event: Pruned) -> None:
         record = self.records.of(event.trial)
         if record.state in TERMINAL or record.pruned:
             raise ValueError(f"trial {event.trial} is {record.state}, so that it can't be pruned")

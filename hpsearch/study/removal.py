@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpsearch.errors import CheckpointError, HpsearchError, StorageError, UnwritableError
 from hpsearch.journal.directory import JOURNAL, StudyDirectory
-from hpsearch.journal.filesystem import delete, flush
+from hpsearch.journal.filesystem import flush
 from hpsearch.journal.journal import Journal
 from hpsearch.study.state import SweepState
 from hpsearch.study.trial_records import TERMINAL, owner_of
@@ -137,7 +138,10 @@ def remove(paths: Iterable[Path]) -> None:
     """
     for path in paths:
         try:
-            delete(path)
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
         except OSError as error:
             raise HpsearchError(
                 f"{error.filename or path}: must be a file that can be deleted, got: {error.strerror}. What came "

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import time
 
-from hpsearch import events
-from hpsearch.events import ASK_TELL, Entry
+from hpsearch.events import (
+    ASK_TELL,
+    Added,
+    Changed,
+    Continued,
+    Ended,
+    Entry,
+    Extended,
+    Finished,
+    Opened,
+    Saved,
+    Started,
+    Steered,
+)
 from hpsearch.journal.journal import person
 from hpsearch.study.change import changed
 from hpsearch.study.extension import extended
@@ -24,11 +36,11 @@ class Standing:
         """The sweep with its extensions and changes."""
         self.spaces = [sweep.parameters]
         """The search space as the study was created, and that of each change."""
-        self._opened: events.Opened | None = None
-        self._ended: events.Ended | None = None
+        self._opened: Opened | None = None
+        self._ended: Ended | None = None
         self._paused = ""
 
-    def ended(self, live: bool) -> events.Ended:
+    def ended(self, live: bool) -> Ended:
         """Return the name of the study's state, which all displays use, and a text on it.
 
         The state is one of these:
@@ -46,38 +58,38 @@ class Standing:
         if self._ended is not None:
             return self._ended
         if self._opened is not None and self._opened.backend == ASK_TELL:
-            return events.Ended("open")  # open trials belong to their callers, with or without a live process
+            return Ended("open")  # open trials belong to their callers, with or without a live process
         if live:
-            return events.Ended("paused", self._paused) if self._paused else events.Ended("running")
-        return events.Ended("not begun" if self._opened is None else "killed")
+            return Ended("paused", self._paused) if self._paused else Ended("running")
+        return Ended("not begun" if self._opened is None else "killed")
 
     def take(self, entry: Entry) -> None:
         """Process the next entry."""
-        if isinstance(entry.event, (events.Started, events.Saved, events.Finished)):
+        if isinstance(entry.event, (Started, Saved, Finished)):
             return  # most of a journal, and they don't affect this state
         match event := entry.event:
-            case events.Opened():
+            case Opened():
                 self._opened, self._ended, self._paused = event, None, ""
-            case events.Steered(verb="resume", refused=""):
+            case Steered(verb="resume", refused=""):
                 self._ended, self._paused = None, ""
-            case events.Steered(verb="pause", refused=""):
+            case Steered(verb="pause", refused=""):
                 self._paused = f"since {_clock(entry.time)}, by {person(event.by)}"
-            case events.Steered(verb="cancel", refused=""):
-                self._ended = events.Ended("cancelled", f"at {_clock(entry.time)}, by {person(event.by)}")
-            case events.Ended() if event.state != "cancelled" or self._ended is None:
+            case Steered(verb="cancel", refused=""):
+                self._ended = Ended("cancelled", f"at {_clock(entry.time)}, by {person(event.by)}")
+            case Ended() if event.state != "cancelled" or self._ended is None:
                 self._ended = event
-            case events.Extended():
+            case Extended():
                 self.sweep = extended(self.sweep, event)
                 self._give_more()
-            case events.Changed():
+            case Changed():
                 self.sweep = changed(self.sweep, event)
                 self.spaces.append(self.sweep.parameters)
-            case events.Added() | events.Continued():
+            case Added() | Continued():
                 self._give_more()
 
     def _give_more(self) -> None:
         if self._ended is not None and self._ended.state == "finished":
-            self._ended = events.Ended("extended")
+            self._ended = Ended("extended")
 
 
 def _clock(when: float) -> str:

@@ -12,10 +12,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, tee
 
-from hpsearch import events
 from hpsearch.decision import Decision, Followed, PlanChange
 from hpsearch.errors import JournalError
-from hpsearch.events import Entry, Event
+from hpsearch.events import (
+    Added,
+    Asked,
+    Changed,
+    Continued,
+    Entry,
+    Event,
+    Exhausted,
+    Extended,
+    Failed,
+    Finished,
+    Retried,
+    Saved,
+    Started,
+)
 from hpsearch.journal.event_codec import encode_followed
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait, ran
 from hpsearch.searchers import Past, Suggestion
@@ -33,7 +46,7 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import CAPACITY, Costs, Report, Segment, Trial, TrialRow, TrialState
 from hpsearch.widths.widths import RESTART_SECONDS, Widths
 
-Next = events.Started | events.Asked | events.Exhausted | Wait | Done
+Next = Started | Asked | Exhausted | Wait | Done
 """The possible next steps of a sweep."""
 
 
@@ -67,7 +80,7 @@ class SweepState:
         self._journaled = JournaledState(sweep)
         self._searches = [Suggestions(sweep, self._journaled, calls_of, past)]
         """Those of each space: the first one, and that of each change."""
-        self._changes: list[events.Changed] = []
+        self._changes: list[Changed] = []
         """Changes of the space; a journal's are known before it is replayed, so that each searcher gets all events."""
         self._changed = 0
         """Number of applied changes."""
@@ -122,14 +135,14 @@ class SweepState:
             stand_in: Whether a trial whose suggestion isn't ready runs a random configuration, if the sweep allows it.
         """
 
-        def suggest(answer: NewTrial, position: int, parent: Trial | None) -> Suggestion | events.Asked | NotYet | None:
+        def suggest(answer: NewTrial, position: int, parent: Trial | None) -> Suggestion | Asked | NotYet | None:
             suggestions = self._suggestions_for(answer.number)
             return suggestions.suggest(position, answer.number, answer.bracket, parent, stand_in)
 
         assert not self.is_stale
         return self._upcoming(suggest)
 
-    def request(self) -> events.Asked | None:
+    def request(self) -> Asked | None:
         """Return the event that requests a suggestion in advance; None if there is none to request."""
         if not self._suggestions.learns:
             return None
@@ -153,13 +166,13 @@ class SweepState:
 
     def apply(self, event: Event) -> Followed:
         """Apply an event; return the decisions that followed, which are journaled with it."""
-        if isinstance(event, events.Started | events.Exhausted):
+        if isinstance(event, Started | Exhausted):
             self._record_start(event)
         self._journaled.apply(event)
         decisions = self._decided(event)
         followed = Followed(decisions, self._plan(event))
         self._journaled.follow(followed)
-        if isinstance(event, events.Asked):
+        if isinstance(event, Asked):
             self._suggestions.record_request(event)
         while self._closed < self._search_of(len(self.records)):
             self._searches[self._closed].close()
@@ -175,25 +188,26 @@ class SweepState:
         self.stopping.observe(event, decisions)
         return followed
 
-    def replay(self, journaled: Iterable[Event]) -> Iterator[tuple[Event, Followed]]:
+    def replay(self, events: Iterable[Event]) -> Iterator[tuple[Event, Followed]]:
         """Apply the events of a journal, and check that this sweep would start the same segments.
 
         Raises:
             JournalError: A start differs: another sweep, or a version with other decisions, wrote the journal.
         """
-        journaled = list(journaled)
-        for event in journaled:
-            if isinstance(event, events.Changed):
+        events = list(events)
+        for event in events:
+            if isinstance(event, Changed):
                 self._prepare_change(event)
         for suggestions in self._searches:
             suggestions.replaying = True
-        for event in journaled:
-            if isinstance(event, events.Started | events.Exhausted):
+        for event in events:
+            if isinstance(event, Started | Exhausted):
                 try:
-                    expected = next(self._upcoming(functools.partial(self._suggested, event)))
+                    upcoming = self._upcoming(functools.partial(self._suggested, event))
+                    expected = next(islice(upcoming, self._journaled.turn(event), None))
                 except ValueError as error:
                     raise _misfit(event, f"this sweep says: {error}") from error
-                if isinstance(event, events.Started) and isinstance(expected, events.Started):
+                if isinstance(event, Started) and isinstance(expected, Started):
                     expected = _as_then(expected, event)
                 if expected != event:
                     raise _misfit(event, f"this sweep gives {expected}")
@@ -356,7 +370,7 @@ class SweepState:
         return self.records.checkpoints()
 
     def _upcoming(
-        self, suggest: Callable[[NewTrial, int, Trial | None], Suggestion | events.Asked | NotYet | None]
+        self, suggest: Callable[[NewTrial, int, Trial | None], Suggestion | Asked | NotYet | None]
     ) -> Iterator[Next]:
         for suggestions in self._searches:
             suggestions.working = False
@@ -364,7 +378,7 @@ class SweepState:
         for trial in tuple(self._journaled.requeued):
             idle = False
             record = self.records.of(trial)
-            yield events.Started(record.again(), None, bracket=record.bracket, rung=record.rung)
+            yield Started(record.again(), None, bracket=record.bracket, rung=record.rung)
         requested, position = self.requested.upcoming(), self._position
         first_repeats: dict[int | None, Trial] = {}  # those that were yielded, and may not have started yet
         for answer in self._scheduler.upcoming():
@@ -373,9 +387,9 @@ class SweepState:
                 record = self.records.of(answer.trial)
                 costly = self.sweep.resource is not None
                 segment = record.on(None, float(answer.until)) if costly else record.on(answer.until)
-                yield events.Started(segment, None, bracket=answer.bracket, rung=answer.rung)
+                yield Started(segment, None, bracket=answer.bracket, rung=answer.rung)
                 continue
-            suggestion: Suggestion | events.Asked | NotYet | None
+            suggestion: Suggestion | Asked | NotYet | None
             if answer.configuration is not None and answer.repeat:
                 repeated = first_repeats.get(answer.configuration) or self.records.first_repeat(answer.configuration)
                 suggestion = Suggestion(repeated.params, repeated.origin)
@@ -389,7 +403,7 @@ class SweepState:
             if isinstance(suggestion, NotYet):
                 break
             if not isinstance(suggestion, Suggestion):
-                yield suggestion or events.Exhausted()
+                yield suggestion or Exhausted()
                 return
             start = first_start(answer, suggestion, self.records, self.sweep.seed, self._journaled.is_ask_tell)
             if self.sweep.resource is not None and answer.until is not None:
@@ -404,24 +418,24 @@ class SweepState:
         yield Done() if idle and not self._scheduler.busy and not self.records.running else Wait()
 
     def _suggested(
-        self, event: events.Started | events.Exhausted, answer: NewTrial, position: int, parent: Trial | None
+        self, event: Started | Exhausted, answer: NewTrial, position: int, parent: Trial | None
     ) -> Suggestion | None:
         """Return the searcher's suggestion at the time of the event."""
-        new = None if isinstance(event, events.Exhausted) else event.new
-        if new is None and isinstance(event, events.Started):
+        new = None if isinstance(event, Exhausted) else event.new
+        if new is None and isinstance(event, Started):
             raise ValueError("a new trial is to come")
         return self._suggestions_for(answer.number).suggested(
             position if parent is None else answer.number, parent, new
         )
 
-    def _record_start(self, event: events.Started | events.Exhausted) -> None:
+    def _record_start(self, event: Started | Exhausted) -> None:
         """Count a segment as started, or a suggestion as missing."""
-        if isinstance(event, events.Started) and event.segment.trial in self._journaled.requeued:
+        if isinstance(event, Started) and event.segment.trial in self._journaled.requeued:
             return
         answer = self._scheduler.next()
         if not isinstance(answer, NewTrial) or answer.repeat:
             return
-        new = event.new if isinstance(event, events.Started) else None
+        new = event.new if isinstance(event, Started) else None
         if new is not None and self.requested:
             self.requested.take()
         elif answer.parent is not None:
@@ -449,12 +463,10 @@ class SweepState:
         return decisions
 
     def _decided_on(self, event: Event) -> Sequence[Decision]:
-        if isinstance(event, events.Saved | events.Finished):
+        if isinstance(event, Saved | Finished):
             self._reports.add(event.trial, event.reports)
         match event:
-            case events.Finished(trial=trial) if (
-                trial not in self._journaled.requeued and trial not in self._journaled.pruned
-            ):
+            case Finished(trial=trial) if trial not in self._journaled.requeued and trial not in self._journaled.pruned:
                 record = self.records.of(event.trial)
                 score = record.result.score
                 value = float("nan") if score is None else score
@@ -465,31 +477,31 @@ class SweepState:
                 if record.continued is not None:
                     return (Decision(trial, "complete", f"trained on: {ran(outcome, record.until)}"),)
                 return self._scheduler.observe(outcome)
-            case events.Failed(trial=trial, retry=False):
+            case Failed(trial=trial, retry=False):
                 record = self.records.of(event.trial)
                 if record.continued is not None:
                     reason = f"trained on to iteration {record.result.iterations}, then failed: {event.failure.message}"
                     return (Decision(trial, "complete" if record.continued is TrialState.COMPLETE else "stop", reason),)
                 return self._scheduler.observe(Outcome(event.trial, record.result.iterations, None))
-            case events.Continued(trial=trial, until=until):
+            case Continued(trial=trial, until=until):
                 self._more_iterations += until - self.records.of(trial).result.iterations
-            case events.Retried():
+            case Retried():
                 return self._retry(event.trial)
-            case events.Exhausted():
+            case Exhausted():
                 self._exhausted = True
                 return self._scheduler.exhausted()
-            case events.Extended(run_cap=run_cap, settings=settings):
+            case Extended(run_cap=run_cap, settings=settings):
                 self.sweep = extended(self.sweep, event)
                 self._exhausted = False
                 self._scheduler.extend(run_cap, settings)
-            case events.Changed():
+            case Changed():
                 self._change(event)
-            case events.Added(params=point):
+            case Added(params=point):
                 self.requested.add(point)
                 self._continue()
         return ()
 
-    def _change(self, event: events.Changed) -> None:
+    def _change(self, event: Changed) -> None:
         if self._changed == len(self._changes):
             self._prepare_change(event)
             self.is_stale = True
@@ -498,7 +510,7 @@ class SweepState:
         self.requested.space = self.sweep.parameters
         self._continue()
 
-    def _prepare_change(self, event: events.Changed) -> None:
+    def _prepare_change(self, event: Changed) -> None:
         """Create the searcher of a change, which observes all events from now on."""
         if not self._changes:  # trials of the first space may have values of a later one: those that a user adds
             self._searches[0].translate = translator(self._stored.parameters, ())
@@ -528,11 +540,11 @@ class SweepState:
         """Return how an event changed the scheduler's plan; None if it didn't."""
         brackets = self._journaled.brackets
         match event:
-            case events.Started():
+            case Started():
                 touched: Iterable[int] = (event.bracket,)
-            case events.Finished() | events.Failed() | events.Retried():
+            case Finished() | Failed() | Retried():
                 touched = (self.records.of(event.trial).bracket,)
-            case events.Exhausted() | events.Extended() | events.Changed() | events.Added():
+            case Exhausted() | Extended() | Changed() | Added():
                 touched = brackets
             case _:
                 touched = ()
@@ -543,7 +555,7 @@ class SweepState:
         return PlanChange(total, changed) if changed or total != self._journaled.total else None
 
 
-def _as_then(expected: events.Started, event: events.Started) -> events.Started:
+def _as_then(expected: Started, event: Started) -> Started:
     """Return an expected start with the event's fields that depended on free workers and existing checkpoints."""
     segment = replace(expected.segment, width=event.segment.width)
     new, old = expected.new, event.new

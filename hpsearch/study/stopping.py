@@ -241,34 +241,39 @@ class StoppingCriteria:
     @property
     def met(self) -> str | None:
         """The criterion that ends the sweep, one of `CRITERIA`; None: the sweep continues."""
-        if self._candidate is not None:
+        if self._target is not None and self._target.candidate is not None:
             return "target"
-        is_over = self._patience is not None and self._limit is not None and self._patience.count >= self._limit
-        return "patience" if is_over else None
+        if self._patience is not None and self._limit is not None and self._patience.count >= self._limit:
+            return "patience"
+        return None
 
     @property
     def reason(self) -> str:
         """Why the sweep ends, as text; empty if it continues."""
-        if self._target is not None and (candidate := self._target.candidate) is not None:
-            return self._of_target(candidate, candidate is self._target.reached)
-        return self._of_patience(self._patience) if self._patience is not None and self.met else ""
+        match self.met:
+            case "target":
+                return self._of_target()
+            case "patience":
+                return self._of_patience()
+            case _:
+                return ""
 
-    @property
-    def _candidate(self) -> Reached | None:
-        return None if self._target is None else self._target.candidate
-
-    def _of_target(self, candidate: Reached, counts: bool) -> str:
+    def _of_target(self) -> str:
+        assert self._target is not None
+        candidate = self._target.candidate
+        assert candidate is not None
         reached = zip(self._objective.goals, values_of(candidate.score), strict=True)
         aimed = [(goal, value) for goal, value in reached if goal.target is not None]
         values = " and ".join(f"{goal.name} {value!r}" for goal, value in aimed)
         targets = ", ".join(repr(goal.target) for goal, _ in aimed)
         text = f"trial {candidate.trial} reached {values} at iteration {candidate.iteration} (metric.target: {targets})"
-        if not counts or (score := self._score_of(candidate.trial)) == candidate.score:
+        if candidate is not self._target.reached or (score := self._score_of(candidate.trial)) == candidate.score:
             return text
         return f"{text}; it went on, and its value is {'none' if score is None else _shown(score)} since"
 
-    def _of_patience(self, patience: Patience) -> str:
-        name, front = self._objective.title, patience.front
+    def _of_patience(self) -> str:
+        assert self._patience is not None
+        name, front = self._objective.title, self._patience.front
         if not front:
             lacked = f"any {name}"
         elif self._objective.several:
@@ -276,7 +281,7 @@ class StoppingCriteria:
         else:
             ((trial, score),) = front
             lacked = f"a better {name} than {_shown(score)} of trial {trial}"
-        count = patience.count
+        count = self._patience.count
         ended = "1 trial" if count == 1 else f"{count:,} trials in a row"
         return f"{ended} ended without {lacked} (limits.patience: {self._limit})"
 

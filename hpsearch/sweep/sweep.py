@@ -31,6 +31,17 @@ from hpsearch.trial import Params, Value
 DRAWS = 2
 """Version of sampling and of grids. A study with another version cannot be resumed."""
 
+_DEFAULTS: Mapping[str, Any] = {
+    "parallel": None,
+    "search": {},
+    "on_end": None,
+    "storage": None,
+    "outcome_constraints": (),
+    "auto_reason": None,
+    "repeats": {},
+}
+"""Defaults of keys that may be missing in a recorded sweep."""
+
 _REHEARSED = 20
 """Number of configurations that are sampled to validate a sweep."""
 
@@ -451,7 +462,7 @@ class Sweep:
             SweepError: The JSON is not a sweep of this version.
         """
         try:
-            values = dict(config)
+            values = {**_DEFAULTS, **config}
             if missing := {field.name for field in fields(cls)} - values.keys():
                 raise KeyError(min(missing))
             if (draws := values.pop("draws")) != DRAWS:

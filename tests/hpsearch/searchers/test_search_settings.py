@@ -88,6 +88,23 @@ def test_bohb_is_over_asha_where_nothing_else_is_named():
     assert Sweep.from_json(sweep.to_json()) == sweep
 
 
+def test_a_sweep_that_was_stored_without_the_section_is_read_back():
+    kept = learning("random", search=Search()).to_json()
+    del kept["search"]
+    assert Sweep.from_json(kept).search == Search()
+
+
+def test_a_study_of_a_method_that_was_removed_is_read_and_not_resumed(tmp_path):
+    def train(trial: hpsearch.RunningTrial) -> None:
+        trial.report({"loss": trial.params["x"]})
+
+    sweep = learning("random", run_cap=2, metric=hpsearch.Metric("loss"))
+    old = Sweep.from_json({**sweep.to_json(), "method": "curves"})
+    assert old.method == "curves"
+    with pytest.raises(SweepError, match=r"method: must be another method than curves.*\n  write bohb"):
+        hpsearch.search(train, old, directory=tmp_path / "study", backend="inline")
+
+
 @pytest.mark.parametrize("change", [{"startup": 5}, {"lag": 2}, {"ahead": False}, {"options": {"n_ei_candidates": 3}}])
 def test_another_search_is_another_sweep_and_refused_on_resume(tmp_path, change):
     def train(trial: hpsearch.RunningTrial) -> None:

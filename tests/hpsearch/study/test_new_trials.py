@@ -24,3 +24,11 @@ def test_a_fork_knows_the_params_of_the_trial_that_saved_its_first_checkpoint():
         assert decode(*encode(event)) == event
         records.start(event)
         records.release(number, TrialState.WAITING)
+
+
+def test_a_journal_of_before_has_no_params_of_parents():
+    new = Trial(1, {}, 0, "random", Parent(0, 3, "c"), 3)
+    kind, trial, body = encode(Started(Segment(1, 3, 9, "c", 1), new))
+    event = decode(kind, trial, body.replace(',"params":{}}', "}", 1))
+    assert isinstance(event, Started)
+    assert event.new == new

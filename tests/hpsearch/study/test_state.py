@@ -184,7 +184,8 @@ def test_a_lost_attempt_is_owed_again_from_its_newest_checkpoint_before_anything
     assert started(sweep_state).segment.trial == 2
 
 
-def test_those_with_a_company_are_owed_first():
+def test_those_with_a_company_are_owed_first_and_a_journal_that_has_them_by_number_replays():
+    """That was the order of former versions: whoever begins first changes nothing."""
     sweep = sweep_of(early_terminate=None, run_cap=6, max_iter=9)
     sweep_state = SweepState(sweep)
     events: list[Event] = [OPENED, *(started(sweep_state) for _ in range(5))]
@@ -197,7 +198,8 @@ def test_those_with_a_company_are_owed_first():
     again = [started(sweep_state) for _ in range(5)]
     assert [start.segment.trial for start in again] == [1, 3, 4, 0, 2]
     assert (sweep_state.restricted_count(), started(sweep_state).segment.trial) == (0, 5)
-    list(SweepState(sweep).replay([*events, *again]))
+    by_number = sorted(again, key=lambda start: start.segment.trial)
+    list(SweepState(sweep).replay([*events, *by_number]))
     with pytest.raises(JournalError, match="where this sweep gives Started"):
         list(SweepState(sweep).replay([*events, replace(again[0], segment=replace(again[0].segment, start=1))]))
 

@@ -254,6 +254,14 @@ def test_a_sweep_comes_back_from_json() -> None:
         assert Sweep.from_json(given).to_json() == sweep.to_json()
 
 
+def test_a_sweep_of_the_version_before_comes_back_and_differs_in_nothing() -> None:
+    sweep = sweep_of(metric=Metric("loss", "maximize", target=3.0))
+    given = json.loads(json.dumps(sweep.to_json()))
+    del given["outcome_constraints"], given["metric"]["reference"]
+    assert Sweep.from_json(given) == sweep
+    assert Sweep.from_json(given).difference(sweep) == []
+
+
 def test_what_differs_is_told_by_goal() -> None:
     one = sweep_of(**OBJECTIVES["metric"], **OBJECTIVES["outcome_constraints"])
     assert one.difference(one) == []

@@ -253,8 +253,12 @@ def test_json_that_is_no_sweep_is_one_error(broken):
         Sweep.from_json(broken)
 
 
-@pytest.mark.parametrize("key", sorted(sweep().to_json()))
-def test_json_that_lacks_a_key_is_one_error(key):
+LATER = {"parallel", "search", "on_end", "outcome_constraints", "auto_reason", "repeats", "storage"}
+"""Keys that sweeps of former versions lack."""
+
+
+@pytest.mark.parametrize("key", sorted(sweep().to_json().keys() - LATER))
+def test_json_that_lacks_a_key_of_all_versions_is_one_error(key):
     stored = sweep().to_json()
     del stored[key]
     with pytest.raises(SweepError, match=f"a sweep of this version of hpsearch; KeyError: '{key}'"):
@@ -344,8 +348,8 @@ def test_how_many_trials_a_worker_trains_is_a_difference_where_they_round():
 @pytest.mark.parametrize(
     ("stored", "new", "line"),
     [
-        ({"a.b": 1}, {"a": {"b": 1}}, "parameters.a.b.path: ['a.b'] in the study, not given here"),
-        ({"a": {"b": {"c": 1}}}, {"a": {"b.c": 1}}, "parameters.a.b.c.path: not given in the study, ['a', 'b.c'] here"),
+        ({"a.b": 1}, {"a": {"b": 1}}, "parameters.a.b: the name a.b in the study, b in the group a here"),
+        ({"a": {"b": {"c": 1}}}, {"a": {"b.c": 1}}, "parameters.a.b.c: c in the group a.b in the study, b.c in the"),
         ({"a": Constant({})}, {"a": Constant(None)}, "parameters.a.value: {} in the study, None here"),
         ({"a": Constant([])}, {"a": Constant({})}, "parameters.a.value: [] in the study, {} here"),
         (

@@ -376,6 +376,9 @@ def test_it_comes_back_from_json():
         {"strategy": "pipeline", "micro_batches": 3}, dotted(schedule={"values": ["gpipe", "1f1b"]}), **TWO
     )
     assert Sweep.from_json(json.loads(json.dumps(sweep.to_json()))) == sweep
+    before = sweep_of().to_json()
+    del before["parallel"]
+    assert Sweep.from_json(before) == sweep_of()
 
 
 def test_another_strategy_is_another_sweep():
