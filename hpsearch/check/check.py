@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from hpsearch.check.differences import Difference, TrialRun, differences
-from hpsearch.check.workers import CheckWorkers, Deadline, FailedRun, Scratch, SegmentRun, scratch
+from hpsearch.check.module_state import ModuleState, changes
+from hpsearch.check.workers import CheckWorkers, FailedRun, Scratch, SegmentRun, TimeLimit, scratch
 from hpsearch.config.import_paths import is_table
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.events import Started
@@ -41,6 +42,8 @@ class TrialComparison:
     text: str = ""
     """Why the comparison was skipped, or another note on it."""
     differences: Sequence[Difference] = ()
+    suspects: Sequence[Difference] = ()
+    """Values of the user's modules that differ, which may be the cause."""
     failure: Failure | None = None
 
     @property
@@ -107,9 +110,13 @@ class _Check:
         self._is_script = isinstance(self._job.trainable, CommandLine)
         self._iterations = min(2, sweep.iterations or 2)
         most = math.inf if sweep.limits.max_time is None else sweep.limits.max_time
-        self._deadline = Deadline(time.monotonic() + most, "limits.max_time")
+        self._deadline = TimeLimit(time.monotonic() + most, "limits.max_time")
         self._attempts = 0
         self._trials = _trials_of(sweep)
+        self._fresh: ModuleState = {}
+        """The user's modules in a fresh process."""
+        self._after_first: ModuleState = {}
+        """The user's modules after the first trial."""
 
     def result(self) -> CheckResult:
         """Run the trials and compare them."""
@@ -124,6 +131,7 @@ class _Check:
                 self._say(f"trial {second.number} in the same process: {params_line(second.params)}")
                 warm = self._attempt(workers, second, 0, self._iterations)
         expected = self._trial_run(uninterrupted)
+        self._fresh, self._after_first = uninterrupted.before, uninterrupted.after
         restored = self._restored(first, expected)
         alone, lanes = self._alone(second, warm is not None)
         after_other = self._after_other(warm, alone, no_warm)
@@ -199,7 +207,7 @@ class _Check:
         differing = differences(expected, self._trial_run(first, resumed))
         if differing and resumed.result.ignored_checkpoint:
             differing.insert(0, Difference("checkpoint", "trial.checkpoint", 2, "", "", "was never read"))
-        return _compared("restored", differing)
+        return self._compared("restored", differing, first.after, resumed.before, resumed.before)
 
     def _repeated(self, trial: Trial, expected: TrialRun) -> tuple[TrialComparison, Sequence[Difference]]:
         """Run a trial once more; return the comparison and the harmless differences."""
@@ -249,13 +257,32 @@ class _Check:
             text = f"trial {self._trials[1].number}, also in a fresh process"
             return TrialComparison("warm worker", "failed", text, failure=alone)
         if isinstance(warm, Failure):
+            suspects = self._suspects(self._fresh, self._after_first, alone.before)
             text = f"trial {self._trials[1].number} fails only in a process that has run another trial"
-            return TrialComparison("warm worker", "failed", text, failure=warm)
-        return _compared("warm worker", differences(self._trial_run(alone), self._trial_run(warm)))
+            return TrialComparison("warm worker", "failed", text, suspects=suspects, failure=warm)
+        differing = differences(self._trial_run(alone), self._trial_run(warm))
+        return self._compared("warm worker", differing, alone.before, warm.before, alone.before)
 
+    def _compared(
+        self,
+        name: Literal["restored", "warm worker"],
+        differing: Sequence[Difference],
+        first: ModuleState,
+        second: ModuleState,
+        fresh: ModuleState,
+    ) -> TrialComparison:
+        if not differing:
+            return TrialComparison(name, "equal")
+        return TrialComparison(name, "differs", differences=differing, suspects=self._suspects(first, second, fresh))
 
-def _compared(name: Literal["restored", "warm worker"], differing: Sequence[Difference]) -> TrialComparison:
-    return TrialComparison(name, "differs" if differing else "equal", differences=differing)
+    def _suspects(self, first: ModuleState, second: ModuleState, fresh: ModuleState) -> list[Difference]:
+        """Return the values of the user's modules that differ, except those that differ in every process."""
+        always_differing = {name for name, _, _ in changes(self._fresh, fresh)}
+        return [
+            Difference("module state", name, None, value, other)
+            for name, value, other in changes(first, second)
+            if name not in always_differing
+        ]
 
 
 def _without(comparison: TrialComparison, repeated: TrialComparison, varying: Sequence[Difference]) -> TrialComparison:

@@ -21,6 +21,7 @@ Kind = Literal[
     "state",
     "checkpoint",
     "length",
+    "module state",
 ]
 
 

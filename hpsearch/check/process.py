@@ -11,6 +11,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from hpsearch.check.module_state import module_state
 from hpsearch.check.workers import SegmentRun
 from hpsearch.errors import HpsearchError, TrainableError
 from hpsearch.events import Saved
@@ -54,6 +55,7 @@ class _CheckedWorker:
         """
         self._job, self._root = job, root
         self.worker = Worker(job, root)
+        self._package = job.trainable.partition(":")[0].partition(".")[0] if isinstance(job.trainable, str) else ""
         # Lanes train with transformed functions, in which a hook sees no values.
         self._is_traced = not job.rounded
         return self.worker.address
@@ -76,6 +78,7 @@ class _CheckedWorker:
         path = self._root / attempt_directory(segment, 0 if rank_info is None else rank_info.rank) / "trace.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)  # another rank may have made it
         in_process = not isinstance(self._job.trainable, CommandLine)
+        before = module_state(self._package)
         self.worker.close_object(trial.number)
         trace = Trace(path) if self._is_traced and in_process else None
         channel = _Channel(trace, cut_at)
@@ -90,6 +93,8 @@ class _CheckedWorker:
             result,
             tuple(channel.reports),
             read_trace(path),
+            before,
+            module_state(self._package),
             _memory(self._job),
             _gpu_memory(),
             self.worker.address,

@@ -44,8 +44,7 @@ _RESTORE = {
 _ADVICE = {
     "repeated": "draw from the global generators, which are seeded, or seed your own with trial.seed; on a GPU see "
     "torch.use_deterministic_algorithms; of a metric that measures time nothing else can be expected",
-    "warm worker": "make what a trial leaves in modules, such as a cache, anew in each trial, or set "
-    "resources.fresh_process: true",
+    "warm worker": "make what a trial changes anew in each trial, or set resources.fresh_process: true",
 }
 
 
@@ -100,6 +99,7 @@ def _json(comparison: TrialComparison) -> dict[str, Any]:
         "verdict": comparison.verdict,
         "text": comparison.text,
         "differences": [asdict(entry) for entry in comparison.differences],
+        "suspects": [asdict(entry) for entry in comparison.suspects],
         "failure": None if failure is None else asdict(failure),
     }
 
@@ -120,6 +120,9 @@ def _comparison_lines(result: CheckResult, comparison: TrialComparison) -> list[
     else:
         lines = [f"DIFFERS: {_DIFFERS[comparison.name].format(*numbers)}"]
         lines += _listed(comparison.differences, *_SIDES[comparison.name])
+    if comparison.suspects:
+        lines.append("values of modules that differ, which may be why:")
+        lines += _listed(comparison.suspects, *_SIDES[comparison.name])
     lines += [f"fix: {advice}" for advice in _advice(comparison)]
     return lines
 

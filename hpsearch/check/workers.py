@@ -18,6 +18,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hpsearch.check.module_state import ModuleState
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.task import Result
 from hpsearch.trial import Failure, Report, Segment, Trial
@@ -36,6 +37,9 @@ class SegmentRun:
     reports: tuple[Report, ...]
     trace: Mapping[int, Mapping[str, Any]]
     """By iteration."""
+    before: ModuleState
+    """The state of the user's modules when it began."""
+    after: ModuleState
     memory: int
     """Most bytes that the process, or its script, has had in memory."""
     gpu_memory: int
@@ -56,7 +60,7 @@ class FailedRun(Exception):
         self.failure = failure
 
 
-class Deadline(NamedTuple):
+class TimeLimit(NamedTuple):
     """A time until which something must have ended, by `time.monotonic`, and the key of the sweep that says so."""
 
     until: float
@@ -101,7 +105,7 @@ class CheckWorkers:
         FailedRun: The import ended the process, or exceeded a limit.
     """
 
-    def __init__(self, job: Job, folder: Scratch, deadline: Deadline, segment: float | None) -> None:
+    def __init__(self, job: Job, folder: Scratch, deadline: TimeLimit, segment: float | None) -> None:
         self._job, self._scratch, self._deadline, self._segment = job, folder, deadline, segment
         self._processes: list[_Process] = []
         try:
@@ -165,14 +169,14 @@ class CheckWorkers:
         address: str = self._answer(process, self._deadline)
         return address
 
-    def _limit(self) -> Deadline:
+    def _limit(self) -> TimeLimit:
         """Return the limit of a segment that begins now."""
         if self._segment is None:
             return self._deadline
         key = f"limits.trial_timeout ({self._segment:g} s)"
-        return min(self._deadline, Deadline(time.monotonic() + self._segment, key))
+        return min(self._deadline, TimeLimit(time.monotonic() + self._segment, key))
 
-    def _answer(self, process: _Process, limit: Deadline) -> Any:
+    def _answer(self, process: _Process, limit: TimeLimit) -> Any:
         try:
             answer = process.receive(limit.until)
         except TimeoutError:
