@@ -7,7 +7,8 @@ import os
 import sys
 import time
 import types
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -15,6 +16,9 @@ from hpsearch.errors import HpsearchError, TrainableError
 from hpsearch.trainable.current import current_trial, in_trial
 from hpsearch.trainable.metrics import lacking
 from hpsearch.trainable.running_trial import RunningTrial, SegmentEnd
+
+_PATIENCE = 3
+"""Number of logs with a misspelled metric name that raises an error."""
 
 _told: set[str] = set()
 
@@ -121,8 +125,8 @@ class Run:
         """Times of the last logs to the last reported row, and to the current row."""
         self._finished = False
         self._exit_code = 0
-        self._named: dict[str, Any] = {}
-        """All numbers that were logged so far."""
+        self._named: Counter[str] = Counter()
+        """How often each number was logged so far, by name."""
 
     @property
     def dir(self) -> str:
@@ -145,11 +149,14 @@ class Run:
 
         Raises:
             SegmentEnd: The scheduler or the end of the sweep ends the segment.
+            TrainableError: This is the third log of a name that differs from the metric's only in surrounding blanks.
         """
         if self._trial is None:
             return
         logged, names = _numbers(data), self._trial.metric_names
-        self._named.update(logged)
+        self._named.update(logged.keys())
+        if self.step == 0:
+            self._check_names(names)
         if step is not None and step == self._committed:
             say_once(f"step {step} is reported already: what is logged to it later is not kept")
             return
@@ -194,6 +201,14 @@ class Run:
             missing = " and ".join(name for name in names if name not in self._row)
             logged = " and ".join(name for name in names if name in self._row) or ", ".join(self._row)
             say_once(f"{logged} was logged without {missing}, and is not reported: a report needs all metrics")
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        """Check that no metric is repeatedly logged under a name that differs only in surrounding blanks."""
+        for name in names:
+            similar = [other for other in self._named if other.strip() == name.strip()]
+            if name not in similar and any(self._named[other] >= _PATIENCE for other in similar):
+                problem = f"a run must log {lacking(name, similar, 'this one logged')}"
+                raise TrainableError(problem, f"metric.{name}")
 
     @property
     def is_whole(self) -> bool:

@@ -341,15 +341,21 @@ def test_a_script_whose_run_failed_by_an_error_is_described_by_that_error(tmp_pa
     assert "ZeroDivisionError" in str(row.failure)
 
 
-def test_a_metric_that_is_logged_without_a_blank_of_its_name_is_told_at_the_end(tmp_path):
+@pytest.mark.parametrize("metric", ["loss ", " loss"])
+def test_a_metric_that_is_logged_without_a_blank_of_its_name_is_told_at_its_third_log(tmp_path, metric):
+    logs = []
+
     def train() -> None:
         wandb.init()
-        for epoch in range(3):
-            wandb.log({"train": 1, "loss": epoch})
+        for epoch in range(10):
+            logs.append(epoch)
+            wandb.log({"train": 1})
+            wandb.log({"loss": epoch})
 
-    sweep = {**GIVEN, "metric": {"name": "loss "}}
-    with pytest.raises(hpsearch.TrainableError, match="'loss ', but this one logged 'train', 'loss': did you mean"):
+    sweep = {**GIVEN, "metric": {"name": metric}}
+    with pytest.raises(hpsearch.TrainableError, match=f"'{metric}', but this one logged 'loss': did you mean 'loss'"):
         wandb.agent(wandb.sweep(sweep), train, count=1, directory=tmp_path / "s", progress=False)
+    assert logs == [0, 1, 2]
 
 
 def test_a_metric_may_have_a_name_that_differs_from_another_ones_by_capitals(tmp_path):
