@@ -50,6 +50,9 @@ _DAMAGED = (
 LABELS = ("tag", "untag", "note")
 """Verbs of labels. These requests need no answer."""
 
+_ADDED = ("by", "details")
+"""Columns that older journals lack. They are added with the first request."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -307,6 +310,9 @@ class Journal:
         row = (time.time(), verb, by, json.dumps(details or {}, allow_nan=False))
         with explained(self._path), self._transaction():
             insert = "INSERT INTO requests (time, verb, by, details) VALUES (?, ?, ?, ?)"
+            for column in _ADDED:
+                if column not in self._request_columns():
+                    self._connection.execute(f"ALTER TABLE requests ADD COLUMN {column} TEXT NOT NULL DEFAULT ''")
             number = self._connection.execute(insert, row).lastrowid
         assert number is not None, "a row was inserted"
         return number
@@ -343,7 +349,8 @@ class Journal:
         """
         requests = []
         with explained(self._path):
-            query = "SELECT seq, time, verb, by, details FROM requests WHERE seq > ? ORDER BY seq"
+            added = ", ".join(_ADDED) if self._request_columns().issuperset(_ADDED) else "'', ''"
+            query = f"SELECT seq, time, verb, {added} FROM requests WHERE seq > ? ORDER BY seq"
             for seq, when, verb, by, details in self._connection.execute(query, (number,)).fetchall():
                 try:
                     parsed = json.loads(details) if details else {}
@@ -354,6 +361,9 @@ class Journal:
                     problem = f"request {seq} can't be read: {error}. The file was damaged; leave it anew."
                     raise JournalError(problem) from error
         return requests
+
+    def _request_columns(self) -> set[str]:
+        return {row[1] for row in self._connection.execute("PRAGMA table_info(requests)")}
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:

@@ -10,9 +10,10 @@ import os
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import wait
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from hpsearch_comm.bootstrap.address import Address
 from hpsearch_comm.bootstrap.connector import Endpoint
@@ -20,10 +21,13 @@ from hpsearch_comm.bootstrap.exchange import Venue, meet
 from hpsearch_comm.bootstrap.handshake import Credentials
 from hpsearch_comm.bootstrap.interface import describe_interfaces, is_local, is_own_name, local_address, resolve
 from hpsearch_comm.bootstrap.listener import listen, listen_all
+from hpsearch_comm.bootstrap.tasks import in_thread
 from hpsearch_comm.errors import ConfigurationError, RendezvousError
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
+
+T = TypeVar("T")
 
 _ADVICE = (
     "Start all ranks within start_timeout of each other, with the same MASTER_ADDR, MASTER_PORT, WORLD_SIZE and "
@@ -36,6 +40,8 @@ _LOCAL_ADVICE = (
 _BIND_SECONDS = 3.0
 """Seconds for which a port in use is tried again: another group of this process may be about to release it."""
 _LONGEST_SECONDS = 2e6  # the longest timeout that a TCPStore accepts
+_GRACE_SECONDS = 1.5
+"""Seconds to wait for a store after the deadline, so that it can raise its own error if nobody listens."""
 
 
 class Rendezvous(ABC):
@@ -209,9 +215,9 @@ class StoreRendezvous(Rendezvous):
         venue = Venue(size, credentials, deadline, self.store_name, _ADVICE)
         key = f"{self.prefix}/{credentials.digest.hex()[:16]}"
         try:
-            store = self._open(deadline)
-            listening = partial(_listen_and_announce, store, key, mine)
-            return meet(venue, rank, mine, listening, partial(_announced, store, key))
+            store = _until(deadline, partial(self._open, deadline))
+            listening = partial(_listen_and_announce, store, key, mine, deadline)
+            return meet(venue, rank, mine, listening, partial(_announced, store, key, deadline))
         except RuntimeError as error:  # every error of a store is one
             reason = str(error).strip().partition("\n")[0]
             raise RendezvousError(
@@ -251,21 +257,39 @@ class HeldStoreRendezvous(StoreRendezvous):
         return self._store
 
 
-def _listen_and_announce(store: Store, key: str, address: str) -> list[socket.socket]:
+def _listen_and_announce(store: Store, key: str, address: str, deadline: float) -> list[socket.socket]:
     """Listen on a free port of rank 0's host, and write the endpoint to the store: address, a space and port."""
     ip = Address.from_text(address).ip
     listening = listen((ip, 0))
-    store.set(key, f"{ip} {listening.getsockname()[1]}")
+    _until(deadline, partial(store.set, key, f"{ip} {listening.getsockname()[1]}"))
     return [listening]
 
 
-def _announced(store: Store, key: str) -> list[Endpoint]:
+def _announced(store: Store, key: str, deadline: float) -> list[Endpoint]:
     """Return the endpoint in the store as a list; empty if there is none or it is invalid."""
-    if not store.check([key]):  # get() would wait for a missing key
-        return []
-    ip, _, port = bytes(store.get(key)).decode("utf-8", "replace").partition(" ")
+    ip, _, port = _until(deadline, partial(_entry, store, key)).decode("utf-8", "replace").partition(" ")
     try:
         endpoint = str(ipaddress.ip_address(ip)), int(port)
     except ValueError:
         return []
     return [endpoint] if 1 <= endpoint[1] <= 65535 else []
+
+
+def _entry(store: Store, key: str) -> bytes:
+    # get() would wait for a missing key.
+    return bytes(store.get(key)) if store.check([key]) else b""
+
+
+def _until(deadline: float, call: Callable[[], T]) -> T:
+    """Call a function of a store in a thread, and wait for its result until the deadline.
+
+    A TCPStore itself doesn't keep the deadline: if its host is silent or its process is stopped, it waits forever and
+    ignores Ctrl-C. Then the thread is abandoned.
+
+    Raises:
+        RuntimeError: The call's own error, or there was no answer.
+    """
+    outcome = in_thread(call)
+    if not wait([outcome], min(_LONGEST_SECONDS, max(0.0, deadline - time.monotonic()) + _GRACE_SECONDS)).done:
+        raise RuntimeError("it has not answered until the start_timeout was over")
+    return outcome.result()

@@ -10,23 +10,47 @@ import contextlib
 import errno
 import select
 import socket
-from collections.abc import Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+_CANCEL_SECONDS = 2.0
+"""Seconds that a cancelled coroutine has to end. One that waits in a store's call can't."""
+
+
+def in_thread(call: Callable[[], T]) -> Future[T]:
+    """Call a function in a new thread, and return its future result. The thread doesn't keep the process alive."""
+    outcome: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=work, name="hpsearch-comm-start", daemon=True).start()
+    return outcome
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in a new thread, and return its result. Ctrl-C in the calling thread cancels it."""
     loop = asyncio.new_event_loop()
-    with contextlib.closing(loop), ThreadPoolExecutor(1, "hpsearch-comm-start") as pool:
-        task = loop.create_task(coroutine)
-        try:
-            return pool.submit(loop.run_until_complete, task).result()
-        except BaseException as error:
+    task = loop.create_task(coroutine)
+    outcome = in_thread(partial(loop.run_until_complete, task))
+    try:
+        return outcome.result()
+    except BaseException as error:
+        if not outcome.done():
             loop.call_soon_threadsafe(task.cancel, repr(error))
-            raise
+            wait([outcome], _CANCEL_SECONDS)
+        raise
+    finally:
+        if outcome.done():
+            loop.close()
 
 
 async def alongside(main: Coroutine[Any, Any, T], others: Iterable[Coroutine[Any, Any, object]]) -> T:

@@ -11,12 +11,13 @@ from multiprocessing.connection import Connection
 import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from hpsearch_comm.bootstrap import exchange
+from hpsearch_comm.bootstrap import exchange, rendezvous
 from hpsearch_comm.bootstrap.handshake import Credentials
 from hpsearch_comm.bootstrap.rendezvous import Rendezvous, StoreRendezvous
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
 from tests.comm.forming import LOOPBACK, PATIENCE, wait_until
 from tests.comm.meeting import (
+    SOON,
     Meeting,
     address,
     addresses,
@@ -58,6 +59,15 @@ def in_store(store: TCPStore, size: int, secret: bytes = bytes(32)) -> dict[int,
     meeting = Meeting(StoreRendezvous(LOOPBACK, store.port, "start"))
     meeting.credentials = Credentials(secret)
     return outcomes({rank: meeting.rank(rank, size) for rank in range(size)})
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_store_that_does_not_answer_is_given_up_at_the_deadline(monkeypatch, rank):
+    monkeypatch.setattr(rendezvous, "_GRACE_SECONDS", 0.0)
+    with socket.create_server((LOOPBACK, 0)) as silent:
+        place = StoreRendezvous(LOOPBACK, silent.getsockname()[1])
+        with pytest.raises(RendezvousError, match=f"rank {rank} of 2 can't use the store at .* has not answered"):
+            Meeting(place).rank(rank, 2, seconds=SOON)()
 
 
 def test_the_store_does_not_fill_with_every_start(store):

@@ -348,8 +348,8 @@ def test_how_many_trials_a_worker_trains_is_a_difference_where_they_round():
 @pytest.mark.parametrize(
     ("stored", "new", "line"),
     [
-        ({"a.b": 1}, {"a": {"b": 1}}, "parameters.a.b: the name a.b in the study, b in the group a here"),
-        ({"a": {"b": {"c": 1}}}, {"a": {"b.c": 1}}, "parameters.a.b.c: c in the group a.b in the study, b.c in the"),
+        ({"a.b": 1}, {"a": {"b": 1}}, "parameters.a.b.path: ['a.b'] in the study, not given here"),
+        ({"a": {"b": {"c": 1}}}, {"a": {"b.c": 1}}, "parameters.a.b.c.path: not given in the study, ['a', 'b.c'] here"),
         ({"a": Constant({})}, {"a": Constant(None)}, "parameters.a.value: {} in the study, None here"),
         ({"a": Constant([])}, {"a": Constant({})}, "parameters.a.value: [] in the study, {} here"),
         (
