@@ -215,9 +215,8 @@ class StoreRendezvous(Rendezvous):
         venue = Venue(size, credentials, deadline, self.store_name, _ADVICE)
         key = f"{self.prefix}/{credentials.digest.hex()[:16]}"
         try:
-            store = _until(deadline, partial(self._open, deadline))
-            listening = partial(_listen_and_announce, store, key, mine, deadline)
-            return meet(venue, rank, mine, listening, partial(_announced, store, key, deadline))
+            with contextlib.closing(_Entry(_until(deadline, partial(self._open, deadline)), key, deadline)) as entry:
+                return meet(venue, rank, mine, partial(entry.listen, mine), entry.endpoints)
         except RuntimeError as error:  # every error of a store is one
             reason = str(error).strip().partition("\n")[0]
             raise RendezvousError(
@@ -257,25 +256,37 @@ class HeldStoreRendezvous(StoreRendezvous):
         return self._store
 
 
-def _listen_and_announce(store: Store, key: str, address: str, deadline: float) -> list[socket.socket]:
-    """Listen on a free port of rank 0's host, and write the endpoint to the store: address, a space and port."""
-    ip = Address.from_text(address).ip
-    listening = listen((ip, 0))
-    _until(deadline, partial(store.set, key, f"{ip} {listening.getsockname()[1]}"))
-    return [listening]
+class _Entry:
+    """The store's entry with rank 0's endpoint: address, a space and port."""
+
+    def __init__(self, store: Store, key: str, deadline: float) -> None:
+        self._store = store
+        self._key = key
+        self._deadline = deadline
+
+    def close(self) -> None:
+        """Disconnect by dropping the store. Otherwise an error's traceback would keep it alive."""
+        del self._store
+
+    def listen(self, address: str) -> list[socket.socket]:
+        """Listen on a free port of rank 0's host, and write the endpoint."""
+        ip = Address.from_text(address).ip
+        listening = listen((ip, 0))
+        _until(self._deadline, partial(self._store.set, self._key, f"{ip} {listening.getsockname()[1]}"))
+        return [listening]
+
+    def endpoints(self) -> list[Endpoint]:
+        """Return the endpoint as a list; empty if there is none or it is invalid."""
+        text = _until(self._deadline, partial(_read, self._store, self._key)).decode("utf-8", "replace")
+        ip, _, port = text.partition(" ")
+        try:
+            endpoint = str(ipaddress.ip_address(ip)), int(port)
+        except ValueError:
+            return []
+        return [endpoint] if 1 <= endpoint[1] <= 65535 else []
 
 
-def _announced(store: Store, key: str, deadline: float) -> list[Endpoint]:
-    """Return the endpoint in the store as a list; empty if there is none or it is invalid."""
-    ip, _, port = _until(deadline, partial(_entry, store, key)).decode("utf-8", "replace").partition(" ")
-    try:
-        endpoint = str(ipaddress.ip_address(ip)), int(port)
-    except ValueError:
-        return []
-    return [endpoint] if 1 <= endpoint[1] <= 65535 else []
-
-
-def _entry(store: Store, key: str) -> bytes:
+def _read(store: Store, key: str) -> bytes:
     # get() would wait for a missing key.
     return bytes(store.get(key)) if store.check([key]) else b""
 
