@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -94,7 +95,7 @@ def test_they_are_sorted_by_any_column(studies, hpsearch_command):
 def test_what_cannot_be_read_is_a_line_and_not_the_end(studies, hpsearch_command):
     damaged, foreign, cut = (studies / name for name in ("damaged", "foreign", "cut"))
     shutil.copytree(studies / "sweep-1", damaged)
-    with sqlite3.connect(damaged / "study.db") as connection:
+    with contextlib.closing(sqlite3.connect(damaged / "study.db")) as connection, connection:
         connection.execute("UPDATE events SET body = replace(body, '0', '1') WHERE seq = 4")
     connection.close()
     foreign.mkdir()
@@ -119,7 +120,7 @@ def test_what_became_of_a_study_is_its_state(studies, hpsearch_command, here):
     killed, cancelled, untouched = (StudyDirectory(studies / name) for name in ("killed", "cancelled", "untouched"))
     for place, kept in ((killed, 8), (cancelled, 8), (untouched, 0)):
         shutil.copytree(running.path, place.path)
-        with sqlite3.connect(place.journal) as connection:
+        with contextlib.closing(sqlite3.connect(place.journal)) as connection, connection:
             connection.execute("DELETE FROM events WHERE seq > ?", (kept,))
         connection.close()
     with Journal.open(cancelled.journal) as journal:

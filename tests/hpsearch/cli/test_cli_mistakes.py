@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def test_run_and_plan_refuse(here, hpsearch_command, words, expected):
 
 def make_foreign(here: Path) -> None:
     (here / "foreign").mkdir()
-    with sqlite3.connect(here / "foreign" / "study.db") as connection:
+    with contextlib.closing(sqlite3.connect(here / "foreign" / "study.db")) as connection, connection:
         connection.execute("CREATE TABLE other (x)")
     connection.close()
     (here / "garbage").mkdir()
@@ -119,7 +120,7 @@ def test_a_directory_may_have_any_name(here, hpsearch_command):
 
 def test_a_journal_of_another_format_is_refused_with_the_way_out(here, hpsearch_command):
     hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study")
-    with sqlite3.connect("study/study.db") as connection:
+    with contextlib.closing(sqlite3.connect("study/study.db")) as connection, connection:
         connection.execute("PRAGMA user_version=77")
     connection.close()
     answer = hpsearch_command("resume", "study")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
@@ -187,7 +188,7 @@ def test_labels_are_left_for_no_process(path):
 def test_a_request_that_was_damaged_is_no_request(path):
     with Journal.read(path) as journal:
         journal.request("prune", {"trial": 3})
-    with sqlite3.connect(path) as connection:
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE requests SET details = '{'")
     with Journal.read(path) as journal, pytest.raises(JournalError, match="request 1 can't be read"):
         journal.all_requests()

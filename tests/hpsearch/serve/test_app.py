@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import shutil
@@ -386,7 +387,7 @@ def test_a_damaged_study_is_a_line_with_its_problem_and_others_are_shown(folder:
     (tmp_path / "bad" / "study.db").write_text("not a journal")
     for name, details in {"array": "[1]", "tags": '{"tags": 5}'}.items():
         shutil.copytree(tmp_path / "good", tmp_path / name)
-        with sqlite3.connect(tmp_path / name / "study.db") as database:
+        with contextlib.closing(sqlite3.connect(tmp_path / name / "study.db")) as database, database:
             database.execute("INSERT INTO requests (time, verb, details) VALUES (1, 'tag', ?)", (details,))
         database.close()
     with opened(tmp_path) as (client, studies):
