@@ -9,7 +9,10 @@ import pkgutil
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import PathFinder
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -71,12 +74,54 @@ def check_importable(spec: str, key: str, error_type: type[HpsearchError], searc
         HpsearchError: Of type `error_type`: the package does not exist.
     """
     outermost = _split(spec, key, error_type)[0].partition(".")[0]
-    before = list(sys.path)
-    sys.path[:0] = search_path
-    importlib.invalidate_caches()
-    try:
+    with _searched_first(search_path):
         if outermost not in sys.modules and importlib.util.find_spec(outermost) is None:
             raise error_type(_missing_module(outermost, f"`{key}: {spec}`", search_path))
+
+
+def check_named(spec: str, key: str, error_type: type[HpsearchError], search_path: Sequence[str] = ()) -> None:
+    """Check that the module of an import path exists and that its source contains the name, without importing it.
+
+    Names that can only be checked by importing are accepted: those that a module defines dynamically or imports with
+    `*`, and those of compiled modules.
+
+    Raises:
+        HpsearchError: Of type `error_type`: the module or the name does not exist.
+    """
+    check_importable(spec, key, error_type, search_path)
+    module_name, attribute = _split(spec, key, error_type)
+    with _searched_first(search_path):
+        outermost, *inner = module_name.split(".")
+        try:
+            module = importlib.util.find_spec(outermost)
+        except ValueError:  # for `__main__`, which has no spec
+            return
+        for depth, part in enumerate(inner, 1):
+            folders = None if module is None else module.submodule_search_locations
+            if folders is None:
+                return
+            # Search by the last part: with the full name, the parent of a namespace package would be imported.
+            module = PathFinder.find_spec(part, list(folders))
+            if module is None:
+                path = ".".join([outermost, *inner[:depth]])
+                nearest = _nearest([inner_module.name for inner_module in pkgutil.iter_modules(list(folders))], part)
+                raise error_type(f"`{key}: {spec}` names the module {path!r}, which isn't there{nearest}")
+    source = Path(module.origin) if module is not None and module.origin is not None else Path()
+    if source.suffix != ".py" or not source.is_file():
+        return
+    text, name = source.read_text(encoding="utf-8", errors="replace"), attribute.partition(".")[0]
+    if re.search(rf"\b{name}\b|import \*|__getattr__|globals\(|exec\(", text) is None:
+        nearest = _nearest(re.findall(r"^(?:async )?(?:def|class) (\w+)", text, re.MULTILINE), name)
+        raise error_type(f"`{key}: {spec}` names {name!r}, which isn't in {source}{nearest}")
+
+
+@contextmanager
+def _searched_first(folders: Sequence[str]) -> Iterator[None]:
+    before = list(sys.path)
+    sys.path[:0] = folders
+    importlib.invalidate_caches()
+    try:
+        yield
     finally:
         sys.path[:] = before
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpsearch.config.checks import InvalidKey
-from hpsearch.config.import_paths import check_importable
+from hpsearch.config.import_paths import check_importable, check_named
 from hpsearch.errors import TrainableError
 from hpsearch.schedulers.bands import Bands
 from hpsearch.sweep.sweep import Sweep
@@ -55,7 +55,7 @@ def missing_here(trainable: str | CommandLine, search_path: Sequence[str]) -> st
             check_program(trainable)
             _check_command(trainable)
         else:
-            check_importable(trainable, "trainable", TrainableError, search_path)
+            check_named(trainable, "trainable", TrainableError, search_path)
     except TrainableError as error:
         return str(error)
     return None
