@@ -11,7 +11,7 @@ from typing import Literal
 
 from hpsearch.check.differences import Difference, TrialRun, differences
 from hpsearch.check.module_state import ModuleState, changes
-from hpsearch.check.workers import CheckWorkers, FailedRun, Scratch, SegmentRun, TimeLimit, scratch
+from hpsearch.check.workers import CheckWorkers, Deadline, FailedRun, Scratch, SegmentRun, scratch
 from hpsearch.config.import_paths import is_table
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.events import Started
@@ -110,7 +110,7 @@ class _Check:
         self._is_script = isinstance(self._job.trainable, CommandLine)
         self._iterations = min(2, sweep.iterations or 2)
         most = math.inf if sweep.limits.max_time is None else sweep.limits.max_time
-        self._deadline = TimeLimit(time.monotonic() + most, "limits.max_time")
+        self._deadline = Deadline(time.monotonic() + most, "limits.max_time")
         self._attempts = 0
         self._trials = _trials_of(sweep)
         self._fresh: ModuleState = {}

@@ -60,7 +60,7 @@ class FailedRun(Exception):
         self.failure = failure
 
 
-class TimeLimit(NamedTuple):
+class Deadline(NamedTuple):
     """A time until which something must have ended, by `time.monotonic`, and the key of the sweep that says so."""
 
     until: float
@@ -105,7 +105,7 @@ class CheckWorkers:
         FailedRun: The import ended the process, or exceeded a limit.
     """
 
-    def __init__(self, job: Job, folder: Scratch, deadline: TimeLimit, segment: float | None) -> None:
+    def __init__(self, job: Job, folder: Scratch, deadline: Deadline, segment: float | None) -> None:
         self._job, self._scratch, self._deadline, self._segment = job, folder, deadline, segment
         self._processes: list[_Process] = []
         try:
@@ -169,14 +169,14 @@ class CheckWorkers:
         address: str = self._answer(process, self._deadline)
         return address
 
-    def _limit(self) -> TimeLimit:
+    def _limit(self) -> Deadline:
         """Return the limit of a segment that begins now."""
         if self._segment is None:
             return self._deadline
         key = f"limits.trial_timeout ({self._segment:g} s)"
-        return min(self._deadline, TimeLimit(time.monotonic() + self._segment, key))
+        return min(self._deadline, Deadline(time.monotonic() + self._segment, key))
 
-    def _answer(self, process: _Process, limit: TimeLimit) -> Any:
+    def _answer(self, process: _Process, limit: Deadline) -> Any:
         try:
             answer = process.receive(limit.until)
         except TimeoutError:
