@@ -97,6 +97,8 @@ def searcher_named(method: str) -> type[Searcher]:
     except SweepError as error:
         raise InvalidKey((), str(error)) from error
     if isinstance(imported, type) and issubclass(imported, Searcher):
+        if imported.capabilities.learns and imported.observe is Searcher.observe:
+            raise InvalidKey((), f"must define `observe`, as its `capabilities.learns` is true, but {method} doesn't")
         return imported
     if isinstance(imported, type) and _is_sampler(imported):
         return through_optuna(method, imported)

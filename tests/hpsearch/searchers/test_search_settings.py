@@ -9,6 +9,7 @@ import pytest
 import hpsearch
 from hpsearch.errors import SweepError
 from hpsearch.searchers import Search
+from hpsearch.searchers.base import Searcher, SearcherCapabilities, Suggestion
 from hpsearch.space import Categorical, IntUniform, Ordinal, Space, Uniform
 from hpsearch.sweep.sweep import Sweep
 from tests.hpsearch.support.climbing import Climbing
@@ -25,6 +26,16 @@ def learning(method: str = "tpe", space: Space = NUMBERS, options: object = None
     search = Search(options=options)  # type: ignore[arg-type]
     given = {"parameters": space, "early_terminate": None, "max_iter": 3, "run_cap": 9, "search": search}
     return sweep_over(method, **{**given, **changes})
+
+
+class Deaf(Searcher):
+    """A searcher that says that it learns, and doesn't."""
+
+    kind = "deaf"
+    capabilities = SearcherCapabilities(learns=True)
+
+    def suggest(self, number: int) -> Suggestion:
+        return Suggestion(self.problem.space.draw(self.problem.seed, number), "deaf")
 
 
 @pytest.mark.parametrize(
@@ -46,6 +57,10 @@ def learning(method: str = "tpe", space: Space = NUMBERS, options: object = None
         (lambda: learning("cmaes", options={"sigma0": "wide"}), r"search\.options: must be arguments .*wide"),
         (lambda: learning("optuna.samplers:NSGAIISampler", options={"population_size": 1}), r"search\.options: must"),
         (lambda: learning("optuna.samplers:GridSampler"), r"search\.options: must be arguments .*search_space"),
+        (
+            lambda: learning(f"{__name__}:Deaf"),
+            r"method: must define `observe`, as its `capabilities\.learns` is true, but \S+Deaf",
+        ),
         (lambda: learning(options=[1]), r"options: must be a mapping of names to values, got a list of 1"),
         (lambda: Search(startup=-1), r"startup: must be at least 0, got -1"),
         (lambda: Search(startup=1.5), r"startup: must be"),  # type: ignore[arg-type]
