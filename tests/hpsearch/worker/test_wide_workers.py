@@ -108,7 +108,7 @@ def test_a_trial_goes_from_one_worker_to_two_and_back(tmp_path: Path) -> None:
         ["close, group closed: False", "build 2", "load", "close, group closed: False"],
         ["build 2", "load", "close, group closed: False"],
         ["build 1", "load"],
-        [],
+        ["close, group closed: False"],
     ]
 
 
