@@ -85,7 +85,8 @@ def test_a_study_whose_process_is_killed_at_a_write_is_resumed_to_the_same_table
         killed += 1
         assert server.call("resume", str(tmp_path / f"then-{number}"), storage, f"first-{number}") == 0
         assert csv(tmp_path / f"then-{number}") == expected == csv(f"{storage}/first-{number}")
-        ran = (tmp_path / f"then-{number}.txt").read_text().splitlines()
+        output = tmp_path / f"then-{number}.txt"  # there is none where all trials had ended
+        ran = output.read_text().splitlines() if output.exists() else []
         assert not {f"{row.number} {row.iterations}" for row in before.trials if row.iterations} & set(ran)
     assert killed > 3
 
