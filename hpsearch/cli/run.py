@@ -107,7 +107,7 @@ def _without_end(sweep: Sweep) -> list[str]:
 def _from_zero(sweep: Sweep) -> list[str]:
     """Return a note on the cost of a script without checkpoints, if the sweep pauses and resumes trials."""
     early = sweep.early_terminate
-    if early is None or early.capabilities.live or sweep.trainable is not None:
+    if early is None or early.capabilities.live or sweep.trainable is not None or sweep.resource is not None:
         return []
     if sweep.program is not None and "checkpoint" in _text_of(sweep.program).lower():
         return []

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -241,9 +240,9 @@ def _points(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _point(text: str) -> dict[str, Any]:
-    """Parse `lr=0.1,hidden=64`: names and YAML values. A comma that no `NAME=` follows belongs to its value."""
+    """Parse `lr=0.1,hidden=64`: names and YAML values. A comma inside brackets or quotes belongs to its value."""
     point: dict[str, Any] = {}
-    for item in re.split(r",(?=[^][{}'\",=]*=)", text):
+    for item in _split(text):
         name, equals, value = (part.strip() for part in item.partition("="))
         if not equals or not name:
             raise SweepError(f"--params {text}: must be NAME=VALUE,..., such as lr=0.1,hidden=64, got {item.strip()!r}")
@@ -251,6 +250,24 @@ def _point(text: str) -> dict[str, Any]:
             raise SweepError(f"--params {text}: must name each parameter once, got {name} again")
         point[name] = parse_value(value, f"--params {name}={value}")
     return point
+
+
+def _split(text: str) -> Sequence[str]:
+    parts, depth, quote = [""], 0, ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character in "[{":
+            depth += 1
+        elif character in "]}":
+            depth -= 1
+        if character == "," and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
 
 
 def amounts(values: Mapping[str, Any]) -> str:

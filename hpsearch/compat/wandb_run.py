@@ -70,6 +70,10 @@ class Config(_Attributes):
         for name, value in {**mapping_of(given), **more}.items():
             self[name] = value
 
+    def __ior__(self, given: object) -> Config:  # type: ignore[override,misc]
+        self.update(given)
+        return self
+
     def setdefaults(self, given: object) -> None:
         """Set missing values."""
         for name, value in mapping_of(given).items():

@@ -251,7 +251,8 @@ def check_sweep(sweep: Sweep, folder: DesignFolder, constants: Mapping[str, Any]
             f"{goal}, to {SCORES[goal].goal}",
             " and ".join(f"{metric.name}, to {metric.goal}" for metric in goals),
         ),
-        "metric.scope": ("last", goals[0].scope),  # the last fit ends where a trial's score was reported
+        # The last fit ends where a trial's score was reported.
+        "metric.scope": ("last", goals[0].scope if goals else "none"),
     }
     fixed = {**constants, "epochs": sweep.iterations}
     if any(bound.metric == "latency_ms" for bound in sweep.objective.constraints):

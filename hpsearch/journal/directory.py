@@ -29,7 +29,7 @@ from typing import Any
 
 from hpsearch.errors import JournalError, StorageError, StudyInUseError
 from hpsearch.journal.file import Row, is_file, no_study
-from hpsearch.journal.filesystem import delete, identity, put_in_place
+from hpsearch.journal.filesystem import delete, put_in_place
 from hpsearch.journal.journal import Journal
 from hpsearch.trainable.addresses import PACKS, is_pack, pack_of, path_of
 
@@ -365,10 +365,6 @@ class Lock:
             _held.add(self)
             return True
         return False
-
-    def in_place(self) -> bool:
-        """Return whether a process that opens the path now would see this lock."""
-        return identity(self.path) == identity(self._file)
 
     def read(self) -> str:
         """Return the file's text."""

@@ -214,6 +214,11 @@ def is_wandbs(config: Mapping[Any, object]) -> bool:
     return any(key in config for key in _WANDB_KEYS) and not _declares(config)
 
 
+def is_wandbs_group(config: Mapping[Any, object]) -> bool:
+    """Return whether a mapping is a group of parameters in W&B's notation: under the key `parameters`."""
+    return isinstance(config.get("parameters"), Mapping) and config.keys() <= {"parameters", "when"}
+
+
 def _declares(config: Mapping[Any, object]) -> bool:
     """Return whether a mapping is a group: it contains a distribution, also in an inner group."""
     return any(

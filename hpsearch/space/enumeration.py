@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from itertools import islice
 from math import prod
 
 from hpsearch.config.checks import InvalidKey, under
@@ -26,8 +25,8 @@ _MOST_CALLED = 2_000
 class Enumeration:
     """All configurations of listed values; the first parameter varies slowest.
 
-    Without conditions and constraints, configurations are counted by products and sums, and listed as far as they are
-    requested. Otherwise all of them are listed and filtered.
+    Without conditions and constraints, configurations are counted by products and sums, and an index is converted to a
+    configuration directly. Otherwise all of them are listed and filtered.
 
     Args:
         space: The parameters and constraints.
@@ -46,9 +45,15 @@ class Enumeration:
         self._values = values
         self._listed: dict[tuple[str, ...], Sequence[Value]] = {}
         self._counts: dict[int, int] = {}
-        self._unfiltered = self._candidates()
-        self._begun: list[dict[str, Value] | None] = []
-        """The first configurations of `_unfiltered`."""
+
+    @property
+    def bound(self) -> int:
+        """Upper bound of the number of configurations: without conditions and constraints.
+
+        Raises:
+            InvalidKey: The values of a parameter cannot be listed.
+        """
+        return self._count(self._space.declared, ())
 
     @property
     def size(self) -> int:
@@ -58,7 +63,7 @@ class Enumeration:
             InvalidKey: The values of a parameter cannot be listed, or there are too many configurations to filter.
         """
         if not self._filtered:
-            return self._count(self._space.declared, ())
+            return self.bound
         if self._passing is None:
             problem = (
                 f"must have at most {self._most:,} points, as conditions, constraints or equal cells rule some out"
@@ -83,9 +88,7 @@ class Enumeration:
         """
         if not 0 <= index < self.size:
             raise SweepError(f"a grid point must be between 0 and {self.size - 1}, got {index}")
-        if self._passing is None:
-            self._begun += islice(self._unfiltered, max(index + 1 - len(self._begun), 0))
-        return dict(own_copy((self._passing or self._begun)[index]))
+        return self._numbered(index) if self._passing is None else dict(own_copy(self._passing[index]))
 
     def points(self, most: int) -> list[dict[str, Value]] | None:
         """Return all configurations; None if there are more than `most`, or they cannot be listed."""
@@ -157,10 +160,44 @@ class Enumeration:
         return self._counts[id(declared)]
 
     def _count_one(self, item: Declared, path: tuple[str, ...]) -> int:
-        here, holds = path + item.path, item.holds
+        return sum(count for _, count in self._by_tag(item, path + item.path))
+
+    def _by_tag(self, item: Declared, here: tuple[str, ...]) -> Iterator[tuple[Value, int]]:
+        """Yield each value of a parameter or tag, and the number of configurations that have it."""
+        holds = item.holds
         if isinstance(holds, Derived):
-            return 1
+            yield None, 1
+            return
         if not isinstance(holds, Structure):
-            return len(self._values_of(here, holds))
-        tags = [None] if holds.tag is None else self._values_of(here, holds.tag)
-        return sum(prod(self._count(inside, here + inner) for inner, inside in holds.groups(tag)) for tag in tags)
+            yield from ((value, 1) for value in self._values_of(here, holds))
+            return
+        for tag in [None] if holds.tag is None else self._values_of(here, holds.tag):
+            yield tag, prod(self._count(inside, here + inner) for inner, inside in holds.groups(tag))
+
+    def _tag_at(self, item: Declared, here: tuple[str, ...], digit: int) -> tuple[Value, int]:
+        """Return the value of a parameter or tag for a digit, and the index among the configurations that have it."""
+        for value, count in self._by_tag(item, here):
+            if digit < count:
+                return value, digit
+            digit -= count
+        raise IndexError(digit)
+
+    def _numbered(self, index: int) -> dict[str, Value]:
+        """Return the configuration of an index: mixed-radix digits, the last parameter least significant."""
+        values: dict[str, Value] = {}
+        self._decode(self._space.declared, (), index, values)
+        return self._space.build(lambda parameter: own_copy(values[parameter.name]))
+
+    def _decode(self, declared: Sequence[Declared], path: tuple[str, ...], index: int, out: dict[str, Value]) -> None:
+        for item in reversed(declared):
+            here = path + item.path
+            index, digit = divmod(index, self._count_one(item, path))
+            value, digit = self._tag_at(item, here, digit)
+            if not isinstance(item.holds, Structure):
+                out[".".join(here)] = value
+                continue
+            if item.holds.tag is not None:
+                out[".".join(here)] = value
+            for inner, inside in reversed(item.holds.groups(value)):
+                digit, remainder = divmod(digit, self._count(inside, here + inner))
+                self._decode(inside, here + inner, remainder, out)

@@ -228,7 +228,7 @@ class Tree:
                 yield from self._unnested_structure(structure, value, here, inner_path)
             elif self.find(name) is not None:
                 yield here, name, value
-            elif isinstance(value, Mapping) and value:
+            elif isinstance(value, Mapping) and (value or any(n.startswith(f"{name}.") for n in self.some_names())):
                 yield from self.unnested(value, here, inner_path)
             else:
                 raise InvalidKey(here, "isn't a parameter", nearest(name, self.some_names()))

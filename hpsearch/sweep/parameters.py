@@ -8,7 +8,7 @@ from typing import Any, Never, TypeGuard, cast, overload
 
 from hpsearch.config.checks import InvalidKey, KeyPath, Mistakes, at_least, integer, nearest, shown
 from hpsearch.space import Categorical, Cell, Chain, Choice, Distribution, Repeat, Space
-from hpsearch.space.declarations import When, declare, is_wandbs
+from hpsearch.space.declarations import When, declare, is_wandbs, is_wandbs_group
 from hpsearch.space.expressions import Expression
 from hpsearch.space.parameter import Declared, Structure
 from hpsearch.sweep.distributions import read_distribution
@@ -91,7 +91,8 @@ def space_of_declared(declared: tuple[Declared, ...], constraints: tuple[Express
 def _in_python(parameters: object, path: KeyPath) -> dict[str, Any]:
     """Return parameters with those in W&B's notation converted to distributions.
 
-    A mapping is in that notation if it has one of its keys, and contains no distribution and no structure.
+    A mapping is in that notation if it has one of its keys and contains no distribution and no structure, or if it is
+    a group under the key `parameters`.
     """
     if not isinstance(parameters, Mapping):
         raise InvalidKey(path, f"must be a mapping of names to distributions, got {shown(parameters)}")
@@ -102,7 +103,9 @@ def _in_python(parameters: object, path: KeyPath) -> dict[str, Any]:
             converted[name] = config
         else:
             converted[name] = (
-                _parameter_or_group(config, here, _in_python) if is_wandbs(config) else _in_python(config, here)
+                _parameter_or_group(config, here, _in_python)
+                if is_wandbs(config) or is_wandbs_group(config)
+                else _in_python(config, here)
             )
     return converted
 

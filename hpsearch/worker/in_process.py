@@ -119,6 +119,9 @@ class InProcess:
         trial = self._warm.trial
         if trial is None or trial.number == unless:
             return
+        if not self.closes:
+            self._warm.close()
+            return
         # If its log can't be opened, the next segment closes the object.
         with contextlib.suppress(OSError, StorageError, UnwritableError), self.output.to(trial.directory / LOG):
             self._warm.close()

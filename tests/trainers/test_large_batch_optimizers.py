@@ -212,6 +212,21 @@ def test_scales_and_shifts_of_normalisations_do_not_decay():
     assert len(plain["params"]) == 9
 
 
+class Conditional(nn.LayerNorm):
+    """A normalization with a layer inside."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        self.inner = nn.Linear(2, 4)
+
+
+def test_a_layer_inside_a_normalization_decays():
+    model = Conditional()
+    decaying, plain = decay_groups(model, 1e-4)
+    assert [id(value) for value in decaying["params"]] == [id(model.inner.weight), id(model.inner.bias)]
+    assert len(plain["params"]) == 2
+
+
 def test_synchronized_normalisation_does_not_decay_either():
     with comm.Group(0, 1) as group:
         model = nn.Sequential(comm.SyncBatchNorm(2, group=group))

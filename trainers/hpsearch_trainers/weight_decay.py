@@ -33,7 +33,13 @@ def decay_groups(model: nn.Module, weight_decay: float, *, biases: bool = True) 
     Returns:
         Two groups: one with this `weight_decay`; one with `weight_decay` 0 and `adapt` False, which may be empty.
     """
-    of_norms = {id(scale) for norm in model.modules() if isinstance(norm, _NORMS) for scale in norm.parameters()}
+    of_norms = {
+        id(scale)
+        for norm in model.modules()
+        if isinstance(norm, _NORMS)
+        for name, scale in norm.named_parameters()
+        if "." not in name or name.startswith("parametrizations.")
+    }
     plain: list[nn.Parameter] = []
     decaying: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():

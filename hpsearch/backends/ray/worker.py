@@ -124,7 +124,7 @@ class RayWorker:
             self._lock = hold_as_worker(Path(job.study))
             self.root = Path(job.study)
         else:
-            self._stand_in.mkdir(mode=0o700)
+            self._stand_in.mkdir(mode=0o700, exist_ok=True)
             self.root = self._stand_in
         if isinstance(job.trainable, CommandLine):
             job = replace(job, trainable=placed(job.trainable))

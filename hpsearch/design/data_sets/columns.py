@@ -69,8 +69,24 @@ def look(name: str, cells: Sequence[str] | Array, location: Callable[[int], str]
         _see_kind(column, present, lambda text: location(cells.index(text)))
     if not column.left_out:
         column.values = parse(column.fitted, cells, location)
+        _see_too_large(column, cells)
         _see_use(column)
     return column
+
+
+def _see_too_large(column: SourceColumn, cells: Sequence[str] | Array) -> None:
+    """Report finite numbers that count as missing because their squares would be infinite."""
+    if column.fitted["kind"] != "number":
+        return
+    if isinstance(cells, np.ndarray):
+        numbers = cells.astype(np.float64)
+    else:
+        missing = MISSING.union(column.fitted.get("missing_texts", ()))
+        numbers = np.array([float(cell) for cell in cells if cell not in missing])
+    count = int((np.isfinite(numbers) & (np.abs(numbers) > LARGEST)).sum())
+    if count and count < len(numbers):
+        warning = f"`{column.name}`: {count} numbers beyond {LARGEST:g} are taken as missing; scale the column down"
+        column.warning = "; ".join(filter(None, [column.warning, warning]))
 
 
 def _see_kind(column: SourceColumn, present: Counter[str], where: Callable[[str], str]) -> None:

@@ -290,7 +290,8 @@ def test_a_config_can_be_copied():
     for other in (copy.deepcopy(config), pickle.loads(pickle.dumps(config))):
         assert dict(other) == {"depth": 2, "lr": 0.1}
         other.lr = 0.2
-        assert other.lr == 0.1
+        other |= {"lr": 0.2, "width": 3}
+        assert (other.lr, other.width) == (0.1, 3)
 
 
 def test_what_it_does_not_have_is_named():

@@ -14,7 +14,7 @@ from hpsearch.errors import SweepError
 from hpsearch.events import Extended
 from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.halving import Hyperband, SuccessiveHalving
-from hpsearch.space import Categorical, Constant, LogUniform, Space, Uniform
+from hpsearch.space import Categorical, Constant, LogUniform, Space, Uniform, When
 from hpsearch.study.extension import extension as extension_of
 from hpsearch.sweep.parameters import space_of
 from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Resources, Scaling, Search
@@ -186,6 +186,13 @@ def test_a_mapping_becomes_a_space():
     assert made.parameters == space_of(given)
     assert replace(made, seed=1).parameters is made.parameters
     assert Sweep.from_json(made.to_json()).parameters == made.parameters
+
+
+def test_a_group_in_wandbs_notation_may_hold_distributions():
+    given = {"a": [1, 2], "net": {"parameters": {"lr": LogUniform(0.1, 1.0)}, "when": "a > 1"}}
+    made = sweep(parameters=given).parameters
+    assert made == space_of({"a": [1, 2], "net": When("a > 1", {"lr": LogUniform(0.1, 1.0)})})
+    assert [parameter.name for parameter in made.parameters] == ["a", "net.lr"]
 
 
 def test_iterations_come_from_early_terminate_or_max_iter():

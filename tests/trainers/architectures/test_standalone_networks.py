@@ -274,6 +274,21 @@ def test_a_constant_that_was_set_since_is_refused(imported: Imported) -> None:
         standalone("own")
 
 
+@pytest.mark.parametrize(
+    "used",
+    [
+        "    layer = nn.Linear(shape[-1], 3)\n    nn.init.constant_(layer.weight, P[0])\n    return layer",
+        "    return nn.Dropout(P[0] / 10)",
+    ],
+    ids=["weights", "training"],
+)
+def test_a_constant_that_was_changed_in_place_is_refused(imported: Imported, used: str) -> None:
+    source = HEAD + "P = [1.0]\nP[0] = 7.0\n\n\n@operation()\ndef own(shape):\n" + used + "\n"
+    imported("own_changed", source)
+    with pytest.raises(ArchitectureError, match="it is another network there"):
+        standalone("own")
+
+
 def test_an_operation_without_a_file_is_refused(registry: object) -> None:
     names: dict[str, Any] = {"operation": operation, "__name__": "typed_in"}
     sys.modules["typed_in"] = ModuleType("typed_in")

@@ -113,6 +113,7 @@ CASES: dict[str, dict[str, Any]] = {
     "deep": {"model": "deep"},
     "tied": {"model": "tied", "lr": 0.02},
     "in place": {"model": "in place"},
+    "a row in place": {"model": "deep", "batch_size": ROWS - 1},
     "dropout": {"model": "dropout"},
     "clipped and averaged": {"clip_norm": 0.5, "average": 0.9},
     "clipped where not all is split": {"model": "deep", "clip_norm": 0.05},

@@ -52,6 +52,7 @@ EXACT = (
     "deep",
     "tied",
     "in place",
+    "a row in place",
     "clipped and averaged",
     "clipped where not all is split",
     "accumulated",

@@ -9,12 +9,13 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import resolve_name
 from types import ModuleType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hpsearch_trainers.architectures.calls import Call, module
 from hpsearch_trainers.architectures.errors import ArchitectureError
@@ -343,7 +344,7 @@ def _literal(value: Any) -> str:
 
 
 def _compare(text: str, call: Call, inputs: Shape, path: str) -> None:
-    """Raise ArchitectureError unless the source builds the same network as the call, with the same outputs.
+    """Raise ArchitectureError unless the source builds the same network as the call, to the weights and outputs.
 
     It fails, for example, if a constant was changed after the statement that defines it.
     """
@@ -352,12 +353,8 @@ def _compare(text: str, call: Call, inputs: Shape, path: str) -> None:
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             exec(compile(text, written.__name__, "exec"), written.__dict__)
-            written_network, network = written.build().eval(), module(call).eval()
-            is_same = str(written_network) == str(network) and _names(written_network) == _names(network)
-            if is_same:
-                written_network.load_state_dict(network.state_dict())
-                rows = torch.rand(2, *inputs)
-                is_same = torch.allclose(written_network(rows), network(rows), rtol=0.0, atol=0.0, equal_nan=True)
+            rows = torch.rand(2, *inputs)
+            is_same = _seen(written.build, rows) == _seen(partial(module, call), rows)
     except Exception as error:
         raise ArchitectureError(
             path, f"can't be written as a standalone file: it fails there with {type(error).__name__}: {error}"
@@ -370,5 +367,19 @@ def _compare(text: str, call: Call, inputs: Shape, path: str) -> None:
         )
 
 
-def _names(model: nn.Module) -> list[tuple[str, tuple[int, ...], torch.dtype]]:
-    return [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in model.state_dict().items()]
+def _seen(build: Callable[[], nn.Module], rows: Tensor) -> list[object]:
+    """Return what a network is and computes: its text, and bytes of its weights and of its outputs in both modes."""
+    torch.manual_seed(0)
+    network = build()
+    seen: list[object] = [str(network)]
+    for mode in (True, False):
+        seen += [
+            (name, tuple(tensor.shape), tensor.dtype, _bytes(tensor)) for name, tensor in network.state_dict().items()
+        ]
+        torch.manual_seed(0)
+        seen.append(_bytes(network.train(mode)(rows)))
+    return seen
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()

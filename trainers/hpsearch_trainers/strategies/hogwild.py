@@ -47,16 +47,17 @@ class OneCopy:
     Args:
         model: The model, on the CPU; its parameters have the same layout on every worker.
         group: The workers.
+        locked: Whether each bucket has a lock. Locks need glibc 2.30.
 
     Attributes:
-        memory: The shared memory, with a lock for each bucket.
+        memory: The shared memory.
         buckets: The bucket in which each parameter begins, except parameters without elements.
 
     Raises:
         MismatchError: Parameters share memory on one worker and not on another.
     """
 
-    def __init__(self, model: nn.Module, group: Group) -> None:
+    def __init__(self, model: nn.Module, group: Group, locked: bool = False) -> None:
         storages = storages_of(model.parameters())
         starts, total = {}, 0
         for address, storage in storages.items():
@@ -68,7 +69,7 @@ class OneCopy:
             for name, parameter in model.named_parameters()
         ]
         check_agreement(group, "where the model's parameters lie", lines)
-        self.memory: SharedMemory = group.share(total, 1 + total // _BUCKET)
+        self.memory: SharedMemory = group.share(total, 1 + total // _BUCKET if locked else 0)
         self.buckets = {
             parameter: starts[parameter.untyped_storage().data_ptr()] // _BUCKET
             for parameter in model.parameters()
@@ -135,6 +136,7 @@ class Hogwild(LocalSteps):
     """
 
     name: ClassVar[str] = "hogwild"
+    _locked: ClassVar[bool] = False
     capabilities: ClassVar[StrategyCapabilities] = dataclasses.replace(LocalSteps.capabilities, reproducible=False)
 
     def __init__(self, options: Options, group: Group | None) -> None:
@@ -171,7 +173,7 @@ class Hogwild(LocalSteps):
         weights, the change is applied once to each copy.
         """
         super().begin_epoch(epoch)
-        self._copy = OneCopy(self.trained.model, self.group)
+        self._copy = OneCopy(self.trained.model, self.group, self._locked)
 
     def step(self) -> None:
         """Step, and report progress to the other workers."""
@@ -211,6 +213,7 @@ class Locked(Hogwild):
     """Updates the buckets of weights one after another, each under its lock."""
 
     name: ClassVar[str] = "locked"
+    _locked: ClassVar[bool] = True
     capabilities: ClassVar[StrategyCapabilities] = dataclasses.replace(
         Hogwild.capabilities,
         refuses={

@@ -82,7 +82,8 @@ def shard_of(tensor: Tensor, dimension: int, group: Group) -> Tensor:
 
 def gathered(shard: Tensor, dimension: int, group: Group) -> Tensor:
     """Return the tensor of which each rank has a part; a collective."""
-    return group.allgather(shard.movedim(dimension, 0).contiguous()).movedim(0, dimension).contiguous()
+    whole = group.allgather(shard.movedim(dimension, 0).contiguous()).movedim(0, dimension)
+    return whole.clone(memory_format=torch.contiguous_format)  # never a view, which can't be modified in place
 
 
 def forward_of(layer: Any, style: str, group: Group) -> Callable[[Tensor], Tensor]:

@@ -175,6 +175,7 @@ def test_the_split_follows_from_the_seed(tmp_path):
         (["NA", "", " ", "nan"] * 10, "`x`: there is nothing in it"),
         ([f"{n + 1}e300" for n in range(40)], r"`x`: it holds no number up to 1e\+150"),
         (["1e300"] + [f"{n}.25" for n in range(39)], r"missing: 2.5 % in `x`"),
+        (["1e300"] + [f"{n}.25" for n in range(39)], r"`x`: 1 numbers beyond 1e\+150 are taken as missing"),
         (["0.5", "1.5"] * 20, "`x` tells the target"),
         (["1.5"] + ["oops"] + [f"{n}.25" for n in range(38)], r"`x` holds numbers, and 1 cells .*'oops' \(.*line 3\)"),
         ([10.0**n for n in range(40)], "logarithms are taken, as tails are heavy: `x`"),
