@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import pickle
 import subprocess
 import sys
@@ -290,7 +291,7 @@ def test_a_config_can_be_copied():
     for other in (copy.deepcopy(config), pickle.loads(pickle.dumps(config))):
         assert dict(other) == {"depth": 2, "lr": 0.1}
         other.lr = 0.2
-        other |= {"lr": 0.2, "width": 3}
+        operator.ior(other, {"lr": 0.2, "width": 3})
         assert (other.lr, other.width) == (0.1, 3)
 
 
