@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-import operator
 import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -291,7 +291,8 @@ def test_a_config_can_be_copied():
     for other in (copy.deepcopy(config), pickle.loads(pickle.dumps(config))):
         assert dict(other) == {"depth": 2, "lr": 0.1}
         other.lr = 0.2
-        operator.ior(other, {"lr": 0.2, "width": 3})
+        same: Any = other
+        same |= {"lr": 0.2, "width": 3}
         assert (other.lr, other.width) == (0.1, 3)
 
 
