@@ -29,6 +29,8 @@ RESET = struct.pack("ii", 1, 0)
 _PATIENCE = 2.0
 """Seconds that a handshake may take."""
 _MOST_PLACES = 256
+_PAUSE = 0.05
+"""Seconds between two tries to accept while there is no descriptor."""
 _LOGGED = 10
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -64,20 +66,27 @@ class Acceptor:
         self._on_accepted = on_accepted
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._places = asyncio.Semaphore(min(_MOST_PLACES, max(8, limit // 4)))
+        self._running = 0
+        """Number of handshakes that run now."""
         self.refused: collections.Counter[str] = collections.Counter()
 
     async def serve(self, listening: socket.socket) -> None:
         """Accept the connections of a listening socket until this is cancelled. The caller closes the socket.
 
         Raises:
-            RendezvousError: The process has no descriptors left.
+            RendezvousError: The process has no descriptors left, and no handshake runs that will give one back.
         """
         listening.setblocking(False)
         async with asyncio.TaskGroup() as handshakes:
             while True:
                 await self._places.acquire()
                 sock = await self._accept(listening)
-                handshakes.create_task(self._shake_hands(sock)).add_done_callback(lambda _: self._places.release())
+                self._running += 1
+                handshakes.create_task(self._shake_hands(sock)).add_done_callback(self._on_ended)
+
+    def _on_ended(self, _handshake: asyncio.Task[None]) -> None:
+        self._running -= 1
+        self._places.release()
 
     def refuse(self, sock: socket.socket, reason: str, level: int = logging.WARNING) -> None:
         """Close a connection, count the reason, and log it at this level of `logging`."""
@@ -100,7 +109,9 @@ class Acceptor:
                 sock.setblocking(False)
                 return sock
             except OSError as error:  # otherwise the connection has been closed already
-                if error.errno in _SHORTAGES:
+                if error.errno in _SHORTAGES and self._running:  # strangers can only slow the ranks down
+                    await asyncio.sleep(_PAUSE)
+                elif error.errno in _SHORTAGES:
                     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
                     raise RendezvousError(
                         f"rank {self._rank} can't accept more connections: {error.strerror}. This process may open "

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from hpsearch_comm.bootstrap.interface import is_reachable
-from hpsearch_comm.errors import RefusedError
+from hpsearch_comm.errors import ConfigurationError, RefusedError
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +69,12 @@ def host_identity(name: str | None = None) -> str:
     Args:
         name: Name of a part of this machine, to divide it into several hosts; None for the whole machine. Equal names
             don't unite two machines.
+
+    Raises:
+        ConfigurationError: `name` isn't text.
     """
+    if not isinstance(name, str | None):
+        raise ConfigurationError(f"host (or HPSEARCH_COMM_HOST) must be text, got {name!r:.300}: name the host in text")
     marks = [*_machine(), str(os.geteuid()), name or ""]
     return hashlib.sha256(json.dumps(marks).encode()).hexdigest()[:32]
 

@@ -150,6 +150,13 @@ def _check_addresses(rank: int, addresses: Sequence[Address], own_address: Addre
             f"{addresses[rank].to_text()}: two processes run as this rank, or the addresses are mixed up: sort them by "
             "rank, and pass the listener whose address was gathered"
         )
+    first: dict[Address, int] = {}
+    for rank_of_address, address in enumerate(addresses):
+        if first.setdefault(address, rank_of_address) != rank_of_address:
+            raise ConfigurationError(
+                f"every rank must have its own address, ranks {first[address]} and {rank_of_address} share one: sort "
+                "the gathered addresses by rank, each once"
+            )
 
 
 class _Bootstrap:

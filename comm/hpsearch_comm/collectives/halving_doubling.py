@@ -44,6 +44,9 @@ from hpsearch_comm.transport.mesh import Mesh
 SHORT = 128 * 1024
 """Bytes of partial results up to which recursive doubling is used."""
 
+_SLICE = 64 * 1024 * 1024
+"""Bytes that are reduced at a time: the odd ranks of pairs wait through all rounds, and must not reach the timeout."""
+
 
 def allreduce(
     mesh: Mesh,
@@ -61,8 +64,27 @@ def allreduce(
     tensor = reduction.view(tensor)
     partial = reduction.partial(tensor) if partial is None else partial
     count = count or len(members)
+    longest = max(1, _SLICE // partial.element_size())
+    # With a power of two there are no pairs. Slicing takes microseconds, which would slow down a short tensor.
+    if partial.numel() <= longest or not _pairs(len(members)):
+        _allreduce_slice(mesh, operation, members, partial, tensor, reduction, count)
+        return
+    for start in range(0, partial.numel(), longest):
+        here = slice(start, start + longest)
+        _allreduce_slice(mesh, operation, members, partial[here], tensor[here], reduction, count)
+
+
+def _allreduce_slice(
+    mesh: Mesh,
+    operation: Operation,
+    members: Sequence[int],
+    partial: torch.Tensor,
+    tensor: torch.Tensor,
+    reduction: Reduction,
+    count: int,
+) -> None:
     size, index = len(members), members.index(operation.rank)
-    pairs = size - (1 << (size.bit_length() - 1))  # the ranks beyond the largest power of two
+    pairs = _pairs(size)
     rounds = (size - pairs).bit_length() - 1
     short = partial.numel() * partial.element_size() <= SHORT
     first = operation.step + 1
@@ -146,3 +168,8 @@ def _halve_and_double(
         for peer, own_half, sent_half in reversed(halvings):
             operation.step += 1
             mesh.exchange(operation, [(peer, tensor[own_half])], [(peer, tensor[sent_half], None)])
+
+
+def _pairs(size: int) -> int:
+    """Return the number of pairs before the rounds: the number of ranks beyond the largest power of two."""
+    return size - (1 << (size.bit_length() - 1))

@@ -222,10 +222,11 @@ class DeviceOperations(HostOperations):
                 if not agreed and call.operation not in _MEETING:
                     self.host.barrier(turn, self.host.algorithm("barrier", 0))
             result = work(way, turn)
-            if turn.under_way is None:
+            under_way, turn.under_way = turn.under_way, None  # no cycle, which would keep the result until it is found
+            if under_way is None:
                 return result
-            turn.under_way.result = result
-            return turn.under_way
+            under_way.result = result
+            return under_way
 
         return Prepared(call, launch, launches=True)
 

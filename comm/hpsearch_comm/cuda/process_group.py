@@ -257,9 +257,10 @@ class ThroughProcessGroup:
         failed, the process group is aborted instead.
         """
         until = time.monotonic() + timeout
-        if self._last is not None:
+        last, self._last = self._last, None  # it refers to its result
+        if last is not None:
             try:
-                self._last.wait(timeout)
+                last.wait(timeout)
             except CommError:  # the operation's own `wait` raises it
                 self.abort()
         self._abort_if_failed()  # another thread may have seen the failure first, and not yet have aborted

@@ -7,7 +7,9 @@ import copy
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
+from types import MethodType
 
 from hpsearch_comm.errors import CommError, PeerLost
 
@@ -34,12 +36,16 @@ class AbortState:
         self._errors: list[CommError] = []
         self.error: CommError | None = None
         self.departed: set[int] = set()
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[], Callable[[], None] | None]] = []
         self.event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Register a function to call when the group fails or a peer leaves, in the thread that notices it."""
-        self._listeners.append(listener)
+        """Register a function to call when the group fails or a peer leaves, in the thread that notices it.
+
+        A method doesn't keep its object alive, and isn't called once that is gone.
+        """
+        is_method = isinstance(listener, MethodType)
+        self._listeners.append(weakref.WeakMethod(listener) if is_method else lambda: listener)
 
     def fail(self, error: CommError) -> None:
         """End the group with this error, unless it has already ended."""
@@ -93,5 +99,7 @@ class AbortState:
         with self._lock, contextlib.suppress(OSError):
             if self.event >= 0:
                 os.eventfd_write(self.event, 1)
-        for listener in self._listeners:
-            listener()
+        for reference in self._listeners:
+            listener = reference()
+            if listener is not None:
+                listener()

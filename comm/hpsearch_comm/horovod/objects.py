@@ -6,7 +6,6 @@ have authenticated each other with the job's secret.
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -17,6 +16,7 @@ import torch
 
 from hpsearch_comm.data_parallel import broadcast
 from hpsearch_comm.errors import MismatchError, UsageError
+from hpsearch_comm.horovod.errors import HorovodInternalError
 from hpsearch_comm.horovod.gathering import allgather, broadcast_, broadcast_async_
 from hpsearch_comm.horovod.handles import synchronize
 from hpsearch_comm.horovod.job import rank
@@ -55,9 +55,15 @@ def broadcast_parameters(
                 f"params must be tensors, got {type(tensor).__name__}{where}: leave it out, and send it with "
                 "hvd.broadcast_object"
             )
-    with contextlib.ExitStack() as stack:  # waits for all, so that none is pending when an error is raised
-        for name, tensor in named:
-            stack.callback(synchronize, broadcast_async_(tensor.detach(), root_rank, name))
+    handles = [broadcast_async_(tensor.detach(), root_rank, name) for name, tensor in named]
+    failure: HorovodInternalError | None = None
+    for handle in handles:  # wait for all, so that none is pending when an error is raised; Ctrl-C ends the wait
+        try:
+            synchronize(handle)
+        except HorovodInternalError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
 
 
 def broadcast_object(
@@ -151,7 +157,7 @@ def _pickled(obj: Any) -> torch.Tensor:
 def _unpickled(content: torch.Tensor) -> Any:
     obj = pickle.loads(content.numpy().tobytes())
     if isinstance(obj, _NotPickled):
-        raise obj
+        raise UsageError(str(obj))
     return obj
 
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from hpsearch_comm.data_parallel.optimizer import RankOptimizer, check_named, check_passes
 from hpsearch_comm.errors import UsageError
@@ -92,6 +93,8 @@ class Averaged(RankOptimizer):
         self._should_synchronize = True
         self._sparse_dims: dict[torch.Tensor, int] = {}
         self._bundles: list[Bundle] = []
+        self._hooks: list[RemovableHandle] = []
+        weakref.finalize(self, _remove, self._hooks)
         if self._reduces():
             self._watch(form_groups(self._unwatched(), groups, self.process_set))
 
@@ -110,7 +113,7 @@ class Averaged(RankOptimizer):
             for parameter in bundle.parameters:
                 # The bundle's number, not the bundle: a parameter whose hook refers to it would never be freed.
                 hook = partial(_on_gradient, weakref.ref(self), number)
-                parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+                self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
         self._bundles += bundles
 
     def set_backward_passes_per_step(self, passes: int) -> None:
@@ -286,6 +289,11 @@ def _on_gradient(reference: weakref.ref[Averaged], number: int, parameter: torch
     optimizer = reference()
     if optimizer is not None:
         optimizer._count_gradient(optimizer._bundles[number], parameter)
+
+
+def _remove(hooks: Sequence[RemovableHandle]) -> None:
+    for hook in hooks:
+        hook.remove()
 
 
 class Combined(Averaged):

@@ -43,6 +43,8 @@ _GRACE_SECONDS = 5.0
 """Time between SIGTERM and SIGKILL if the launcher is gone."""
 _LEAVING_SECONDS = 2.0
 """Time for the ranks' children to end on their own, as cleanup helpers do, after the last rank has ended."""
+_ORPHAN_SECONDS = 1.0
+"""The same for the children of a dead rank, if the job continues without it."""
 _TICK_SECONDS = 0.05
 _CAN_NOT_RUN, _NOT_FOUND = 126, 127  # as in shells
 
@@ -69,6 +71,8 @@ class Agent:
         self._launcher_gone = False
         self._kill_at = math.inf
         """When the ranks are killed, after they were asked to end."""
+        self._leaving: dict[int, float] = {}
+        """When the processes that a dead rank left are killed, by process group, if the job continues without it."""
         self._leaving_until = math.inf
         """When leftover processes are killed, after the last rank has ended."""
 
@@ -207,7 +211,7 @@ class Agent:
                 if key := self._outputs.get_map().get(stream):
                     self._forward(key)  # a chunk is as large as a pipe: it has all that the rank has written
             if rank.elastic_socket and rank.process.returncode != 0:
-                kill(descendants(rank.process.pid))
+                self._leaving[rank.process.pid] = time.monotonic() + _ORPHAN_SECONDS
             self._send(pack_value(FrameKind.ENDED, rank.process.returncode, rank.rank))
 
     def _on_launcher_gone(self) -> None:
@@ -231,6 +235,9 @@ class Agent:
         if now >= self._kill_at:
             for rank in self._running():
                 rank.signal(signal.SIGKILL)
+        for group in [group for group, deadline in self._leaving.items() if now >= deadline]:
+            del self._leaving[group]
+            kill(descendants(group))
 
     def _has_no_ranks(self) -> bool:
         return (bool(self._ranks) or self._kill_at < math.inf) and not self._running()

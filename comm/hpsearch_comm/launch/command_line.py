@@ -93,7 +93,7 @@ def read_job(arguments: argparse.Namespace, env: Mapping[str, str]) -> LaunchJob
         host_ranks=host_ranks,
         command=_command(python, arguments),
         python=python,
-        directory=arguments.wdir or str(Path.cwd()),
+        directory=arguments.wdir or _current_directory(),
         secret=(parse_secret(env[SECRET]) if env.get(SECRET, "").strip() else new_secret()).hex(),
         environment=dict(env),
         exports=exports,
@@ -157,6 +157,15 @@ def _content(file: str) -> str:
     except (OSError, UnicodeError) as error:
         raise ConfigurationError(
             f"expected --hostfile to be a text file that can be read, got {file}: {error}"
+        ) from None
+
+
+def _current_directory() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError as error:
+        raise ConfigurationError(
+            f"expected a directory to start in, got {error.strerror} for this one: name another (--wdir)"
         ) from None
 
 

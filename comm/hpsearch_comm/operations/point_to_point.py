@@ -51,6 +51,7 @@ class PointToPoint:
         self._incoming: dict[int, IncomingLane] = {}
         self._sent_to_itself = 0
         self._wait: Wait | None = None
+        self._own_wait: Wait | None = None
 
     def submit(self, message: Send | Receive) -> None:
         """Queue a send or a receive for the thread.
@@ -189,21 +190,27 @@ class PointToPoint:
 
     def _check_anyone(self) -> None:
         """Raise an error if a message from any rank or from this rank can't come, or doesn't for too long."""
-        receive = self._mailbox.first(None) or self._mailbox.first(self._rank)
-        if receive is None:
+        receive = self._mailbox.first(None)
+        self._check_own(self._mailbox.first(self._rank) or (None if self._links else receive))
+        if receive is None or not self._links:
             self._wait = None
-            return
-        only_own = receive.source is not None or not self._links
-        if self._wait is None:
-            self._wait = Wait(self._operation(receive.call.packed(self._sent_to_itself if only_own else 0)))
-        if only_own:
-            self._wait.check([self._rank])
             return
         departed, lanes = self._abort_state.departed, [lane for lane in self._incoming.values() if not lane.ended]
         lanes = [lane for lane in lanes if lane.peer not in departed] or lanes
         if not lanes:
             self._abort_state.check(next(iter(self._links)))
+        if self._wait is None:
+            self._wait = Wait(self._operation(receive.call.packed(0)))
         check(self._wait, [lane.transfer for lane in lanes if lane.transfer is not None])
+
+    def _check_own(self, receive: Receive | None) -> None:
+        """Raise an error if this rank waits too long for a message from itself. No other traffic counts as progress."""
+        if receive is None:
+            self._own_wait = None
+            return
+        if self._own_wait is None:
+            self._own_wait = Wait(self._operation(receive.call.packed(self._sent_to_itself)))
+        self._own_wait.check([self._rank])
 
     def _under_way(self) -> bool:
         """Return whether a message is being sent or received."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hpsearch_comm.errors import CommTimeoutError, UsageError
+from hpsearch_comm.errors import UsageError
 from hpsearch_comm.group import Group
 from hpsearch_comm.torch_backend import plans
 from hpsearch_comm.torch_backend.plans import OperationPlan, Tensors, check_input, check_output, only
@@ -219,24 +219,15 @@ class CommProcessGroup(_Base):  # type: ignore[misc]
         return self._call(opts, lambda: [plans.scatter(self.group, output, sources, opts.rootRank)])
 
     def barrier(self, opts: Any = None) -> CommWork:
-        """Wait until every rank has called it. If a blocking call's timeout expires, the group is closed."""
+        """Wait until every rank has called it. If `opts` has a timeout, the group is closed when it expires."""
         seconds = opts.timeout.total_seconds() if opts is not None else 0.0
-        if seconds <= 0 or getattr(opts, "asyncOp", True):  # no timeout in opts, or `wait` gets its own
+        if seconds <= 0:  # no timeout in opts
             return self._call(opts, lambda: [OperationPlan("barrier", (), [])])
         with as_torchs():
-            handle = self.group.barrier_async()
-            try:
-                handle.wait(seconds)
-            except CommTimeoutError:
-                if handle.done():
-                    raise
-                name = handle.name
-                error = CommTimeoutError(
-                    f"not every rank has come to {name} within its own timeout of {seconds:g} s", -1
-                )
-                self.group.close(error)
-                raise error from None
-            return self._register(CommWork([], []))
+            work = self._register(CommWork([self.group.barrier_async()], [], limit=(seconds, self.group.close)))
+        if not getattr(opts, "asyncOp", True):
+            work.wait()
+        return work
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from hpsearch_comm.cuda.stream import CudaStream, Event
-from hpsearch_comm.errors import CommError
+from hpsearch_comm.errors import CommError, CommTimeoutError
 from hpsearch_comm.group import Group
 from hpsearch_comm.operations.work import Handle, ReceiveHandle
 
@@ -167,6 +167,7 @@ class CommWork(dist.Work):
         streams: The calling thread's streams, if some tensors are on CUDA devices.
         ordered: Whether the operations are collectives, whose future is a `CommFuture`. For a point-to-point message,
             adding a callback must not block: the other rank may be waiting for a later message of this one.
+        limit: A timeout in seconds, and a function that is called with the error when it expires.
     """
 
     def __init__(
@@ -177,8 +178,10 @@ class CommWork(dist.Work):
         streams: CallersStreams | None = None,
         *,
         ordered: bool = True,
+        limit: tuple[float, Callable[[CommError], object]] | None = None,
     ) -> None:
         super().__init__()
+        self._limit = limit
         self._ordered = ordered
         self._streams = streams
         self._handles = list(handles)
@@ -294,9 +297,21 @@ class CommWork(dist.Work):
 
     def _end(self, timeout: float) -> None:
         """Wait for the operations, and raise their error if they failed; timeout 0 means the group's timeout."""
-        self._complete(timeout or None)
+        if self._limit is None or timeout:
+            self._complete(timeout or None)
+        else:
+            self._complete_within(*self._limit)
         if self._error is not None:
             raise copy.copy(self._error).with_traceback(None)
+
+    def _complete_within(self, seconds: float, expired: Callable[[CommError], object]) -> None:
+        try:
+            self._complete(seconds)
+        except CommTimeoutError:
+            names = " and ".join(handle.name for handle in self._handles)
+            error = CommTimeoutError(f"not every rank has come to {names} within its own timeout of {seconds:g} s", -1)
+            expired(error)
+            raise error from None
 
     def _complete(self, seconds: float | None) -> None:
         """Wait for the operations, and finish them: the first thread that gets here copies the results.

@@ -220,6 +220,20 @@ def few_descriptors(spare: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
+def test_while_strangers_hold_the_last_descriptors_a_rank_waits_for_one(desk):
+    desk.enter()  # it accepts by now
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(socket.socket()) for _ in range(4)]
+        honest = stack.enter_context(socket.socket())
+        stack.enter_context(few_descriptors(2))
+        for sock in (*idle, honest):
+            sock.settimeout(PATIENCE)
+            sock.connect((desk.listener.address.ip, desk.listener.address.port))
+        honest.sendall(Proof(desk.credentials, HELLO).message(read(honest, NONCE_BYTES)))
+        assert read(honest, ANSWER_BYTES)[0] == HandshakeReply.ACCEPTED
+        assert not desk.served.done()
+
+
 def test_a_process_without_any_descriptor_says_what_to_raise(desk):
     desk.enter()  # it accepts by now
     address = desk.listener.address

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpsearch_comm.bootstrap.address import Address, host_identity
-from hpsearch_comm.errors import RefusedError
+from hpsearch_comm.errors import ConfigurationError, RefusedError
 
 CLONE_NEWNET = 0x40000000
 
@@ -92,6 +92,11 @@ def test_any_text_is_read_or_refused(text):
 def test_a_part_splits_a_machine_and_no_part_is_all_of_it():
     assert host_identity() == host_identity() == host_identity("")
     assert len({host_identity(), host_identity("a"), host_identity("b")}) == 3
+
+
+def test_a_part_must_be_text():
+    with pytest.raises(ConfigurationError, match=r"HPSEARCH_COMM_HOST\) must be text, got 3"):
+        host_identity(3)  # type: ignore[arg-type]
 
 
 def test_a_network_of_its_own_is_another_host():

@@ -324,6 +324,7 @@ def test_a_rank_that_dies_is_noticed_whatever_it_said_before(said):
     ("arguments", "message"),
     [
         ({"rank": 1}, "the address of rank 1 must be that of its own listener"),
+        ({"addresses": "twice"}, "ranks 0 and 1 share one"),
     ],
     ids=str,
 )

@@ -252,6 +252,15 @@ def test_a_butterfly_adds_neighbours_first(numel):
     assert set(result.tolist()) == {3.0}
 
 
+def test_a_butterfly_goes_slice_by_slice_where_ranks_stand_aside(monkeypatch):
+    monkeypatch.setattr(halving_doubling, "_SLICE", 400)
+    tensors = ones_and_twos(3, 1001, torch.float16)
+    expected = torch.stack(tensors).float().sum(0)
+    result, world = allreduce("butterfly", tensors)
+    assert torch.equal(result.float(), expected)
+    assert [nbytes for _, nbytes in world.moved[1].sent] == [400] * 10 + [4]
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_naive_sends_everything_to_everybody_in_one_step(size):
     _, world = allreduce("naive", ones_and_twos(size, 100, torch.float16))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -349,6 +351,25 @@ def test_close_finishes_what_the_gpu_was_given():
         assert handle.done()
         assert handle.wait().tolist() == [2.0] * 3
     assert [ranks.log(rank) for rank in range(2)] == [["started", "allreduce", "shutdown"]] * 2
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_dropped_results_are_freed_without_the_garbage_collector(monkeypatch, queued):
+    monkeypatch.setattr(HostStream, "keep", lambda stream, tensor: None)
+
+    def work(group: comm.Group) -> list[bool]:
+        results = []
+        for _ in range(30):
+            tensor = torch.ones(3)
+            results.append(weakref.ref(group.allgather_async(tensor).wait() if queued else group.allgather(tensor)))
+        return [result() is None for result in results]
+
+    gc.disable()
+    try:
+        for freed in DeviceRanks(2).run(work):
+            assert all(freed[:-1])
+    finally:
+        gc.enable()
 
 
 def test_after_close_it_says_so():

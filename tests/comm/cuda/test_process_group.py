@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
 import re
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -576,3 +578,19 @@ def test_close_of_a_failed_group_aborts_at_once(make_world):
     world.collectives[0].close()
     wait_for(lambda: "abort" in world.nccl[0].log)
     assert "shutdown" not in world.nccl[0].log
+
+
+def test_a_closed_one_is_freed_though_the_group_remembers_its_abort_state(make_world):
+    world = make_world(2)
+
+    def use(rank: int) -> None:
+        world.collectives[rank].allreduce(torch.ones(3)).wait()
+        world.collectives[rank].close()
+
+    world.run(use)
+    closed = [weakref.ref(bare.collectives) for bare in world.collectives]
+    assert all(bare.collectives._last is None for bare in world.collectives)
+    world.collectives.clear()
+    gc.collect()
+    assert [one() for one in closed] == [None, None]
+    world.abort_states[0].fail(CommError("nobody listens"))

@@ -77,7 +77,7 @@ def unpicklable(what: str) -> str:
             hvd.broadcast_optimizer_state(optimizer, root_rank=1)
     except ValueError as error:
         assert hvd.broadcast_object(7) == 7
-        return str(error)
+        return f"{type(error).__name__}: {error}"
     raise AssertionError("no error")
 
 

@@ -405,6 +405,7 @@ def wraps_a_model_again() -> float:
         optimizer.zero_grad()
         del optimizer
         gc.collect()
+        assert not any(parameter._post_accumulate_grad_hooks for parameter in model.parameters())
     loss_of(model, hvd.rank(), 0).backward()
     alone = copy.deepcopy(model)
     alone.zero_grad()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 
+from hpsearch_comm.horovod import objects
 from tests.comm.horovod.horovod_ranks import HorovodRanks
 
 
@@ -37,6 +39,20 @@ def test_parameters_that_differ_are_told_and_the_job_goes_on(ranks, what, kind, 
         assert words in text
 
 
+def test_an_interrupt_ends_the_wait_for_parameters(monkeypatch):
+    waits = []
+
+    def interrupted(handle: object) -> None:
+        waits.append(handle)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(objects, "broadcast_async_", lambda tensor, root, name: name)
+    monkeypatch.setattr(objects, "synchronize", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        objects.broadcast_parameters({"a": torch.ones(1), "b": torch.ones(1)}, 0)
+    assert waits == ["a"]
+
+
 def test_objects_arrive_as_they_were(ranks):
     lengths = [[rank, 1000 * rank] for rank in range(3)]
     tensors = [[], [1.0], [2.0, 2.0]]
@@ -53,6 +69,7 @@ def test_objects_arrive_as_they_were(ranks):
 )
 def test_an_object_that_cannot_travel_is_an_error_on_all_ranks(ranks, what, words):
     for text in ranks.call("unpicklable", what):
+        assert text.startswith("UsageError: ")
         assert words in text
 
 

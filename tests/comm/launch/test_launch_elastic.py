@@ -63,6 +63,19 @@ def test_a_rank_that_raises_shows_its_traceback_and_the_others_go_on(tmp_path):
     assert "rank 1 on localhost ended with exit code 1: 2 left, of 2 that must be (--min-np)\n" in err
 
 
+def test_what_a_dead_rank_leaves_has_a_second_to_clean_up(tmp_path):
+    text = """
+        import os, subprocess, sys, time
+        if os.environ["RANK"] == "0":
+            subprocess.Popen(["sh", "-c", "sleep 0.2; touch cleaned; sleep 3; touch stayed"])
+            sys.exit(1)
+        time.sleep(5)
+    """
+    launch(tmp_path, "-np", "2", "--min-np", "1", "--wdir", str(tmp_path), script(tmp_path, text))
+    assert (tmp_path / "cleaned").exists()
+    assert not (tmp_path / "stayed").exists()
+
+
 @pytest.mark.parametrize("where", ["before", "connected", "with a group"])
 def test_a_rank_that_dies_while_they_meet_anew_is_left_out_at_once(tmp_path, where):
     """Not by a time-out: there is none within the patience of the test."""

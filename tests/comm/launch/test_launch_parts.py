@@ -292,6 +292,16 @@ def test_mistakes_of_the_command_line_are_told(words, said):
         job(*words)
 
 
+def test_a_working_directory_that_is_gone_must_be_replaced(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(ConfigurationError, match=r"expected a directory to start in, got No such file .*--wdir"):
+        job("-np", "1", "true")
+    assert job("-np", "1", "--wdir", "/", "true").directory == "/"
+
+
 @pytest.mark.parametrize(
     "words", [(), ("-np", "x", "true"), ("-H", "a", "--hostfile", "b", "true"), ("--num", "1", "x")]
 )

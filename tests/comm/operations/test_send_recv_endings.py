@@ -17,6 +17,7 @@ from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.operations.lanes import IncomingLane, Lane, OutgoingLane
 from hpsearch_comm.operations.messages import Mailbox, Receive, Send
+from hpsearch_comm.operations.point_to_point import PointToPoint
 from hpsearch_comm.transport.link import Combine, Link, Transfer
 from tests.comm.operations.message_ways import LONG, WAYS, run
 from tests.comm.thread_ranks import run_ranks
@@ -172,6 +173,29 @@ def test_the_deadline_starts_afresh_whenever_something_moves(monkeypatch, outgoi
         clock[0] += 2.0
         with pytest.raises(comm.CommTimeoutError, match=r"rank 0 waited 11\.0 s for rank 1 in send_recv 0"):
             lane.check()
+
+
+def test_a_receive_from_itself_has_a_deadline_of_its_own(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("hpsearch_comm.failure.operation.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    link = SlowLink(1)
+    with contextlib.closing(AbortState()) as abort_state:
+        messages = PointToPoint(0, {1: link}, abort_state, 10.0)
+        messages._receive(Receive.of(torch.zeros(3), None, 0, 2))
+        messages._check_anyone()
+        clock[0] = 7.0
+        messages._receive(Receive.of(torch.zeros(3), 0, 1, 2))
+        messages._check_anyone()
+        messages._send_to_itself(Send.of(torch.zeros(3), 0, 0, 2))  # for the first receive
+        clock[0] = 14.0
+        messages._check_anyone()  # the second receive has only waited since 7
+        messages._receive(Receive.of(torch.zeros(3), 1, 0, 2))
+        link.transfer.moves = True
+        messages._move()  # other traffic is no progress of the second receive
+        clock[0] = 17.5
+        with pytest.raises(comm.CommTimeoutError, match=r"rank 0 waited 10\.5 s for rank 0 in send_recv"):
+            messages._check_anyone()
+        messages.close()
 
 
 def test_close_sends_what_is_to_be_sent_and_gives_up_what_hasnt_come(way):

@@ -128,6 +128,7 @@ def test_groups_may_be_used_from_threads(ranks):
         ("message", "MismatchError", "send_recv"),
         ("late", "CommTimeoutError", "waited"),
         ("late barrier", "CommTimeoutError", "not every rank has come to barrier 0 within its own timeout of 0.3 s"),
+        ("late asynchronous barrier", "CommTimeoutError", "barrier 0 within its own timeout of 0.3 s"),
     ],
 )
 def test_what_the_ranks_disagree_on_is_an_error_on_all(failing, what, cause, text):

@@ -47,6 +47,11 @@ def mistaken(what: str) -> None:
             dist.barrier(timeout=timedelta(seconds=0.3))
         else:
             dist.recv(torch.ones(3), 1)
+    elif what == "late asynchronous barrier":
+        if rank:
+            dist.barrier(async_op=True, timeout=timedelta(seconds=0.3)).wait()
+        else:
+            dist.recv(torch.ones(3), 1)
     elif what == "late":
         dist.group.WORLD.group._work_queue.timeout = 0.3  # for which the ranks couldn't have formed the group surely
         dist.all_reduce(torch.ones(3)) if rank else dist.recv(torch.ones(3), 1)
