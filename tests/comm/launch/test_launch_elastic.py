@@ -80,7 +80,7 @@ def test_what_a_dead_rank_leaves_has_a_second_to_clean_up(tmp_path):
 def test_a_rank_that_dies_while_they_meet_anew_is_left_out_at_once(tmp_path, where):
     """Not by a time-out: there is none within the patience of the test."""
     dies = {
-        "before": "hvd.meeting.environment.init = lambda **_: os.kill(os.getpid(), signal.SIGKILL)",
+        "before": "hvd.lifetime.environment.init = lambda **_: os.kill(os.getpid(), signal.SIGKILL)",
         "connected": """
             import hpsearch_comm.assembly as assembly
             assembly.Detector = lambda *_: os.kill(os.getpid(), signal.SIGKILL)""",
