@@ -70,8 +70,8 @@ class Config(_Attributes):
         for name, value in {**mapping_of(given), **more}.items():
             self[name] = value
 
-    def __ior__(self, given: object) -> Config:  # type: ignore[override,misc]
-        self.update(given)
+    def __ior__(self, values: object) -> Config:  # type: ignore[override,misc]
+        self.update(values)
         return self
 
     def setdefaults(self, given: object) -> None:

@@ -15,14 +15,18 @@ import select
 import socket
 import struct
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from hpsearch_comm.errors import CommError, PeerLost, RefusedError
 from hpsearch_comm.failure.operation import Operation, Wait
 from hpsearch_comm.shm.cores import MEMBERSHIP, ROOT, limits
+
+T = TypeVar("T")
 
 _NOTE = struct.Struct("<4sqq")  # magic, number, bytes
 _MAGIC = b"HPSM"
@@ -79,17 +83,9 @@ class Memfd:
             PeerLost: The peer has died.
             CommTimeoutError: The peer didn't receive it in time.
         """
-        wait = Wait(operation)
         note = _NOTE.pack(_MAGIC, number, self.nbytes)
-        while True:
-            try:
-                socket.send_fds(channel, [note], [self._descriptor], socket.MSG_NOSIGNAL)
-                return
-            except BlockingIOError:
-                wait.check([peer])
-                _poll(channel, select.POLLOUT)
-            except OSError as error:
-                raise _lost(peer, operation) from error
+        send = partial(socket.send_fds, channel, [note], [self._descriptor], socket.MSG_NOSIGNAL)
+        _when_ready(send, channel, select.POLLOUT, peer, operation)
 
     @classmethod
     def receive(cls, channel: socket.socket, peer: int, number: int, nbytes: int, operation: Operation) -> Memfd:
@@ -100,16 +96,8 @@ class Memfd:
             RefusedError: The peer sent something else.
             CommTimeoutError: The peer sent nothing in time.
         """
-        wait = Wait(operation)
-        while True:
-            try:
-                note, descriptors, _, _ = socket.recv_fds(channel, _NOTE.size, 1, socket.MSG_CMSG_CLOEXEC)
-                break
-            except BlockingIOError:
-                wait.check([peer])
-                _poll(channel, select.POLLIN)
-            except OSError as error:
-                raise _lost(peer, operation) from error
+        receive = partial(socket.recv_fds, channel, _NOTE.size, 1, socket.MSG_CMSG_CLOEXEC)
+        note, descriptors, _, _ = _when_ready(receive, channel, select.POLLIN, peer, operation)
         if not note:
             raise _lost(peer, operation)
         if descriptors and note == _NOTE.pack(_MAGIC, number, nbytes):
@@ -155,6 +143,19 @@ def tensor_over(mapping: mmap.mmap, offset: int, nbytes: int) -> torch.Tensor:
     if nbytes == 0:
         return torch.empty(0, dtype=torch.uint8, device="cpu")
     return torch.frombuffer(mapping, dtype=torch.uint8, count=nbytes, offset=offset)
+
+
+def _when_ready(call: Callable[[], T], channel: socket.socket, event: int, peer: int, operation: Operation) -> T:
+    """Call a function of a non-blocking socket until it doesn't have to wait, and return its result."""
+    wait = Wait(operation)
+    while True:
+        try:
+            return call()
+        except BlockingIOError:
+            wait.check([peer])
+            _poll(channel, event)
+        except OSError as error:
+            raise _lost(peer, operation) from error
 
 
 def _poll(channel: socket.socket, events: int) -> None:

@@ -36,12 +36,12 @@ class Staged:
         self.staging = ThroughHost(self.beside, self, abort_state)
 
     def carry(self, tensor: torch.Tensor, collective: Collective, out: torch.Tensor | None = None) -> None:
-        """Carry a collective out, in place unless `out` is given."""
+        """Carry a collective out, in place unless there is an `out`."""
         self.collective = collective
         self._run("allreduce" if out is None else "allgather", tensor, tensor if out is None else out)
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> None:
-        self.collective = lambda given, wanted: None
+        self.collective = lambda source, target: None
         self._run("broadcast", tensor, tensor, root)
 
     def run(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, detail: Any) -> None:
@@ -58,11 +58,11 @@ class Staged:
 def test_each_element_goes_down_through_the_collective_and_up(abort_state, dtype, numel):
     values = torch.arange(numel).remainder(2).to(dtype)
 
-    def turn_over(given: torch.Tensor, wanted: torch.Tensor) -> None:
-        assert given.is_contiguous()
-        assert given is wanted
-        assert torch.equal(given.view(torch.uint8), values.view(torch.uint8))
-        given.copy_((1 - given.to(torch.int64 if not dtype.is_complex else dtype)).to(dtype))
+    def turn_over(source: torch.Tensor, target: torch.Tensor) -> None:
+        assert source.is_contiguous()
+        assert source is target
+        assert torch.equal(source.view(torch.uint8), values.view(torch.uint8))
+        source.copy_((1 - source.to(torch.int64 if not dtype.is_complex else dtype)).to(dtype))
 
     tensor = values.clone()
     Staged(abort_state).carry(tensor, turn_over)
@@ -76,10 +76,10 @@ def test_strides_and_out_are_kept(abort_state):
     strided = torch.arange(24.0).reshape(4, 6)[:, ::2]
     before = strided.clone()
     out = torch.zeros(3, 4).t()
-    staged.carry(strided, lambda given, wanted: torch.mul(given, 2, out=wanted), out)
+    staged.carry(strided, lambda source, target: torch.mul(source, 2, out=target), out)
     assert torch.equal(out, 2 * before)
     assert torch.equal(strided, before)
-    staged.carry(strided, lambda given, wanted: given.mul_(3))
+    staged.carry(strided, lambda source, target: source.mul_(3))
     assert torch.equal(strided, 3 * before)
     assert staged.beside.followed == [READY] * 2
 
@@ -94,13 +94,13 @@ def test_strides_and_out_are_kept(abort_state):
     ],
 )
 def test_any_collective_is_carried_whole(abort_state, tensor, out):
-    def collective(given: torch.Tensor, wanted: torch.Tensor) -> None:
-        assert (given.shape, given.dtype) == (tensor.shape, tensor.dtype)
-        assert (wanted.shape, wanted.dtype) == (out.shape, out.dtype)
-        assert given.is_contiguous()
-        assert wanted.is_contiguous()
-        wanted.copy_(torch.arange(wanted.numel()).view(wanted.shape))
-        assert torch.equal(given, tensor), "the two lie apart"
+    def collective(source: torch.Tensor, target: torch.Tensor) -> None:
+        assert (source.shape, source.dtype) == (tensor.shape, tensor.dtype)
+        assert (target.shape, target.dtype) == (out.shape, out.dtype)
+        assert source.is_contiguous()
+        assert target.is_contiguous()
+        target.copy_(torch.arange(target.numel()).view(target.shape))
+        assert torch.equal(source, tensor), "the two lie apart"
 
     Staged(abort_state).carry(tensor, collective, out)
     assert torch.equal(out, torch.arange(out.numel()).view(out.shape).to(out.dtype))
@@ -117,7 +117,7 @@ def test_a_call_waits_on_the_host_for_the_last_copy(abort_state):
     staged = Staged(abort_state)
     looks = iter([False, *[True] * 20])
     staged.beside.busy = lambda: next(looks, False)  # the copy up goes on for some looks
-    staged.carry(torch.ones(3), lambda given, wanted: None)
+    staged.carry(torch.ones(3), lambda source, target: None)
     assert next(looks, None) is None
     assert staged.beside.followed == [READY]
 
@@ -126,7 +126,7 @@ def test_error_of_the_collective_comes_through_and_the_staging_goes_on(abort_sta
     staged = Staged(abort_state)
     tensor, out = torch.ones(40), torch.zeros(80)[::2]
 
-    def fail(given: torch.Tensor, wanted: torch.Tensor) -> None:
+    def fail(source: torch.Tensor, target: torch.Tensor) -> None:
         raise PeerLost("rank 1 has died", 1)
 
     with pytest.raises(PeerLost):
@@ -134,7 +134,7 @@ def test_error_of_the_collective_comes_through_and_the_staging_goes_on(abort_sta
     for used in (tensor, out):  # memory is kept for the copies before anything can go wrong
         assert any(kept is used for kept in staged.beside.kept)
     assert torch.equal(tensor, torch.ones(40))
-    staged.carry(tensor, lambda given, wanted: given.add_(1))
+    staged.carry(tensor, lambda source, target: source.add_(1))
     assert torch.equal(tensor, torch.full((40,), 2.0))
 
 
@@ -142,9 +142,9 @@ def test_conjugated_tensors_are_carried_by_value(abort_state):
     staged = Staged(abort_state)
     tensor = torch.tensor([1 + 2j, 3 - 1j])
     out = torch.zeros(2, dtype=torch.complex64)
-    staged.carry(tensor.conj(), lambda given, wanted: wanted.copy_(given * 2), out.conj())
+    staged.carry(tensor.conj(), lambda source, target: target.copy_(source * 2), out.conj())
     assert out.tolist() == [2 + 4j, 6 - 2j]
-    staged.carry(tensor.conj(), lambda given, wanted: given.mul_(1j))
+    staged.carry(tensor.conj(), lambda source, target: source.mul_(1j))
     assert tensor.tolist() == [2 - 1j, -1 - 3j]
 
 
@@ -153,7 +153,7 @@ def test_failed_group_ends_the_wait_for_the_gpu(abort_state):
     staged.beside.busy = lambda: True
     abort_state.fail(PeerLost("rank 1 has died", 1))
     with pytest.raises(PeerLost, match="rank 1 has died"):
-        staged.carry(torch.ones(3), lambda given, wanted: None)
+        staged.carry(torch.ones(3), lambda source, target: None)
 
 
 def test_wait_looks_until_it_is_done_and_lets_checks_raise():
